@@ -6,6 +6,7 @@
     |   `-- CheckpointError    weights or a manifest that are missing, cut short or altered
     |-- MissingExtraError      an optional dependency that is not installed
     |-- PolicyError            a policy that could not reply (server down, prompt too long)
+    |-- RequestError           a request that the gateway answers with an error of its API
     `-- DivergenceError        training stopped because the numbers went wrong
 
 Each message says what we got, what we need and what to do. Mistakes of ours are `assert`s.
@@ -37,6 +38,27 @@ class MissingExtraError(WaltzError):
 
 class PolicyError(WaltzError):
     """A policy that could not reply."""
+
+
+class RequestError(WaltzError):
+    """A request that the gateway answers with an error, spelt as the request's API spells it."""
+
+    def __init__(
+        self, status: int, kind: str, message: str, *, retry_after_seconds: float | None = None
+    ) -> None:
+        """Describe the failure.
+
+        Args:
+            status: HTTP status.
+            kind: what failed, in snake case: invalid_request, authentication, permission,
+                not_found, too_large, rate_limit, overloaded, upstream, upstream_timeout, audit.
+            message: for the client; names the cause, never the text that was matched.
+            retry_after_seconds: when it may be worth trying again.
+        """
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.retry_after_seconds = retry_after_seconds
 
 
 class DivergenceError(WaltzError):

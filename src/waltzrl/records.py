@@ -65,10 +65,27 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A function that a policy asks its caller to run."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON as the policy wrote it, which need not be well formed."""
+
+    @property
+    def line(self) -> str:
+        """The call as one line of JSON."""
+        return json.dumps({"call": self.name, "arguments": self.arguments}, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """What a policy said."""
 
     text: str
+    calls: tuple[ToolCall, ...] = ()
+    """Tools it asks for, beside or instead of the text."""
     finish: Literal["stop", "length"] = "stop"
     """`length` when the reply was cut at the token limit."""
     prompt_tokens: int = 0
@@ -76,6 +93,13 @@ class Reply:
     milliseconds: float = 0.0
     """Wall time from the call to the reply, waiting in a batch included."""
     tokens: Tokens | None = None
+
+    @property
+    def said(self) -> str:
+        """All that a reviewer must read: the text, and every call on a line of its own."""
+        if not self.calls:
+            return self.text
+        return "\n".join([*([self.text] if self.text else []), *(c.line for c in self.calls)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +115,10 @@ class Feedback:
     """False when the reply could not be read; then both labels are False and the loop stops."""
     reply: Reply | None = None
     """The reply that was parsed; None for feedback that no policy wrote (rules, oracle)."""
+    risk: float | None = None
+    """0 to 1: how unsafe the reviewer holds the reply to be; None when it only gives labels."""
+    rules: tuple[str, ...] = ()
+    """Names of the stage-1 rules that spoke."""
 
     @property
     def asks_for_revision(self) -> bool:

@@ -43,7 +43,7 @@ class ConversationAgent:
         for said in rounds:
             notes = self.wording.revise.format(feedback=fence("feedback", said.feedback.text))
             messages += [
-                Message(role="assistant", content=reply.text),
+                Message(role="assistant", content=reply.said),
                 Message(role="user", content=notes),
             ]
             reply = said.revision or reply

@@ -37,7 +37,7 @@ class FeedbackAgent:
             said = "\n".join(m.line for m in prompt.messages)
         request = self.wording.review.format(
             conversation=fence("conversation", said[-LONGEST_TEXT:]),
-            reply=fence("reply", reply.text),
+            reply=fence("reply", reply.said),
         )
         return [
             Message(role="system", content=self.wording.feedback_system),

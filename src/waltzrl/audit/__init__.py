@@ -1,0 +1,1 @@
+"""A tamper-evident log of decisions, and its verifier."""

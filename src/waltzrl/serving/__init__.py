@@ -1,0 +1,1 @@
+"""An HTTP request in; collaborate; an answer and an audit line out."""

@@ -1,0 +1,1 @@
+"""The APIs that the gateway speaks, each an adapter between bytes and an `Exchange`."""
