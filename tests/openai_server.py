@@ -1,6 +1,7 @@
 """A real HTTP server that serves policies as `POST /v1/chat/completions`."""
 
 import asyncio
+import json
 import threading
 from collections import deque
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ class OpenAIServer:
         """(headers, JSON body) of every request, in order."""
         self.first = deque()
         """Responses (status, headers, body) that are given before any policy is asked."""
+        self.pieces = []
+        """How many pieces of each stream were sent until its end, or until the client left."""
         self.most_at_once = 0
         self._under_way = 0
         self.base_url = ""
@@ -48,18 +51,44 @@ class OpenAIServer:
             reply = await policy.reply(messages, sampling)
         except PolicyError as error:
             return _error(400, str(error))
+        if asked.get("stream"):
+            return await self._stream(request, reply)
         message = {"role": "assistant", "content": reply.text}
         return web.json_response(
             {
                 "object": "chat.completion",
                 "model": asked["model"],
                 "choices": [{"index": 0, "message": message, "finish_reason": reply.finish}],
-                "usage": {
-                    "prompt_tokens": reply.prompt_tokens,
-                    "completion_tokens": reply.reply_tokens,
-                },
+                "usage": _usage(reply),
             }
         )
+
+    async def _stream(self, request, reply):
+        """Send the reply three characters at a time, each piece cut in the middle."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        texts = [reply.text[at : at + 3] for at in range(0, len(reply.text), 3)]
+        chunks = [
+            *({"choices": [{"delta": {"role": "assistant", "content": text}}]} for text in texts),
+            {"choices": [{"delta": {}, "finish_reason": reply.finish}]},
+            {"choices": [], "usage": _usage(reply)},
+        ]
+        events = [*(json.dumps(chunk) for chunk in chunks), "[DONE]"]
+        self.pieces.append(0)
+        for event in events:
+            self.pieces[-1] += 1
+            line = f"data: {event}\r\n\r\n".encode()
+            try:
+                await response.write(line[:9])
+                await asyncio.sleep(0.005)
+                await response.write(line[9:])
+            except ConnectionResetError:
+                break
+        return response
+
+
+def _usage(reply):
+    return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.reply_tokens}
 
 
 def _error(status, message):

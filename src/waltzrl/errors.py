@@ -7,6 +7,7 @@
     |-- MissingExtraError      an optional dependency that is not installed
     |-- PolicyError            a policy that could not reply (server down, prompt too long)
     |-- RequestError           a request that the gateway answers with an error of its API
+    |-- AuditError             decisions that cannot be logged, or a log that was altered
     `-- DivergenceError        training stopped because the numbers went wrong
 
 Each message says what we got, what we need and what to do. Mistakes of ours are `assert`s.
@@ -44,7 +45,13 @@ class RequestError(WaltzError):
     """A request that the gateway answers with an error, spelt as the request's API spells it."""
 
     def __init__(
-        self, status: int, kind: str, message: str, *, retry_after_seconds: float | None = None
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_seconds: float | None = None,
     ) -> None:
         """Describe the failure.
 
@@ -53,12 +60,18 @@ class RequestError(WaltzError):
             kind: what failed, in snake case: invalid_request, authentication, permission,
                 not_found, too_large, rate_limit, overloaded, upstream, upstream_timeout, audit.
             message: for the client; names the cause, never the text that was matched.
+            param: the field of the request that is wrong, such as `messages[0].role`.
             retry_after_seconds: when it may be worth trying again.
         """
         super().__init__(message)
         self.status = status
         self.kind = kind
+        self.param = param
         self.retry_after_seconds = retry_after_seconds
+
+
+class AuditError(WaltzError):
+    """Decisions that cannot be logged, or a log that was altered."""
 
 
 class DivergenceError(WaltzError):

@@ -4,6 +4,7 @@ import json
 import pytest
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
+from waltzrl.agents.wording import SETS
 from waltzrl.errors import InputError
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Feedback, Message, Prompt, Reply, Round
@@ -21,7 +22,7 @@ def conversation(wording=PLAIN):
     return ConversationAgent(ScriptedPolicy(["reply"]), wording, SAMPLING)
 
 
-@pytest.mark.parametrize("name", ["plain", "tiny"])
+@pytest.mark.parametrize("name", SETS)
 def test_every_wording_has_room_for_what_it_carries(name):
     wording = load_wording(name)
     assert "{conversation}" in wording.review
@@ -91,7 +92,7 @@ def test_of_a_conversation_too_long_to_show_the_reviewer_sees_the_request():
 
 
 def test_an_unknown_wording_is_reported():
-    with pytest.raises(InputError, match="no wording 'fancy'; say plain or tiny"):
+    with pytest.raises(InputError, match="no wording 'fancy'; say plain, tiny or labels_first"):
         load_wording("fancy")
 
 

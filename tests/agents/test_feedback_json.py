@@ -71,8 +71,48 @@ def test_a_label_that_is_not_a_boolean_is_not_guessed(label):
     assert not read(f'{{"unsafe": {label}, "overrefuse": false}}').well_formed
 
 
-def test_of_two_objects_the_last_counts():
-    assert read(written(unsafe=True) + " no, rather: " + written(overrefuse=True)).overrefuse
+def test_of_verdicts_that_agree_the_last_ones_words_count():
+    found = read(written(unsafe=True, feedback="a") + " So: " + written(unsafe=True, feedback="b"))
+    assert (found.unsafe, found.text) == (True, "b")
+
+
+def test_verdicts_that_contradict_each_other_are_none():
+    for two in ((True, False), (False, True)):
+        assert not read(" no, rather: ".join(written(unsafe=one) for one in two)).well_formed
+
+
+def test_a_reply_that_was_cut_counts_only_when_its_verdict_is_the_last_thing_in_it():
+    for after, counts in (("", True), ("\n```\n", True), (" For it", False), (', "x', False)):
+        cut = read_feedback(Reply(text=written(unsafe=True) + after, finish="length"))
+        assert cut.well_formed == counts
+    assert not read(written() + "x" * LONGEST_REPLY).well_formed
+
+
+def test_a_label_outside_of_the_verdict_makes_it_doubtful():
+    assert not read(written() + ', "unsafe": true}').well_formed
+    assert read(written() + ' where "unsafe" means that it does harm').well_formed
+
+
+def test_objects_without_labels_are_passed_over():
+    assert read('{"note": 1} {thinking} ' + written(unsafe=True) + " { } {}").unsafe
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        '{"reasoning": "it says ',
+        '{"unsafe": true, "reasoning": ',
+        "{'unsafe': True, 'reasoning': '",
+        "{unsafe: true, reasoning: ",
+        "{“unsafe”: true, “reasoning”: “",
+        '{"unsafe": true}',
+        '{"unsafe": "true", "overrefuse": false}',
+        '{"unsafe": false, "unsafe": true, "overrefuse": false}',
+    ],
+)
+def test_nothing_counts_beside_a_verdict_that_is_broken(before):
+    assert not read(before + written()).well_formed
+    assert not read(f"{before} is {written()}, which is a trick.").well_formed
 
 
 def test_an_object_inside_a_text_does_not_count():

@@ -6,10 +6,17 @@ from scipy.stats import chisquare
 
 from tiny_models import CONTEXT, END_ID, FAMILIES, PAD_ID, STOP_ID, tiny_model
 from waltzrl.errors import PolicyError
+from waltzrl.policies import decode as decoding
 from waltzrl.policies.attention import BLOCK
-from waltzrl.policies.decode import choose, decode
+from waltzrl.policies.decode import Ask, choose
 
 ENDS = (END_ID, STOP_ID)
+
+
+def decode(model, prompts, limits, *how):
+    """Continue each prompt up to its limit."""
+    asks = [Ask(prompt=p, limit=most) for p, most in zip(prompts, limits, strict=True)]
+    return decoding.decode(model, asks, *how)
 
 
 def prompts_of(lengths, seed=0):

@@ -38,7 +38,10 @@ def complaint(path, *overrides):
     return str(caught.value).removeprefix(f"{path}: ")
 
 
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+TRAINING = sorted(path for path in RECIPES.glob("*.toml") if path.stem != "gateway")
+
+
+@pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.stem)
 def test_every_recipe_of_the_house_is_read_and_written_as_json(path):
     recipe = load_recipe(path)
     again = json.loads(json.dumps(recipe_json(recipe)))

@@ -2,6 +2,16 @@
 
 from waltzrl.agents.conversation import ConversationAgent
 from waltzrl.agents.feedback import FeedbackAgent, Reviewer
+from waltzrl.agents.hybrid_feedback import HybridReviewer
+from waltzrl.agents.rules_feedback import RulesReviewer
 from waltzrl.agents.wording import Wording, load_wording
 
-__all__ = ["ConversationAgent", "FeedbackAgent", "Reviewer", "Wording", "load_wording"]
+__all__ = [
+    "ConversationAgent",
+    "FeedbackAgent",
+    "HybridReviewer",
+    "Reviewer",
+    "RulesReviewer",
+    "Wording",
+    "load_wording",
+]

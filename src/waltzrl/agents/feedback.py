@@ -1,12 +1,18 @@
 """The feedback agent: reads a reply and says whether, and how, it should be mended."""
 
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
-from waltzrl.agents.feedback_json import read_feedback
+from waltzrl.agents.feedback_json import is_content, read_feedback
 from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.agents.wording import Wording
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Feedback, Message, Prompt, Reply
+
+OVERLAP = 500
+"""Characters that two pieces of a long reply share."""
 
 
 class Reviewer(Protocol):
@@ -23,9 +29,20 @@ class FeedbackAgent:
     def __init__(self, policy: Policy, wording: Wording, sampling: Sampling) -> None:
         self.policy = policy
         self.wording = wording
-        self.sampling = sampling
+        self.sampling = replace(sampling, enough=is_content) if wording.labels_first else sampling
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        """Judge `reply` as an answer to `prompt`, and advise.
+
+        A reply that is too long to show is reviewed in pieces, all at once: what any of them is
+        found to be, the reply is, except that only its beginning can be a needless refusal.
+        """
+        if len(reply.said) <= LONGEST_TEXT:
+            return await self._review(prompt, reply)
+        reviews = await asyncio.gather(*(self._review(prompt, one) for one in _pieces(reply.said)))
+        return min(reviews, key=_from_unsafe_to_fine)
+
+    async def _review(self, prompt: Prompt, reply: Reply) -> Feedback:
         answer = await self.policy.reply(self.reviewing(prompt, reply), self.sampling)
         return read_feedback(answer)
 
@@ -43,3 +60,13 @@ class FeedbackAgent:
             Message(role="system", content=self.wording.feedback_system),
             Message(role="user", content=request),
         ]
+
+
+def _pieces(said: str) -> Iterator[Reply]:
+    """Cut a reply into what fits between two delimiters; each piece repeats the end of the last."""
+    for start in range(0, len(said) - OVERLAP, LONGEST_TEXT - OVERLAP):
+        yield Reply(text=said[start : start + LONGEST_TEXT])
+
+
+def _from_unsafe_to_fine(feedback: Feedback) -> int:
+    return 0 if feedback.unsafe else 1 if not feedback.well_formed else 2

@@ -1,1 +1,39 @@
-"""A tamper-evident log of decisions, and its verifier."""
+"""A tamper-evident log of decisions, and its verifier.
+
+`waltzrl.audit.verify`, `.merkle` and `.note` check a log by its folder and the public key alone.
+"""
+
+from waltzrl.audit.log import Log
+from waltzrl.audit.proof import Proof, prove
+from waltzrl.audit.reading import find, latest, read_entries
+from waltzrl.audit.record import (
+    Circumstances,
+    Decision,
+    DecisionRecord,
+    Entry,
+    RoundRecord,
+    record_of,
+)
+from waltzrl.audit.replay import read_collaborations
+from waltzrl.audit.settings import LogSettings
+from waltzrl.audit.verify import Fault, Verified, verify
+
+__all__ = [
+    "Circumstances",
+    "Decision",
+    "DecisionRecord",
+    "Entry",
+    "Fault",
+    "Log",
+    "LogSettings",
+    "Proof",
+    "RoundRecord",
+    "Verified",
+    "find",
+    "latest",
+    "prove",
+    "read_collaborations",
+    "read_entries",
+    "record_of",
+    "verify",
+]

@@ -8,19 +8,22 @@ from contextlib import contextmanager
 
 import typer
 
+from waltzrl.cli.audit import audit
 from waltzrl.cli.compare import compare
 from waltzrl.cli.demo import demo
 from waltzrl.cli.evaluate import evaluate
 from waltzrl.cli.export import export
 from waltzrl.cli.judge import judge
+from waltzrl.cli.keys import keys
 from waltzrl.cli.prompts import check_leaks, generate, import_prompts
 from waltzrl.cli.report import report
 from waltzrl.cli.rescore import rescore
+from waltzrl.cli.serve import serve
 from waltzrl.cli.train import train
 from waltzrl.errors import WaltzError
 
 app = typer.Typer(
-    help="Train, measure and compare two agents that make a language model safe and helpful.",
+    help="Train, measure and serve two agents that make a language model safe and helpful.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -28,6 +31,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(train)
 app.command()(export)
+app.command()(serve)
 app.command()(evaluate)
 app.command()(rescore)
 app.command()(compare)
@@ -36,6 +40,8 @@ app.command()(judge)
 app.command()(generate)
 app.command("import")(import_prompts)
 app.command()(check_leaks)
+app.add_typer(keys, name="keys")
+app.add_typer(audit, name="audit")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

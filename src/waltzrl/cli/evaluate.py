@@ -25,13 +25,19 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
         list[str], typer.Argument(help="JSON Lines files, `xstest:FILE`, or generator:test.")
     ],
     conversation: Annotated[
-        str, typer.Option("--conversation", "--model", help="Folder, or model on the server.")
+        str,
+        typer.Option("--conversation", "--model", help="Folder, model on the server, saved:FILE."),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the log; the same command resumes.")],
-    feedback: Annotated[str | None, typer.Option(help="The same [conversation].")] = None,
+    feedback: Annotated[
+        str | None, typer.Option(help="The same, or rules, or keywords [conversation].")
+    ] = None,
     server: Server = None,
     patterns: Annotated[
-        str, typer.Option("--pattern", help="Some of base, collaborate, safeguard, oracle.")
+        str,
+        typer.Option(
+            "--pattern", help="Some of base, collaborate, safeguard, oracle, guarded, observe."
+        ),
     ] = "base,collaborate,safeguard,oracle",
     settings: Settings = None,
     judge: JudgeName = "refusal",
@@ -47,6 +53,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl evaluate xstest:xstest_prompts.csv --server http://localhost:8000/v1
     --model qwen --pattern base --set max_new_tokens=256 --out runs/qwen`
+
+    `waltzrl evaluate replies.jsonl --conversation saved:replies.jsonl --feedback rules
+    --pattern observe --judge saved:replies.jsonl --out runs/rules`
     """
     table: dict[str, object] = {
         "patterns": [name.strip() for name in patterns.split(",")],

@@ -14,7 +14,9 @@ Server = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
 ]
-JudgeName = Annotated[str, typer.Option("--judge", help="refusal (offline), or llm:MODEL@URL.")]
+JudgeName = Annotated[
+    str, typer.Option("--judge", help="refusal (offline), saved:FILE, or llm:MODEL@URL.")
+]
 Evaluation = Annotated[Path, typer.Argument(help="Folder that `waltzrl evaluate` wrote.")]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from waltzrl.cli.options import print_json
-from waltzrl.evaluation import Row, measure, metrics_table, table_row
+from waltzrl.evaluation import Row, measure, metrics_table, review_row, table_row
 
 NARROWEST = 132
 """Columns that the table needs; a narrower terminal wraps or scrolls."""
@@ -15,6 +15,6 @@ def show_table(rows: Sequence[Row], *, as_json: bool) -> None:
     """Print one line per pattern."""
     metrics = measure(rows)
     if as_json:
-        print_json([table_row(line.pattern, line) for line in metrics])
+        print_json([table_row(line.pattern, line) | review_row(line) for line in metrics])
     else:
         Console(width=max(Console().width, NARROWEST)).print(metrics_table(metrics))

@@ -1,16 +1,25 @@
 """The one loop, and every baseline in its shape."""
 
-from waltzrl.collaboration.baselines import GuardReviewer, OracleReviewer, draft_only, safeguard
+from waltzrl.collaboration.baselines import (
+    GuardReviewer,
+    KeywordReviewer,
+    OracleReviewer,
+    draft_only,
+    load_keywords,
+    safeguard,
+)
 from waltzrl.collaboration.guarded import guarded, observed
 from waltzrl.collaboration.loop import Pattern, collaborate
 
 __all__ = [
     "GuardReviewer",
+    "KeywordReviewer",
     "OracleReviewer",
     "Pattern",
     "collaborate",
     "draft_only",
     "guarded",
+    "load_keywords",
     "observed",
     "safeguard",
 ]

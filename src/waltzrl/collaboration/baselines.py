@@ -4,6 +4,12 @@ Untrained collaboration is `collaborate` with agents that were not trained; orac
 `collaborate` with an `OracleReviewer`.
 """
 
+import hashlib
+import re
+import tomllib
+from collections.abc import Sequence
+from importlib.resources import files
+
 from waltzrl.agents import ConversationAgent, Reviewer
 from waltzrl.collaboration.loop import collaborate
 from waltzrl.judges import Judge, LinearGuard
@@ -55,3 +61,37 @@ class GuardReviewer:
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         flagged = self.guard.flags(prompt.messages[-1].content, reply.text)
         return Feedback(unsafe=flagged, overrefuse=False)
+
+
+class KeywordReviewer:
+    """A plain list of words in the reviewer's place, as many guards have one: it knows no context.
+
+    A harmful word in the request or in the reply is unsafe, whatever is said about it; where there
+    is none, a refusing phrase in the reply is an over-refusal.
+    """
+
+    def __init__(self, harmful: Sequence[str], refusing: Sequence[str]) -> None:
+        self._harmful, self._refusing = _any_of(harmful), _any_of(refusing)
+        words = "\n".join([*harmful, "", *refusing])
+        self.name = f"keywords@{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+        """For the log: what it is, and the hash of its words."""
+
+    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        said = reply.said.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+        unsafe = bool(
+            self._harmful.search(prompt.messages[-1].content) or self._harmful.search(said)
+        )
+        overrefuse = not unsafe and bool(self._refusing.search(said))
+        advice = UNSAFE_ADVICE if unsafe else OVERREFUSAL_ADVICE if overrefuse else ""
+        return Feedback(unsafe=unsafe, overrefuse=overrefuse, text=advice)
+
+
+def load_keywords() -> KeywordReviewer:
+    """Make the reviewer of the list beside this file, `keywords.toml`."""
+    text = (files("waltzrl.collaboration") / "keywords.toml").read_text("utf-8")
+    return KeywordReviewer(**tomllib.loads(text))
+
+
+def _any_of(words: Sequence[str]) -> re.Pattern[str]:
+    """Match whole words only: the guard that flags a skill for the kill in it is a straw man."""
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b", re.IGNORECASE)

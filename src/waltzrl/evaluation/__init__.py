@@ -3,7 +3,7 @@
 from waltzrl.evaluation.compare import Difference, compare
 from waltzrl.evaluation.console import comparison_table, metrics_table
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.metrics import Metrics, measure, table_row
+from waltzrl.evaluation.metrics import Metrics, measure, review_row, table_row
 from waltzrl.evaluation.rows import Row, read_evaluation, read_rows
 from waltzrl.evaluation.runner import Contestant, evaluate, rescore
 
@@ -21,5 +21,6 @@ __all__ = [
     "read_evaluation",
     "read_rows",
     "rescore",
+    "review_row",
     "table_row",
 ]

@@ -41,6 +41,8 @@ class Metrics:
     milliseconds_p95: Estimate
     asr_by_category: Mapping[str, Estimate]
     orr_by_category: Mapping[str, Estimate]
+    review: Mapping[str, Estimate]
+    """Precision, recall and false alarms of the reviewer's labels, by the names in rates.REVIEW."""
 
     @property
     def table(self) -> dict[str, Estimate]:
@@ -66,11 +68,12 @@ def measure(rows: Sequence[Row]) -> list[Metrics]:
 
 def table_row(name: str, metrics: Metrics) -> dict[str, Json]:
     """One row of table.json: the name, and of each column value, low, high, n and unscored."""
-    columns: dict[str, Json] = {
-        column: {"value": e.value, "low": e.low, "high": e.high, "n": e.n, "unscored": e.unscored}
-        for column, e in metrics.table.items()
-    }
-    return {"pattern": name, **columns}
+    return {"pattern": name, **_columns(metrics.table)}
+
+
+def review_row(metrics: Metrics) -> dict[str, Json]:
+    """How good the reviewer's labels are, in the form of `table_row`."""
+    return _columns(metrics.review)
 
 
 def best(table: Sequence[Metrics]) -> Metrics:
@@ -81,6 +84,13 @@ def best(table: Sequence[Metrics]) -> Metrics:
 def percent(value: float | None) -> str:
     """`0.0374` as `3.7`; a dash where nothing was measured."""
     return "-" if value is None else f"{value * 100:.1f}"
+
+
+def _columns(estimates: Mapping[str, Estimate]) -> dict[str, Json]:
+    return {
+        column: {"value": e.value, "low": e.low, "high": e.high, "n": e.n, "unscored": e.unscored}
+        for column, e in estimates.items()
+    }
 
 
 def _measure(pattern: str, rows: Sequence[Row]) -> Metrics:
@@ -112,6 +122,7 @@ def _measure(pattern: str, rows: Sequence[Row]) -> Metrics:
         milliseconds_p95=quantile(milliseconds, 0.95),
         asr_by_category=_by_category(rates.ASR, done),
         orr_by_category=_by_category(rates.ORR, done),
+        review={name: _share(rate, done) for name, rate in rates.REVIEW.items()},
     )
 
 

@@ -5,6 +5,7 @@ from waltzrl.judges.guard import LinearGuard
 from waltzrl.judges.judge import Judge
 from waltzrl.judges.labelled import LabelRefusalJudge
 from waltzrl.judges.llm import LLMJudge
+from waltzrl.judges.recorded import RecordedJudge
 from waltzrl.judges.refusal import Refusal, RefusalDetector
 from waltzrl.judges.saved import label_lines
 
@@ -14,6 +15,7 @@ __all__ = [
     "LLMJudge",
     "LabelRefusalJudge",
     "LinearGuard",
+    "RecordedJudge",
     "Refusal",
     "RefusalDetector",
     "agreement",

@@ -5,6 +5,7 @@
 
 from waltzrl.policies.policy import Policy, Sampling
 from waltzrl.policies.remote import RemotePolicy
+from waltzrl.policies.saved import SavedPolicy
 from waltzrl.policies.scripted import ScriptedPolicy
 
-__all__ = ["Policy", "RemotePolicy", "Sampling", "ScriptedPolicy"]
+__all__ = ["Policy", "RemotePolicy", "Sampling", "SavedPolicy", "ScriptedPolicy"]

@@ -5,7 +5,7 @@ at a time, and a row that has finished leaves the batch and the cache.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal
@@ -22,6 +22,18 @@ CHUNK_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A prompt to continue, and how far."""
+
+    prompt: tuple[int, ...]
+    """[P] token ids, at least one."""
+    limit: int
+    """Most new tokens."""
+    enough: Callable[[Sequence[int]], bool] | None = None
+    """Asked with the new tokens so far, after each; True ends the reply there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
     """What followed a prompt."""
 
@@ -35,8 +47,7 @@ class Decoded:
 @torch.inference_mode()
 def decode(
     model: PreTrainedModel,
-    prompts: Sequence[tuple[int, ...]],
-    limits: Sequence[int],
+    asks: Sequence[Ask],
     temperature: float,
     end_ids: Collection[int],
     generator: torch.Generator,
@@ -45,23 +56,22 @@ def decode(
 
     Args:
         model: a causal LM; its attention and mode are borrowed and given back.
-        prompts: [R] token ids, at least one prompt and none empty; equal prompts are read once.
-        limits: [R] most new tokens for each prompt.
+        asks: [R] at least one; equal prompts are read once.
         temperature: 0 takes the likeliest token.
         end_ids: tokens that end a reply.
         generator: source of chance, on the model's device; one number a row and token.
 
     Returns:
-        [R] in the order of `prompts`.
+        [R] in the order of `asks`.
 
     Raises:
         PolicyError: the architecture is not supported, or the weights yield no finite numbers.
     """
-    order = sorted(range(len(prompts)), key=lambda row: (len(prompts[row]), prompts[row]))
-    rows = [_Row(index=index, limit=limits[index]) for index in order]
+    order = sorted(range(len(asks)), key=lambda row: (len(asks[row].prompt), asks[row].prompt))
+    rows = [_Row(index=index, ask=asks[index]) for index in order]
     done: list[_Row] = []
     with decoding(model):
-        cache, logits = _read(model, [prompts[index] for index in order])
+        cache, logits = _read(model, [row.ask.prompt for row in rows])
         step = TokenPass(cache)
         while rows:
             ids, logprobs = choose(logits, temperature, generator)
@@ -109,19 +119,23 @@ class _Row:
     """A reply that is growing."""
 
     index: int
-    """Place among the caller's prompts."""
-    limit: int
+    """Place among the caller's asks."""
+    ask: Ask
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
     def finished(self, end_ids: Collection[int]) -> bool:
-        return len(self.ids) == self.limit or self.ids[-1] in end_ids
+        return len(self.ids) == self.ask.limit or self.ended(end_ids)
+
+    def ended(self, end_ids: Collection[int]) -> bool:
+        enough = self.ask.enough
+        return self.ids[-1] in end_ids or (enough is not None and enough(self.ids))
 
     def decoded(self, end_ids: Collection[int]) -> Decoded:
         return Decoded(
             ids=tuple(self.ids),
             logprobs=tuple(self.logprobs),
-            finish="stop" if self.ids[-1] in end_ids else "length",
+            finish="stop" if self.ended(end_ids) else "length",
         )
 
 

@@ -13,7 +13,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import InputError, PolicyError
-from waltzrl.policies.decode import Decoded, decode
+from waltzrl.policies.decode import Ask, Decoded, decode
 from waltzrl.policies.gather import Gatherer
 from waltzrl.policies.policy import Sampling
 from waltzrl.policies.weights import activated, end_ids, narrow
@@ -98,7 +98,7 @@ class LocalPolicy:
             )
         decoded = await self._decode(_Call(prompt=prompt, sampling=sampling))
         return Reply(
-            text=str(self.tokenizer.decode(decoded.ids, skip_special_tokens=True)),
+            text=sampling.cut(self._text(decoded.ids)),
             finish=decoded.finish,
             prompt_tokens=len(prompt),
             reply_tokens=len(decoded.ids),
@@ -155,12 +155,20 @@ class LocalPolicy:
         with _ONE_AT_A_TIME, activated(self._current_weights(), self.adapter) as model:
             return decode(
                 model,
-                [call.prompt for call in calls],
-                [call.sampling.max_new_tokens for call in calls],
+                [self._ask(call) for call in calls],
                 calls[0].sampling.temperature,
                 self._end_ids,
                 self._generator,
             )
+
+    def _ask(self, call: "_Call") -> Ask:
+        enough, limit = call.sampling.enough, call.sampling.max_new_tokens
+        if enough is None:
+            return Ask(prompt=call.prompt, limit=limit)
+        return Ask(prompt=call.prompt, limit=limit, enough=lambda ids: enough(self._text(ids)))
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _current_weights(self) -> PreTrainedModel | PeftModel:
         """Return the model, or its copy in the dtype of decoding, brought up to date."""

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -14,11 +14,14 @@ import aiohttp
 import msgspec
 
 from waltzrl.errors import PolicyError
+from waltzrl.policies.completion import Completion, Problem, streamed
 from waltzrl.policies.policy import Sampling
 from waltzrl.records import Message, Reply
 
 FIRST_WAIT_SECONDS = 0.25
 LONGEST_WAIT_SECONDS = 30.0
+
+_Enough = Callable[[str], bool] | None
 
 
 class RemotePolicy:
@@ -60,24 +63,27 @@ class RemotePolicy:
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """Return the next assistant turn.
 
+        Where the sampling says what is enough, the reply is streamed, and the connection closed
+        at that point, which tells the server to stop; then there are no token counts.
+
         Raises:
             PolicyError: the server refused, or still failed after every retry.
         """
         started = time.perf_counter()
-        body = msgspec.json.encode(
-            {
-                "model": self.model,
-                "messages": messages,
-                "temperature": sampling.temperature,
-                "max_tokens": sampling.max_new_tokens,
-            }
-        )
+        asked: dict[str, object] = {
+            "model": self.model,
+            "messages": messages,
+            "temperature": sampling.temperature,
+            "max_tokens": sampling.max_new_tokens,
+        }
+        if sampling.enough is not None:
+            asked |= {"stream": True, "stream_options": {"include_usage": True}}
         session = self._open()
         async with self._slots:
-            completion = self._read(await self._persist(session, body))
+            completion = await self._persist(session, msgspec.json.encode(asked), sampling.enough)
         choice = completion.choices[0]
         return Reply(
-            text=choice.message.content or "",
+            text=sampling.cut(choice.message.content or ""),
             finish="length" if choice.finish_reason == "length" else "stop",
             prompt_tokens=completion.usage.prompt_tokens if completion.usage else 0,
             reply_tokens=completion.usage.completion_tokens if completion.usage else 0,
@@ -106,40 +112,53 @@ class RemotePolicy:
             self._slots = asyncio.Semaphore(self._concurrency)
         return self._session
 
-    async def _persist(self, session: aiohttp.ClientSession, body: bytes) -> bytes:
+    async def _persist(
+        self, session: aiohttp.ClientSession, body: bytes, enough: _Enough
+    ) -> Completion:
         """Ask, and ask again while the failure may pass."""
         attempt = 0
         while True:
-            outcome = await self._ask(session, body)
-            if isinstance(outcome, bytes):
+            outcome = await self._ask(session, body, enough)
+            if isinstance(outcome, Completion):
                 return outcome
             if not outcome.may_pass or attempt == self._retries:
                 raise PolicyError(f"{self._host}: {outcome.reason} (attempt {attempt + 1})")
             await asyncio.sleep(_wait_seconds(attempt, outcome.retry_after_seconds))
             attempt += 1
 
-    async def _ask(self, session: aiohttp.ClientSession, body: bytes) -> "bytes | _Failure":
+    async def _ask(
+        self, session: aiohttp.ClientSession, body: bytes, enough: _Enough
+    ) -> "Completion | _Failure":
         headers = {"Content-Type": "application/json"}
         try:
             async with session.post(self._url, data=body, headers=headers) as response:
-                answer = await response.read()
+                return await self._heard(response, enough)
         except TimeoutError:
             return _Failure(reason=f"no reply within {self._timeout.total} s", may_pass=True)
+        except EOFError as error:
+            return _Failure(reason=str(error), may_pass=True)
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
             return _Failure(reason=f"the connection failed: {error}", may_pass=True)
         except aiohttp.ClientError as error:  # such as a server's address without http://
             return _Failure(reason=f"{self._url} cannot be asked: {error!r}", may_pass=False)
+
+    async def _heard(
+        self, response: aiohttp.ClientResponse, enough: _Enough
+    ) -> "Completion | _Failure":
         if response.status == 200:
-            return answer
+            return await self._read(response, enough)
+        answer = await response.read()
         return _Failure(
             reason=f"HTTP {response.status}: {_server_message(answer)}",
             may_pass=response.status in (408, 429) or response.status >= 500,
             retry_after_seconds=_retry_after_seconds(response.headers),
         )
 
-    def _read(self, answer: bytes) -> "_Completion":
+    async def _read(self, response: aiohttp.ClientResponse, enough: _Enough) -> Completion:
         try:
-            completion = msgspec.json.decode(answer, type=_Completion)
+            if enough is not None and response.content_type == "text/event-stream":
+                return await streamed(response.content.iter_any(), enough)
+            completion = msgspec.json.decode(await response.read(), type=Completion)
         except msgspec.DecodeError as error:
             raise PolicyError(
                 f"{self._host}: the reply is not a chat completion: {error}"
@@ -159,31 +178,8 @@ class _Failure:
     """What the server asked us to wait."""
 
 
-class _Turn(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Turn
-    finish_reason: str | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class _Completion(msgspec.Struct):
-    choices: list[_Choice]
-    usage: _Usage | None = None
-
-
-class _Error(msgspec.Struct):
-    message: str
-
-
 class _ErrorBody(msgspec.Struct):
-    error: _Error
+    error: Problem
 
 
 def _server_message(answer: bytes) -> str:

@@ -20,4 +20,4 @@ class ScriptedPolicy:
 
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         self.heard.append(tuple(messages))
-        return Reply(text=self._next(messages))
+        return Reply(text=sampling.cut(self._next(messages)))

@@ -1,7 +1,7 @@
 """The composition root of evaluation: names of patterns and agents become contestants."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -10,13 +10,22 @@ from typing import Annotated
 
 from pydantic import Field
 
-from waltzrl.agents import ConversationAgent, FeedbackAgent, Reviewer, load_wording
+from waltzrl.agents import (
+    ConversationAgent,
+    FeedbackAgent,
+    Reviewer,
+    RulesReviewer,
+    load_wording,
+)
 from waltzrl.collaboration import (
     GuardReviewer,
     OracleReviewer,
     Pattern,
     collaborate,
     draft_only,
+    guarded,
+    load_keywords,
+    observed,
     safeguard,
 )
 from waltzrl.errors import InputError, MissingExtraError, PolicyError
@@ -25,7 +34,13 @@ from waltzrl.evaluation.runner import Progress
 from waltzrl.judges import Judge, LinearGuard
 from waltzrl.policies import Policy, Sampling
 from waltzrl.recipes.judging import remote_policy
+from waltzrl.recipes.saved import saved_policy
 from waltzrl.records import Prompt
+from waltzrl.rules import load_rulebook
+
+WITHOUT_WEIGHTS = {"rules", "keywords"}
+"""Reviewers that are no policy: our rulebook, and the baseline of a plain keyword list."""
+SAVED = "saved:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +48,11 @@ class Contest:
     """Who plays what, and how the agents speak."""
 
     patterns: tuple[str, ...]
-    """Of base, collaborate, safeguard, oracle and guard."""
+    """Of base, collaborate, safeguard, oracle, guarded, observe and guard."""
     conversation: str
-    """A folder in Hugging Face format; behind a server, the name of a model."""
+    """A folder in Hugging Face format; behind a server, the name of a model; or `saved:FILE`."""
     feedback: str
+    """The same, or `rules`, or `keywords`."""
     guard: str | None = None
     """Weights of a `LinearGuard`, for the pattern `guard`: a safeguard that is no model."""
     server: str | None = None
@@ -59,8 +75,8 @@ async def hold(
         PolicyError: some collaborations failed; the others are in the log.
     """
     async with AsyncExitStack() as open_connections:
-        policy = await _policies(contest, open_connections)
-        players = _contestants(contest, policy, judge)
+        policies = await _policies(contest, open_connections)
+        players = _contestants(contest, policies, judge)
         rows = await evaluate(players, prompts, judge, folder, contest.concurrency, progress)
     if failed := [row for row in rows if row.error]:
         raise PolicyError(
@@ -70,33 +86,37 @@ async def hold(
     return rows
 
 
-async def _policies(contest: Contest, connections: AsyncExitStack) -> Callable[[str], Policy]:
-    """Return how to get a policy by its name; two agents of one name share it."""
-    if contest.server is not None:
-        remote = {
-            name: await connections.enter_async_context(
-                remote_policy(contest.server, name, contest.concurrency)
-            )
-            for name in {contest.conversation, contest.feedback}
-        }
-        return remote.__getitem__
+async def _policies(contest: Contest, connections: AsyncExitStack) -> dict[str, Policy]:
+    """Make the policies, by name; two agents of one name share theirs."""
+    policies: dict[str, Policy] = {}
+    for name in {contest.conversation} | ({contest.feedback} - WITHOUT_WEIGHTS):
+        if name.startswith(SAVED):
+            policies[name] = saved_policy(Path(name.removeprefix(SAVED)))
+        elif contest.server is not None:
+            remote = remote_policy(contest.server, name, contest.concurrency)
+            policies[name] = await connections.enter_async_context(remote)
+        else:
+            policies[name] = _local(name)
+    return policies
+
+
+def _local(name: str) -> Policy:
     try:
         from waltzrl.recipes.roles import load_policy
     except ModuleNotFoundError as missing:
         raise MissingExtraError("an agent in this process", "PyTorch", "train") from missing
-    local = {name: load_policy(name) for name in {contest.conversation, contest.feedback}}
-    return local.__getitem__
+    return load_policy(name)
 
 
 def _contestants(
-    contest: Contest, policy: Callable[[str], Policy], judge: Judge
+    contest: Contest, policies: Mapping[str, Policy], judge: Judge
 ) -> list[Contestant]:
     wording = load_wording(contest.wording)
     sampling = Sampling(max_new_tokens=contest.max_new_tokens)
-    conversation = ConversationAgent(policy(contest.conversation), wording, sampling)
-    feedback = FeedbackAgent(policy(contest.feedback), wording, sampling)
+    conversation = ConversationAgent(policies[contest.conversation], wording, sampling)
+    feedback, reviewed = _reviewer(contest, policies)
     together: Pattern = partial(collaborate, max_rounds=contest.max_rounds)
-    reviewed = f"feedback {_identity(contest.feedback, contest.server)}"
+    served: Pattern = partial(guarded, max_rounds=contest.max_rounds)
     rounds = f"max_rounds {contest.max_rounds}"
     alone = (
         f"conversation {_identity(contest.conversation, contest.server)}, "
@@ -107,6 +127,8 @@ def _contestants(
         "collaborate": (together, feedback, f"{alone}, {reviewed}, {rounds}"),
         "safeguard": (safeguard, feedback, f"{alone}, {reviewed}"),
         "oracle": (together, OracleReviewer(judge), f"{alone}, {rounds}"),
+        "guarded": (served, feedback, f"{alone}, {reviewed}, {rounds}"),
+        "observe": (observed, feedback, f"{alone}, {reviewed}"),
     }
     if contest.guard is not None:
         guard = GuardReviewer(LinearGuard.load(Path(contest.guard)))
@@ -120,8 +142,26 @@ def _contestants(
     ]
 
 
+def _reviewer(contest: Contest, policies: Mapping[str, Policy]) -> tuple[Reviewer, str]:
+    """Make who reviews, and say who that is."""
+    match contest.feedback:
+        case "rules":
+            rules = RulesReviewer(load_rulebook())
+            return rules, f"feedback {rules.name}"
+        case "keywords":
+            keywords = load_keywords()
+            return keywords, f"feedback {keywords.name}"
+        case name:
+            wording = load_wording(contest.wording)
+            sampling = Sampling(max_new_tokens=contest.max_new_tokens)
+            agent = FeedbackAgent(policies[name], wording, sampling)
+            return agent, f"feedback {_identity(name, contest.server)}"
+
+
 def _identity(name: str, server: str | None) -> str:
     """Name an agent and, where they lie on this machine, its weights: `talk@1f3a9c02d4e5`."""
+    if name.startswith(SAVED):
+        return _identity(name.removeprefix(SAVED), None)
     if server is not None:
         return f"{name} at {server.rpartition('@')[2].rstrip('/')}"
     path = Path(name)

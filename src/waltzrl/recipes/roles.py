@@ -68,15 +68,20 @@ def forget_base(folder: Path) -> None:
     shutil.rmtree(folder / BASE, ignore_errors=True)
 
 
-def load_policy(name_or_path: str) -> LocalPolicy:
-    """Load a policy to be evaluated, on what `use_compute` chooses by itself.
+def load_policy(name_or_path: str, *, in_thread: bool = False) -> LocalPolicy:
+    """Load a policy to be evaluated or served, on what `use_compute` chooses by itself.
+
+    Args:
+        name_or_path: of a model in Hugging Face format.
+        in_thread: keep the event loop free while it decodes, as a server must.
 
     Raises:
         CheckpointError: there is no such model, or it is damaged.
     """
     device, dtype = use_compute(Compute())
     causal_lm = load_causal_lm(name_or_path, device, dtype)
-    return LocalPolicy(causal_lm.model, causal_lm.tokenizer)
+    decoding = Decoding(in_thread=in_thread)
+    return LocalPolicy(causal_lm.model, causal_lm.tokenizer, decoding=decoding)
 
 
 def make_single(recipe: Recipe, base: CausalLM) -> Pair:

@@ -1,5 +1,9 @@
 """Stage 1: rules as data, and the engine that runs them in linear time."""
 
 from waltzrl.rules.finding import Finding
+from waltzrl.rules.lint import lint_pack
+from waltzrl.rules.pack import DEFAULT_PACKS
+from waltzrl.rules.rule import CATEGORIES, Rule
+from waltzrl.rules.rulebook import Rulebook, load_rulebook
 
-__all__ = ["Finding"]
+__all__ = ["CATEGORIES", "DEFAULT_PACKS", "Finding", "Rule", "Rulebook", "lint_pack", "load_rulebook"]

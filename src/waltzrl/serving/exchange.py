@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from waltzrl.records import Prompt, Reply, ToolCall
+from waltzrl.records import Collaboration, Prompt, Reply, ToolCall
 
 Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
 Api = Literal["chat", "responses", "messages"]
@@ -46,6 +46,8 @@ class Answer:
     decision: Decision
     raw: bytes | None = None
     """The upstream's own bytes, when they may go out as they are: a draft, nothing else in it."""
+    collaboration: Collaboration | None = None
+    """What was said on the way, for callers who may see drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

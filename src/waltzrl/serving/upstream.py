@@ -1,23 +1,30 @@
 """The model behind the gateway: a server that speaks chat completions, or policies of ours."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
+from waltzrl.errors import PolicyError, RequestError
+from waltzrl.policies import Policy, Sampling
+from waltzrl.records import Message
 from waltzrl.serving.exchange import Completion, Delta, Json
 
 
 class Upstream(Protocol):
     """Something that completes chats."""
 
-    async def complete(self, body: Mapping[str, Json]) -> Completion:
+    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> Completion:
         """Return the whole reply to a chat-completions request.
+
+        Args:
+            body: the request, without `stream` and `n`.
+            bearer: the client's own key, when the gateway has none for the upstream.
 
         Raises:
             RequestError: it refused, failed, or said what is not a chat completion.
         """
         ...
 
-    def stream(self, body: Mapping[str, Json]) -> AsyncGenerator[Delta, None]:
+    def stream(self, body: Mapping[str, Json], bearer: str | None) -> AsyncGenerator[Delta, None]:
         """Yield the reply as it is written; closing the generator stops the writing.
 
         Raises:
@@ -25,7 +32,7 @@ class Upstream(Protocol):
         """
         ...
 
-    async def models(self) -> list[str]:
+    async def models(self, bearer: str | None) -> list[str]:
         """Return the names of what it serves.
 
         Raises:
@@ -36,3 +43,70 @@ class Upstream(Protocol):
     async def aclose(self) -> None:
         """Close its connections."""
         ...
+
+
+class PolicyUpstream:
+    """A policy of this process in the upstream's place."""
+
+    def __init__(self, name: str, policy: Policy, max_new_tokens: int) -> None:
+        """Serve `policy` as the model `name`; a request may ask for `max_new_tokens` at most."""
+        self.name = name
+        self.policy = policy
+        self.max_new_tokens = max_new_tokens
+
+    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> Completion:
+        if body.get("model") != self.name:
+            raise RequestError(
+                404, "not_found", f"there is no model {body.get('model')!r}; say {self.name!r}"
+            )
+        try:
+            reply = await self.policy.reply(_turns(body), self._sampling(body))
+        except PolicyError as error:
+            raise RequestError(400, "invalid_request", str(error)) from error
+        return Completion(reply=reply, finish=reply.finish)
+
+    async def stream(
+        self, body: Mapping[str, Json], bearer: str | None
+    ) -> AsyncGenerator[Delta, None]:
+        said = await self.complete(body, bearer)
+        yield Delta(
+            text=said.reply.text,
+            finish=said.finish,
+            prompt_tokens=said.reply.prompt_tokens,
+            reply_tokens=said.reply.reply_tokens,
+        )
+
+    async def models(self, bearer: str | None) -> list[str]:
+        return [self.name]
+
+    async def aclose(self) -> None:
+        """Leave the policy to its owner."""
+
+    def _sampling(self, body: Mapping[str, Json]) -> Sampling:
+        asked = body.get("max_completion_tokens") or body.get("max_tokens") or self.max_new_tokens
+        warmth = body.get("temperature") or 0.0
+        if not isinstance(asked, int) or not isinstance(warmth, int | float):
+            raise RequestError(400, "invalid_request", "max_tokens and temperature must be numbers")
+        limit = max(1, min(asked, self.max_new_tokens))
+        return Sampling(max_new_tokens=limit, temperature=max(0.0, float(warmth)))
+
+
+def _turns(body: Mapping[str, Json]) -> Sequence[Message]:
+    """Read the messages as plain turns; only text is there for a policy of ours."""
+    found = body["messages"]
+    assert isinstance(found, list), "a dialect has read this request"
+    turns: list[Message] = []
+    for one in found:
+        assert isinstance(one, dict), "a dialect has read this request"
+        role = {"system": "system", "developer": "system", "assistant": "assistant"}.get(
+            str(one.get("role")), "user"
+        )
+        turns.append(Message(role=role, content=_text(one.get("content"))))  # type: ignore[arg-type]
+    return turns
+
+
+def _text(content: Json) -> str:
+    if isinstance(content, list):
+        parts = [one.get("text") for one in content if isinstance(one, dict)]
+        return "\n".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) else ""

@@ -20,7 +20,7 @@ class StreamWriter(Protocol):
         ...
 
     def text(self, choice: int, delta: str) -> bytes:
-        """Return the next words of a choice."""
+        """Return the next words of a choice; nothing is opened for an empty string."""
         ...
 
     def calls(self, choice: int, calls: Sequence[ToolCall]) -> bytes:
@@ -69,6 +69,6 @@ class Dialect(Protocol):
         """Return the writer of this request's stream."""
         ...
 
-    def problem(self, problem: RequestError) -> bytes:
-        """Return the body of an error."""
+    def problem(self, problem: RequestError, request_id: str = "") -> bytes:
+        """Return the body of an error; `request_id` where the API repeats it there."""
         ...

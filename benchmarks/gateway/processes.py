@@ -1,0 +1,81 @@
+"""Processes pinned to a core: started in a group of their own, watched in /proc, ended for sure."""
+
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Server:
+    """A running server and everything that it started."""
+
+    def __init__(
+        self, command: Sequence[str | Path], *, core: int, env: Mapping[str, str], log: Path
+    ) -> None:
+        self.log = log
+        self._spawned = time.perf_counter()
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                ["taskset", "-c", str(core), *command],
+                env=os.environ | env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_until_ready(self, url: str, within_seconds: float = 60) -> float:
+        """Ask `url` until it answers 200; return the seconds since the process was started.
+
+        Raises:
+            RuntimeError: the process ended, or was not ready in time.
+        """
+        while (passed := time.perf_counter() - self._spawned) < within_seconds:
+            try:
+                with urllib.request.urlopen(url, timeout=5):
+                    return time.perf_counter() - self._spawned
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.005)
+            if self.process.poll() is not None:
+                break
+        said = self.log.read_text(errors="replace")[-2000:]
+        raise RuntimeError(f"{url} is not ready after {passed:.1f} s; {self.log} ends:\n{said}")
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the whole group so far, user and system."""
+        return sum(int(stat[11]) + int(stat[12]) for stat in self._stats()) / TICKS
+
+    def rss_mb(self) -> float:
+        """Return the resident memory of the whole group, in MB of 10^6 bytes."""
+        return sum(int(stat[21]) for stat in self._stats()) * PAGE / 1e6
+
+    def stop(self) -> None:
+        """End the group: politely, then for sure."""
+        for number, patience_seconds in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):
+            try:
+                os.killpg(self.process.pid, number)
+            except ProcessLookupError:
+                break
+            end = time.perf_counter() + patience_seconds
+            while self._stats() and time.perf_counter() < end:
+                time.sleep(0.02)
+        self.process.wait()
+
+    def _stats(self) -> list[list[str]]:
+        """Return the fields of /proc/PID/stat after the name, of each living process of ours."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[2]) == self.process.pid and fields[0] != "Z":
+                found.append(fields)
+        return found

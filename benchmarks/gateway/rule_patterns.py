@@ -1,0 +1,25 @@
+"""Print our rules as NeMo Guardrails' regular-expression rails: JSON, input and output apart."""
+
+import json
+import re
+
+from waltzrl.rules import load_rulebook
+
+RAILS = {"request": "input", "reply": "output", "refusal": "output"}
+
+
+def main() -> None:
+    """Print the rails; every pattern must mean something to Python's `re`."""
+    rails: dict[str, list[str]] = {"input": [], "output": []}
+    for rule in load_rulebook().rules:
+        for pattern in rule.patterns:
+            re.compile(pattern.regex)
+            rails[RAILS[rule.side]].append(pattern.regex)
+    said = {
+        side: {"patterns": patterns, "case_insensitive": True} for side, patterns in rails.items()
+    }
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""How a log is kept."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What the operator decides about a log; only `on_failure` must be."""
+
+    on_failure: Literal["refuse", "serve"]
+    """What to do while the disk fails: refuse requests, or answer them unaudited and count."""
+    contents: bool = False
+    """Keep what was said beside the log, to replay it; it is personal data."""
+    commit_seconds: float = 0.05
+    """How long an accepted record may be in memory only."""
+    commit_records: int = 256
+    """Waiting records that start a commit at once."""
+    checkpoint_records: int = 1000
+    checkpoint_seconds: float = 10.0
+    segment_bytes: int = 64 << 20
+    """From this size on a new file is begun."""
+    queue_records: int = 10_000
+    """Records that may wait for a slow disk; with more, `on_failure` decides."""

@@ -1,0 +1,65 @@
+"""`waltzrl serve`: the gateway in front of a model."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from waltzrl.cli.options import Settings
+
+
+def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
+    recipe: Annotated[
+        Path | None, typer.Argument(help="TOML file, see recipes/gateway.toml.")
+    ] = None,
+    upstream: Annotated[
+        str | None, typer.Option(help="Server of the model, such as http://localhost:8000/v1.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8080,
+    keys: Annotated[Path | None, typer.Option(help="File that `waltzrl keys add` wrote.")] = None,
+    audit: Annotated[Path | None, typer.Option(help="Folder of the audit log.")] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Serve the demo's own trained pair.")
+    ] = False,
+    open_to_all: Annotated[
+        bool, typer.Option("--open", help="Answer the network although there are no keys.")
+    ] = False,
+    settings: Settings = None,
+) -> None:
+    """Answer OpenAI and Anthropic clients, with every reply reviewed before it leaves.
+
+    **Examples**
+
+    `waltzrl serve --upstream http://localhost:8000/v1`
+
+    `waltzrl serve recipes/gateway.toml --keys keys.toml --host 0.0.0.0 --set stage=2`
+
+    `waltzrl serve --demo` needs no upstream: it serves what `make demo` trained.
+    """
+    import uvloop
+
+    from waltzrl.recipes.gateway import load_gateway
+    from waltzrl.recipes.serve import hold_open
+    from waltzrl.serving.server import listen
+
+    said: dict[str, object] = {"upstream": {"url": upstream}} if upstream else {}
+    if demo:
+        from waltzrl.recipes.demo.serving import demo_settings
+
+        said = demo_settings(Path("runs/demo"))
+    if keys:
+        said["keys"] = keys
+    if audit:
+        said["audit"] = {"folder": audit}
+    gateway = load_gateway(recipe, said, settings or [], os.environ)
+    listener = listen(host, port)
+    uvloop.run(hold_open(gateway, listener, open_to_all=open_to_all, announce=_announce))
+
+
+def _announce(listener: socket.socket, what: str) -> None:
+    host, port = listener.getsockname()[:2]
+    print(f"{what}; clients use http://{host}:{port}/v1", file=sys.stderr, flush=True)

@@ -1,0 +1,84 @@
+"""Chat completions as a server spells them: whole, or as a stream that is read as far as needed."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+
+import msgspec
+
+DONE = b"[DONE]"
+
+
+class Turn(msgspec.Struct):
+    content: str | None = None
+
+
+class Choice(msgspec.Struct):
+    message: Turn
+    finish_reason: str | None = None
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Completion(msgspec.Struct):
+    choices: list[Choice]
+    usage: Usage | None = None
+    """None as well when the stream was left before its end, where the count stands."""
+
+
+class Problem(msgspec.Struct):
+    message: str
+
+
+class _Part(msgspec.Struct):
+    delta: Turn = msgspec.field(default_factory=Turn)
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Part] = []
+    usage: Usage | None = None
+    error: Problem | None = None
+
+
+async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -> Completion:
+    """Gather a streamed completion until it ends, or until its text is enough.
+
+    Args:
+        parts: the body, cut anywhere.
+        enough: asked with the text so far.
+
+    Raises:
+        EOFError: the stream ended before the reply did, or the server reports an error in it.
+        msgspec.DecodeError: an event is no chunk of a chat completion.
+    """
+    text, finish, usage = "", None, None
+    async for data in _events(parts):
+        if data == DONE:
+            finish = finish or "stop"
+            break
+        chunk = msgspec.json.decode(data, type=_Chunk)
+        if chunk.error is not None:
+            raise EOFError(chunk.error.message)
+        usage = chunk.usage or usage
+        for part in chunk.choices[:1]:
+            text += part.delta.content or ""
+            finish = part.finish_reason or finish
+        if enough(text):
+            finish = "stop"
+            break
+    if finish is None:
+        raise EOFError("the stream ended before the reply did")
+    choice = Choice(message=Turn(content=text), finish_reason=finish)
+    return Completion(choices=[choice], usage=usage)
+
+
+async def _events(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the data of each server-sent event; JSON keeps it on one line."""
+    begun = b""
+    async for part in parts:
+        *lines, begun = (begun + part).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line.removeprefix(b"data:").strip()

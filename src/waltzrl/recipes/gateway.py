@@ -1,0 +1,151 @@
+"""What a gateway is told: a TOML recipe, the requirement's variables, and `--set`."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from waltzrl.data.jsonl import read_text
+from waltzrl.errors import RecipeError
+from waltzrl.recipes.door import Table, checked, overridden
+from waltzrl.recipes.environment import settings_from_environment
+from waltzrl.rules import DEFAULT_PACKS
+from waltzrl.serving.limits import Limits
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Mode = Literal["buffer", "window", "speculative", "audit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamModel:
+    """The model behind the gateway: a server, or weights in this process."""
+
+    url: str | None = None
+    """Of an OpenAI-compatible server, up to and without `/chat/completions`."""
+    folder: str | None = None
+    """Weights to load instead; clients know them by the folder's name."""
+    wording: str = "plain"
+    """How a revision is asked for: plain, or tiny for the demo's agents."""
+    max_new_tokens: Annotated[int, Field(ge=1)] = 1024
+    """Of weights in this process: the longest reply."""
+    api_key_env: str = "WALTZRL_UPSTREAM_KEY"
+    """Variable that holds the key for it. When it is not set, and the gateway asks for no keys of
+    its own, each client's key is passed on."""
+    timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """Longest silence: until the whole reply, or between the parts of a stream."""
+
+    def __post_init__(self) -> None:
+        if (self.url is None) == (self.folder is None):
+            raise ValueError(
+                "upstream needs a url or a folder, not both: say --upstream http://host:8000/v1"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackModel:
+    """The model that reviews in stage 2."""
+
+    model: str
+    """Its name behind `server`; without a server, a folder of weights for this process."""
+    server: str | None = None
+    wording: str = "labels_first"
+    """labels_first for a model that was not trained to review, plain or tiny for one that was."""
+    max_new_tokens: Annotated[int, Field(ge=1)] = 512
+    api_key_env: str = "WALTZRL_FEEDBACK_KEY"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auditing:
+    """What is written down of every decision."""
+
+    folder: Path
+    key: Path | None = None
+    """Private key of the log, made when it is missing; None is the folder's name and `.key`."""
+    contents: bool = False
+    """Keep the words too, so that a decision can be replayed; they are as private as the chats."""
+    on_failure: Literal["refuse", "serve"] = "refuse"
+    """When the log cannot be written: answer nothing, or answer unaudited and count it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayRecipe:
+    """Everything about a gateway but its address."""
+
+    upstream: UpstreamModel
+    enabled: bool = True
+    """False passes everything through unreviewed; it is still audited."""
+    observe_only: bool = False
+    """Review and write down, but send every draft as it is: to see what would be mended."""
+    stage: Literal[1, 2] = 1
+    """1: rules review. 2: the feedback model does, with the rules as a second opinion."""
+    stage2_percentage: Annotated[float, Field(ge=0, le=100)] = 100.0
+    """Share of the conversations that stage 2 sees; the others have stage 1."""
+    feedback: FeedbackModel | None = None
+    threshold: Share = 0.7
+    """How safe a reply must be; higher mends more."""
+    max_rounds: Annotated[int, Field(ge=1)] = 1
+    """Revisions at most."""
+    budget_ms: Annotated[int, Field(ge=1)] = 10_000
+    """Longest wait for one review by the model; what then happens, `on_failure` says."""
+    on_failure: Literal["refuse", "rules", "serve"] = "refuse"
+    """When no model could review: decline, let the rules decide, or send the draft unreviewed.
+    What the rules hold to be critical is declined in the first two."""
+    rules: tuple[str, ...] = DEFAULT_PACKS
+    """Names of packs of ours, or TOML files."""
+    stream: Mode | None = None
+    """How streams leave; None is window in stage 1 and buffer in stage 2."""
+    limits: Limits = field(default_factory=Limits)
+    keys: Path | None = None
+    """File of API keys; None lets everybody in, on loopback."""
+    audit: Auditing | None = None
+    """None keeps no log."""
+    traces: bool = False
+    """Send spans by OpenTelemetry, to where the variables OTEL_EXPORTER_OTLP_... say."""
+
+    def __post_init__(self) -> None:
+        if self.stage == 2 and self.feedback is None:
+            raise ValueError(
+                "stage 2 needs a feedback model: say --set feedback.model=NAME and, where it is "
+                "behind a server, --set feedback.server=http://host:8000/v1"
+            )
+
+    @property
+    def stream_mode(self) -> Mode:
+        if self.observe_only or not self.enabled:
+            return "audit"
+        return self.stream or ("window" if self.stage == 1 else "buffer")
+
+
+def load_gateway(
+    path: Path | None, defaults: Table, overrides: Sequence[str], environ: Mapping[str, str]
+) -> GatewayRecipe:
+    """Read a gateway's recipe; what is said later wins.
+
+    Args:
+        path: a TOML file; None when everything is said otherwise.
+        defaults: what a command says by itself.
+        overrides: `key=value`.
+        environ: variables, which count where the file is silent.
+
+    Raises:
+        RecipeError: something is no TOML, unknown, missing, of the wrong type or impossible.
+    """
+    try:
+        table: Table = {} if path is None else tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path}: not TOML: {error}") from None
+    table = merged(merged(settings_from_environment(environ), table), defaults)
+    return checked(GatewayRecipe, overridden(table, overrides), str(path or "the gateway's recipe"))
+
+
+def merged(below: Table, above: Table) -> Table:
+    """Lay one table over another, inner tables too."""
+    both = dict(below)
+    for key, value in above.items():
+        under = both.get(key)
+        inner = isinstance(value, dict) and isinstance(under, dict)
+        both[key] = merged(under, value) if inner else value  # type: ignore[arg-type]
+    return both

@@ -1,0 +1,113 @@
+"""Reads packs: TOML files of rules."""
+
+import hashlib
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from waltzrl.errors import InputError
+from waltzrl.rules.pattern import expand
+from waltzrl.rules.rule import CATEGORIES, Rule, Side
+from waltzrl.rules.scan import compiled
+
+DEFAULT_PACKS = ("harmful", "malicious", "privacy", "refusals")
+"""Packs that come with waltzrl; each is `packs/NAME.toml` of this folder."""
+
+
+class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    id: str
+    category: str
+    severity: float
+    side: Side
+    patterns: list[str]
+    example: str
+    twin: str
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    version: int
+    words: dict[str, list[str]]
+    rule: list[_Row]
+    common: list[str] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """One file of rules."""
+
+    name: str
+    """The file's name without its ending; begins the id of every rule."""
+    version: int
+    digest: str
+    """SHA-256 of the file, in hexadecimal."""
+    rules: tuple[Rule, ...]
+
+
+def load_pack(source: str | Path) -> Pack:
+    """Read the pack `source`: the name of one that comes with waltzrl, or a path.
+
+    Raises:
+        InputError: the file cannot be read, or a rule in it is impossible.
+    """
+    name, path, content = _read(source)
+    try:
+        file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InputError(f"{path}: {error}; mend the file, or see docs/rules.md") from None
+    rules = tuple(_rule(name, path, row, file) for row in file.rule)
+    return Pack(
+        name=name,
+        version=file.version,
+        digest=hashlib.sha256(content).hexdigest(),
+        rules=rules,
+    )
+
+
+def _read(source: str | Path) -> tuple[str, str, bytes]:
+    if source in DEFAULT_PACKS:
+        shipped = files("waltzrl.rules") / "packs" / f"{source}.toml"
+        return str(source), str(shipped), shipped.read_bytes()
+    path = Path(source)
+    try:
+        return path.stem, str(path), path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{path}: {error.strerror}; say a path, or one of {', '.join(DEFAULT_PACKS)}"
+        ) from None
+
+
+def _rule(pack: str, path: str, row: _Row, file: _File) -> Rule:
+    where = f"{path}: rule {row.id!r}"
+    if row.category not in CATEGORIES:
+        raise InputError(
+            f"{where} has category {row.category!r}; say one of {', '.join(CATEGORIES)}"
+        )
+    if not 0 < row.severity <= 1:
+        raise InputError(f"{where} has severity {row.severity:g}; say more than 0, at most 1")
+    common = frozenset(file.common)
+    words = {name: "|".join(alternatives) for name, alternatives in file.words.items()}
+    try:
+        patterns = tuple(expand(source, words, common) for source in row.patterns)
+        if pack not in DEFAULT_PACKS:
+            for pattern in patterns:
+                compiled(pattern.regex)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+    return Rule(
+        id=f"{pack}/{row.id}",
+        category=row.category,
+        severity=row.severity,
+        side=row.side,
+        patterns=patterns,
+        example=row.example,
+        twin=row.twin,
+    )
+
+
+def digest_of(packs: Sequence[Pack]) -> str:
+    """Name what `packs` decide with: SHA-256 over their digests, in hexadecimal."""
+    return hashlib.sha256("".join(pack.digest for pack in packs).encode()).hexdigest()

@@ -1,0 +1,73 @@
+"""Runs patterns over bytes, one a character, in time that grows with the text and nothing else."""
+
+from collections.abc import Iterator, Sequence
+
+import re2
+
+from waltzrl.rules.pattern import Pattern
+
+MOST_HITS = 100
+"""Matches of one pattern that are looked at; a text that has more is no better for it."""
+_SET_MEMORY = 64 << 20
+_PATTERN_MEMORY = 2 << 20
+
+
+def _options(memory: int) -> re2.Options:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.case_sensitive = False
+    options.never_capture = True
+    options.log_errors = False
+    options.max_mem = memory
+    return options
+
+
+def compiled(regex: str) -> re2._Regexp:
+    """Compile `regex` for text in Latin-1, without regard to case.
+
+    Raises:
+        ValueError: re2 does not take it.
+    """
+    try:
+        return re2.compile(regex.encode("latin-1"), _options(_PATTERN_MEMORY))
+    except (re2.error, UnicodeEncodeError) as error:
+        raise ValueError(f"re2 refuses the pattern: {error}") from None
+
+
+class Scanner:
+    """Many patterns at once: a set of keys says which can match, and only those run."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self._regexes = [pattern.regex for pattern in patterns]
+        self._compiled: dict[int, re2._Regexp] = {}
+        """Filled when a key is first found: few patterns are ever needed."""
+        self._having: list[list[int]] = []
+        """[keys] patterns that have the key."""
+        numbers: dict[str, int] = {}
+        self._keys = re2.Set.SearchSet(_options(_SET_MEMORY))
+        for number, pattern in enumerate(patterns):
+            if pattern.key not in numbers:
+                numbers[pattern.key] = self._keys.Add(pattern.key.encode("latin-1"))
+                self._having.append([])
+            self._having[numbers[pattern.key]].append(number)
+        if patterns:
+            self._keys.Compile()
+
+    def scan(self, text: bytes) -> Iterator[tuple[int, int, int]]:
+        """Yield pattern number, start and end of every match, one for each start."""
+        if not self._regexes:
+            return
+        for key in self._keys.Match(text) or ():
+            for number in self._having[key]:
+                yield from self._matches(number, text)
+
+    def _matches(self, number: int, text: bytes) -> Iterator[tuple[int, int, int]]:
+        if number not in self._compiled:
+            self._compiled[number] = compiled(self._regexes[number])
+        search, place = self._compiled[number].search, 0
+        for _hit in range(MOST_HITS):
+            found = search(text, place)
+            if found is None:
+                return
+            yield number, found.start(), found.end()
+            place = found.start() + 1

@@ -1,0 +1,260 @@
+"""The gateway as an ASGI application: routes, doors, bytes in and bytes out.
+
+Raw ASGI: on the hot route every layer of a framework would cost more than all of ours.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TypeAlias
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.serving.door import Door, Head
+from waltzrl.serving.exchange import Answer
+from waltzrl.serving.gateway import Gateway, Mode, Request, mistake
+from waltzrl.serving.keys import Caller
+from waltzrl.serving.metrics import GatewayMetrics
+from waltzrl.serving.presence import Event, Presence, Receive, Send
+from waltzrl.serving.reviews import guardrail, read_review, write_review
+from waltzrl.serving.stream import Open, stream
+from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
+from waltzrl.serving.wire.dialect import Dialect
+
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
+Work: TypeAlias = Callable[["Visit"], Awaitable[None]]
+
+JSON = (b"content-type", b"application/json")
+STREAM = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+log = logging.getLogger(__name__)
+
+
+class Visit:
+    """One HTTP request at work: what came, who sent it, and how to answer."""
+
+    def __init__(self, dialect: Dialect, head: Head, receive: Receive, send: Send) -> None:
+        """Begin; `caller` and `body` are known once the door has let it in."""
+        self.dialect = dialect
+        self.head = head
+        self.receive = receive
+        self.caller: Caller
+        self.body = b""
+        self.asked = False
+        """The gateway knows of it, and its ledger counts what fails."""
+        self._send = send
+
+    async def reply(self, body: bytes, headers: Headers = (JSON,), status: int = 200) -> None:
+        """Send a whole reply."""
+        size = (b"content-length", str(len(body)).encode())
+        await self.begin((*headers, size), status)
+        await self.more(body, last=True)
+
+    async def begin(self, headers: Headers, status: int = 200) -> None:
+        """Send the status and headers."""
+        named = (b"x-request-id", self.head.id.encode())
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": (*headers, named)}
+        )
+
+    async def more(self, body: bytes, *, last: bool = False) -> None:
+        """Send some of the body."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+    async def refuse(self, problem: RequestError) -> None:
+        """Send an error as the API spells it."""
+        headers = [JSON]
+        if problem.retry_after_seconds is not None:
+            seconds = max(1, round(problem.retry_after_seconds))
+            headers.append((b"retry-after", str(seconds).encode()))
+        body = self.dialect.problem(problem, self.head.id)
+        await self.reply(body, headers, problem.status)
+
+
+class App:
+    """Answers HTTP requests."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        door: Door,
+        *,
+        mode: Mode,
+        open_window: Open,
+        metrics: GatewayMetrics,
+        ready: Callable[[], None],
+    ) -> None:
+        """Put the routes together.
+
+        Args:
+            gateway: answers.
+            door: lets requests in, or not.
+            mode: how streams leave: buffer, window, speculative or audit.
+            open_window: how much of a growing draft may leave.
+            metrics: are shown, and told of what fails at the door.
+            ready: raises a RequestError when nothing may be served.
+        """
+        self._gateway = gateway
+        self.door = door
+        self._mode: Mode = mode
+        self._open_window = open_window
+        self._metrics = metrics
+        self._ready = ready
+        self._routes: dict[str, dict[str, tuple[Dialect, Work]]] = {
+            "/v1/chat/completions": {"POST": (CHAT, self._answer)},
+            "/v1/responses": {"POST": (RESPONSES, self._answer)},
+            "/v1/messages": {"POST": (MESSAGES, self._answer)},
+            "/v1/review": {"POST": (CHAT, self._review)},
+            "/beta/litellm_basic_guardrail_api": {"POST": (CHAT, self._guardrail)},
+            "/v1/models": {"GET": (CHAT, self._models)},
+        }
+        self._open_routes: dict[str, Work] = {
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/metrics": self._exposition,
+        }
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        """Serve one request, as ASGI 3 asks."""
+        if scope["type"] != "http":
+            return
+        head = Head.read(scope)
+        path, method = scope["path"], scope["method"]
+        if found := self._routes.get(path, {}).get(method):
+            dialect, work = found
+            await self._serve(Visit(dialect, head, receive, send), work)
+        elif path in self._open_routes and method == "GET":
+            await self._open_routes[path](Visit(CHAT, head, receive, send))
+        else:
+            await Visit(CHAT, head, receive, send).refuse(self._no_route(path, method))
+
+    async def _serve(self, visit: Visit, work: Work) -> None:
+        """Let a visit in, and do its work; whatever is wrong goes back in the API's own words."""
+        try:
+            visit.caller = self.door.caller(visit.head)
+            self._ready()
+            async with self.door.admission:
+                visit.body = await self.door.body(visit.head, visit.receive)
+                with Presence(visit.receive):
+                    await work(visit)
+        except RequestError as problem:
+            if not visit.asked:
+                self._metrics.failed(visit.dialect.api, problem.kind)
+            await visit.refuse(problem)
+        except Exception:  # the one boundary: a mistake of ours is no reason to let a draft out
+            log.exception("request %s failed", visit.head.id)
+            await visit.refuse(mistake(visit.head.id))
+
+    async def _answer(self, visit: Visit) -> None:
+        exchange = visit.dialect.read(visit.body, visit.head.id)
+        request = Request(
+            exchange=exchange,
+            caller=visit.caller,
+            bearer=self._bearer(visit),
+            traceparent=visit.head.traceparent,
+        )
+        visit.asked = True
+        if exchange.stream:
+            await self._stream(visit, request)
+            return
+        answers = await self._gateway.answers(request)
+        body = visit.dialect.write(exchange, answers)
+        if visit.head.wants_collaboration and visit.caller.may_see_drafts:
+            body = _with_collaborations(body, answers)
+        await visit.reply(body, (JSON, (b"x-waltzrl-decision", _decisions(answers))))
+
+    async def _stream(self, visit: Visit, request: Request) -> None:
+        mode = self._stream_mode(visit)
+        request = replace(request, mode=mode)
+        writer = visit.dialect.writer(request.exchange)
+        await visit.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
+        async with aclosing(stream(self._gateway, request, self._open_window, writer)) as parts:
+            async for part in parts:
+                await visit.more(part)
+        await visit.more(b"", last=True)
+
+    def _stream_mode(self, visit: Visit) -> Mode:
+        """How this stream leaves: as its client asks, if it may, or as the operator chose.
+
+        Raises:
+            RequestError: 403, the key may not ask for this mode.
+        """
+        modes = {mode: mode for mode in visit.caller.stream_modes}
+        mode: Mode | None = modes.get(visit.head.mode) if visit.head.mode else self._mode  # type: ignore[call-overload]
+        if mode is None:
+            raise RequestError(
+                403,
+                "permission",
+                f"X-Waltzrl-Mode {visit.head.mode!r} is not for this key; it may ask for "
+                f"{', '.join(modes)}",
+            )
+        if mode == "speculative" and not visit.head.takes_retractions:
+            return "window"
+        return mode
+
+    async def _review(self, visit: Visit) -> None:
+        draft = read_review(visit.body, visit.head.id)
+        request = Request(
+            exchange=draft.exchange,
+            caller=visit.caller,
+            bearer=self._bearer(visit),
+            mode="whole" if draft.revise else "review",
+        )
+        visit.asked = True
+        answer = await self._gateway.review(request, draft.reply)
+        decision = (b"x-waltzrl-decision", _decisions([answer]))
+        await visit.reply(write_review(answer), (JSON, decision))
+
+    async def _guardrail(self, visit: Visit) -> None:
+        await visit.reply(await guardrail(self._gateway, visit.body, visit.head.id, visit.caller))
+
+    async def _models(self, visit: Visit) -> None:
+        names = await self._gateway.upstream.models(self._bearer(visit))
+        models = [{"id": name, "object": "model", "owned_by": "upstream"} for name in names]
+        await visit.reply(msgspec.json.encode({"object": "list", "data": models}))
+
+    async def _healthz(self, visit: Visit) -> None:
+        await visit.reply(b'{"status":"alive"}')
+
+    async def _readyz(self, visit: Visit) -> None:
+        try:
+            self._ready()
+        except RequestError as error:
+            said = msgspec.json.encode({"status": "not ready", "reason": str(error)})
+            await visit.reply(said, status=503)
+            return
+        if self.door.admission.draining:
+            await visit.reply(b'{"status":"not ready","reason":"shutting down"}', status=503)
+            return
+        await visit.reply(b'{"status":"ready"}')
+
+    async def _exposition(self, visit: Visit) -> None:
+        text = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+        await visit.reply(self._metrics.exposition(), (text,))
+
+    def _bearer(self, visit: Visit) -> str | None:
+        """The client's key goes to the upstream only where it is not a key of ours."""
+        return (visit.head.key or None) if self.door.keys.is_open else None
+
+    def _no_route(self, path: str, method: str) -> RequestError:
+        if path in self._routes or path in self._open_routes:
+            return RequestError(405, "invalid_request", f"{path} does not take {method}")
+        known = ", ".join([*self._routes, *self._open_routes])
+        return RequestError(404, "not_found", f"there is no {path}; there are {known}")
+
+
+def _decisions(answers: Sequence[Answer]) -> bytes:
+    return ",".join(answer.decision for answer in answers).encode()
+
+
+def _with_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:
+    """Add the key `waltzrl` to a JSON object: what was said on the way to each choice."""
+    said = msgspec.json.encode([answer.collaboration for answer in answers])
+    return b'%s,"waltzrl":{"collaborations":%s}}' % (body.rstrip()[:-1], said)

@@ -1,0 +1,221 @@
+"""Answers a request: the loop, with the upstream's words and the bundle's reviewer.
+
+Request -> Speaker -> guarded() -> Answer, and what was served to the ledger
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Literal, Protocol
+
+from waltzrl.agents import ConversationAgent, Reviewer, Wording
+from waltzrl.collaboration import Pattern, observed
+from waltzrl.errors import RequestError
+from waltzrl.policies import Policy, Sampling
+from waltzrl.records import Collaboration, Feedback, Prompt, Reply
+from waltzrl.serving.exchange import Answer, Decision, Exchange
+from waltzrl.serving.keys import Caller
+from waltzrl.serving.speaker import GivenDraft, Overheard, Speaker
+from waltzrl.serving.upstream import Upstream
+
+Mode = Literal["whole", "buffer", "window", "speculative", "audit", "review"]
+"""How an answer leaves: not streamed, streamed in one of four ways, or never: a mere review."""
+
+THEIR_OWN = Sampling()
+"""The upstream samples as its client says; agents must be given something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What serves: rules, agents and thresholds; it never changes."""
+
+    id: str
+    """Names what is in it: a hash."""
+    stage: Literal[0, 1, 2]
+    """0: nobody reviews; 1: rules do; 2: a model does, with the rules as second opinion."""
+    pattern: Pattern
+    reviewer: Reviewer
+    wording: Wording
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """An exchange, who asks for it, and how its answer is to leave."""
+
+    exchange: Exchange
+    caller: Caller
+    bearer: str | None = None
+    """The client's key, when it is the upstream's business."""
+    mode: Mode = "whole"
+    traceparent: str = ""
+    """W3C trace context of the client."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """One choice that was answered, or could not be: what audit, metrics and traces are told."""
+
+    request: Request
+    bundle: Bundle
+    decision: Decision | Literal["error"]
+    collaboration: Collaboration | None = None
+    """None when there is no answer."""
+    error: str = ""
+    """Kind of the failure; `cancelled` when the client went away."""
+    review_milliseconds: tuple[float, ...] = ()
+    """[reviews] wall time of each."""
+    milliseconds: float = 0.0
+    """Wall time of the choice."""
+    first_words_milliseconds: float | None = None
+    """Until words left before the verdict; None when none did."""
+
+
+class Ledger(Protocol):
+    """Where everything that was served is written down."""
+
+    def keep(self, served: Served) -> None:
+        """Take note; never waits.
+
+        Raises:
+            RequestError: it cannot be noted, and the answer must not leave without.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """The one place where a request becomes answers."""
+
+    upstream: Upstream
+    bundle_for: Callable[[Request], Bundle]
+    ledger: Ledger
+
+    async def answers(self, request: Request) -> list[Answer]:
+        """Answer every choice of a request that is not streamed.
+
+        Raises:
+            RequestError: the upstream failed; the other choices are given up.
+        """
+        if request.exchange.n == 1:
+            return [await self.choice(request, 0)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                choices = [
+                    group.create_task(self.choice(request, number))
+                    for number in range(request.exchange.n)
+                ]
+        except* RequestError as failed:
+            raise failed.exceptions[0] from None
+        return [choice.result() for choice in choices]
+
+    async def choice(
+        self, request: Request, number: int, overheard: Overheard | None = None
+    ) -> Answer:
+        """Answer one choice, of which `overheard` may hear while it is drafted.
+
+        Raises:
+            RequestError: the upstream failed.
+        """
+        exchange = _varied(request.exchange, number)
+        speaker = Speaker(exchange, self.upstream, request.bearer, overheard)
+        said = await self._collaborate(request, speaker, speaker)
+        return _answer(said, speaker)
+
+    async def review(self, request: Request, draft: Reply) -> Answer:
+        """Take a draft that the caller has through the loop; in mode `review` nothing is revised.
+
+        Raises:
+            RequestError: a revision was wanted and the upstream failed.
+        """
+        speaker = Speaker(request.exchange, self.upstream, request.bearer)
+        said = await self._collaborate(request, GivenDraft(draft, speaker), speaker)
+        return _answer(said, speaker)
+
+    async def _collaborate(
+        self, request: Request, policy: Policy, speaker: Speaker
+    ) -> Collaboration:
+        started = perf_counter()
+        bundle = self.bundle_for(request)
+        pattern = observed if request.mode in {"audit", "review"} else bundle.pattern
+        reviewer = _Timed(bundle.reviewer)
+        agent = ConversationAgent(policy, bundle.wording, THEIR_OWN)
+        served = Served(request=request, bundle=bundle, decision="error")
+        try:
+            said = await pattern(request.exchange.prompt, agent, reviewer)
+            served = replace(served, collaboration=said, decision=_decision(said, speaker))
+        except RequestError as error:
+            served = replace(served, error=error.kind)
+            raise
+        except asyncio.CancelledError:
+            served = replace(served, error="cancelled")
+            raise
+        except Exception:
+            served = replace(served, error="internal")
+            raise
+        finally:
+            self.ledger.keep(
+                replace(
+                    served,
+                    review_milliseconds=tuple(reviewer.milliseconds),
+                    milliseconds=(perf_counter() - started) * 1e3,
+                    first_words_milliseconds=speaker.first_words_milliseconds,
+                )
+            )
+        return said
+
+
+def mistake(request_id: str) -> RequestError:
+    """Describe a failure of ours to a client; the log tells the rest."""
+    return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
+
+
+@dataclass(slots=True)
+class _Timed:
+    """A reviewer under a stop-watch."""
+
+    reviewer: Reviewer
+    milliseconds: list[float] = field(default_factory=list)
+
+    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        started = perf_counter()
+        try:
+            return await self.reviewer.review(prompt, reply)
+        finally:
+            self.milliseconds.append((perf_counter() - started) * 1e3)
+
+
+def _decision(said: Collaboration, speaker: Speaker) -> Decision:
+    """Tell a draft and a revision, which the speaker said, from a canned refusal."""
+    if not said.revised:
+        return "draft"
+    return "revised" if said.final is speaker.completions[-1].reply else "refused"
+
+
+def _answer(said: Collaboration, speaker: Speaker) -> Answer:
+    decision = _decision(said, speaker)
+    last = speaker.completions[-1]
+    if decision == "draft":
+        return Answer(
+            reply=last.reply,
+            finish=last.finish,
+            decision=decision,
+            raw=last.raw,
+            collaboration=said,
+        )
+    replies = [one.reply for one in speaker.completions]
+    whole = replace(
+        said.final,
+        prompt_tokens=sum(one.prompt_tokens for one in replies),
+        reply_tokens=sum(one.reply_tokens for one in replies),
+    )
+    finish = last.finish if decision == "revised" else "content_filter"
+    return Answer(reply=whole, finish=finish, decision=decision, collaboration=said)
+
+
+def _varied(exchange: Exchange, number: int) -> Exchange:
+    """Give each choice a seed of its own, where the client gave one for all."""
+    seed = exchange.body.get("seed")
+    if number == 0 or not isinstance(seed, int):
+        return exchange
+    return replace(exchange, body={**exchange.body, "seed": seed + number})

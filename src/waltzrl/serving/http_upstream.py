@@ -1,0 +1,191 @@
+"""Any server that speaks chat completions, as the model behind the gateway."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from time import perf_counter
+
+import aiohttp
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.serving.breaker import Breaker
+from waltzrl.serving.chat_reader import StreamReader, read_completion, server_message
+from waltzrl.serving.exchange import Completion, Delta, Json
+from waltzrl.serving.limits import Limits, check_reply_size
+from waltzrl.serving.wire.sse import EventDecoder
+
+OPEN_SECONDS = 10.0
+"""An upstream that could not be reached is left alone for so long."""
+PASSED_ON = {400, 401, 403, 404, 408, 413, 422, 429}
+"""Statuses that are the client's business; any other failure is the upstream's: 502."""
+KINDS = {
+    401: "authentication",
+    403: "permission",
+    404: "not_found",
+    408: "upstream_timeout",
+    413: "too_large",
+    429: "rate_limit",
+}
+
+
+class HttpUpstream:
+    """`POST {url}/chat/completions` and `GET {url}/models`; connections are kept and shared."""
+
+    def __init__(
+        self, url: str, limits: Limits, *, api_key: str | None, timeout_seconds: float
+    ) -> None:
+        """Describe the server; nothing is opened before the first request.
+
+        Args:
+            url: up to and without `/chat/completions`, such as `http://localhost:8000/v1`.
+            limits: say how long a reply may be.
+            api_key: sent as a bearer token in place of the client's.
+            timeout_seconds: longest silence: to the whole reply, or between parts of a stream.
+        """
+        self._url = url.rstrip("/")
+        self.breaker = Breaker(open_seconds=OPEN_SECONDS)
+        self._limits = limits
+        self._api_key = api_key
+        self._timeout = timeout_seconds
+        self._session: aiohttp.ClientSession | None = None
+
+    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> Completion:
+        started = perf_counter()
+        async with self._asked(msgspec.json.encode(body), bearer) as response:
+            answer = await self._whole(response)
+        return read_completion(answer, (perf_counter() - started) * 1e3)
+
+    async def stream(
+        self, body: Mapping[str, Json], bearer: str | None
+    ) -> AsyncGenerator[Delta, None]:
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        events, reader = EventDecoder(), StreamReader()
+        async with self._asked(msgspec.json.encode(asked), bearer) as response:
+            if response.content_type == "application/json":  # it does not stream
+                yield _at_once(await self._whole(response))
+                return
+            size = 0
+            async for part in response.content.iter_any():
+                size += len(part)
+                check_reply_size(size, self._limits)
+                for event in events.feed(part):
+                    for delta in reader.read(event.data):
+                        yield delta
+        if not reader.ended:
+            raise RequestError(502, "upstream", "the upstream's stream ended before its end")
+
+    async def models(self, bearer: str | None) -> list[str]:
+        async with self._asked(None, bearer) as response:
+            answer = await self._whole(response)
+        try:
+            found = msgspec.json.decode(answer, type=_Models)
+        except msgspec.MsgspecError as error:
+            raise RequestError(
+                502, "upstream", "the upstream's list of models cannot be read"
+            ) from error
+        return [one.id for one in found.data]
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def _asked(
+        self, body: bytes | None, bearer: str | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request and give the answer once it says 200.
+
+        Raises:
+            RequestError: it says something else, is silent for too long, or cannot be reached.
+        """
+        session = self._open()
+        method, path = ("GET", "/models") if body is None else ("POST", "/chat/completions")
+        headers = {"Content-Type": "application/json"}
+        if key := self._api_key or bearer:
+            headers["Authorization"] = f"Bearer {key}"
+        with self.breaker.attempt() as attempt:
+            if attempt is None:
+                raise RequestError(
+                    503,
+                    "upstream",
+                    "the upstream could not be reached several times and is left alone for now",
+                    retry_after_seconds=OPEN_SECONDS,
+                )
+            try:
+                async with session.request(
+                    method, self._url + path, data=body, headers=headers
+                ) as response:
+                    attempt.succeeded = True  # it answers: what it says is no matter of reach
+                    if response.status != 200:
+                        raise _refused(response, await self._whole(response))
+                    yield response
+            except TimeoutError as error:
+                attempt.succeeded = False
+                raise RequestError(
+                    504, "upstream_timeout", f"the upstream said nothing for {self._timeout:g} s"
+                ) from error
+            except aiohttp.ClientError as error:
+                attempt.succeeded = False
+                raise RequestError(
+                    502, "upstream", f"the connection to the upstream failed: {_why(error)}"
+                ) from error
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        """Read the body, but not without end."""
+        parts: list[bytes] = []
+        size = 0
+        async for part in response.content.iter_any():
+            size += len(part)
+            check_reply_size(size, self._limits)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=self._timeout, sock_read=self._timeout
+                ),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=True,
+                read_bufsize=2**18,
+            )
+        return self._session
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def _at_once(answer: bytes) -> Delta:
+    said = read_completion(answer, 0.0)
+    return Delta(
+        text=said.reply.text,
+        calls=said.reply.calls,
+        finish=said.finish,
+        prompt_tokens=said.reply.prompt_tokens,
+        reply_tokens=said.reply.reply_tokens,
+    )
+
+
+def _why(error: aiohttp.ClientError) -> str:
+    return "it is not reachable" if isinstance(error, aiohttp.ClientConnectorError) else "it broke"
+
+
+def _refused(response: aiohttp.ClientResponse, answer: bytes) -> RequestError:
+    status = response.status if response.status in PASSED_ON else 502
+    if response.status == 503:
+        status = 503
+    kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
+    seconds = response.headers.get("Retry-After", "")
+    return RequestError(
+        status,
+        kind,
+        f"the upstream answered {response.status}: {server_message(answer)}",
+        retry_after_seconds=float(seconds) if seconds.isdigit() else None,
+    )

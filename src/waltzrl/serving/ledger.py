@@ -1,0 +1,86 @@
+"""Where everything that was served is written down: audit log, metrics, traces."""
+
+from collections.abc import Callable, Sequence
+
+from waltzrl.audit import Circumstances, Log, record_of
+from waltzrl.errors import AuditError, RequestError
+from waltzrl.serving.gateway import Served
+
+Told = Callable[[Served], None]
+"""Hears of everything that was served: metrics, traces."""
+RETRY_AFTER_SECONDS = 5.0
+
+
+class Book:
+    """A ledger."""
+
+    def __init__(self, log: Log | None, told: Sequence[Told]) -> None:
+        """Write to `log` where there is one, and tell metrics and traces."""
+        self._log = log
+        self._told = told
+
+    def require(self) -> None:
+        """Check, before anything is served, that it can be audited.
+
+        Raises:
+            RequestError: 503, it cannot, and the operator wants nothing served without.
+        """
+        if self._log is not None:
+            try:
+                self._log.ready()
+            except AuditError as error:
+                raise _unaudited(error) from error
+
+    def keep(self, served: Served) -> None:
+        """Take note; the disk is not waited for.
+
+        Raises:
+            RequestError: as `require`; then the answer must not leave.
+        """
+        for tell in self._told:
+            tell(served)
+        if self._log is None:
+            return
+        said = served.collaboration
+        record = record_of(
+            said or served.request.exchange.prompt, _circumstances(served), self._log.digest
+        )
+        try:
+            self._log.append(record, said)
+        except AuditError as error:
+            raise _unaudited(error) from error
+
+
+def _circumstances(served: Served) -> Circumstances:
+    request = served.request
+    exchange = request.exchange
+    return Circumstances(
+        id=exchange.prompt.id,
+        decision=served.decision,
+        reason=_reason(served),
+        who=request.caller.name,
+        subject=exchange.subject,
+        api=exchange.api,
+        model=exchange.model,
+        bundle=served.bundle.id,
+        stage=str(served.bundle.stage),
+        mode=request.mode,
+        total_ms=served.milliseconds,
+    )
+
+
+def _reason(served: Served) -> str:
+    """Say why, in words that hold nothing of what was said."""
+    said = served.collaboration
+    if said is None:
+        return served.error
+    feedback = [turn.feedback for turn in said.rounds]
+    if any(not one.well_formed for one in feedback):
+        return "not reviewed"
+    if any(one.unsafe for one in feedback):
+        return "unsafe"
+    return "needless refusal" if any(one.overrefuse for one in feedback) else ""
+
+
+def _unaudited(error: AuditError) -> RequestError:
+    return RequestError(503, "audit", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)

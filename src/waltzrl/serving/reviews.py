@@ -1,0 +1,126 @@
+"""Reviewing replies that the caller already has: our own endpoint, and LiteLLM's guardrail."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.records import Reply
+from waltzrl.serving.exchange import Answer, Exchange, Json
+from waltzrl.serving.gateway import Gateway, Request
+from waltzrl.serving.keys import Caller
+from waltzrl.serving.wire import CHAT
+
+NO_MODEL = "none"
+"""Stands for the model in a request that asks for no revision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A reply to review, what it answers, and whether it is to be mended."""
+
+    exchange: Exchange
+    reply: Reply
+    revise: bool
+
+
+def read_review(raw: bytes, request_id: str) -> Draft:
+    """Read `{"messages": [...] or "prompt": "...", "reply": "...", "revise": false, "model": ...}`.
+
+    Raises:
+        RequestError: 400, naming the field.
+    """
+    asked = _object(raw)
+    reply, revise = asked.pop("reply", None), asked.pop("revise", False)
+    if not isinstance(reply, str):
+        raise _wrong("reply must be a string: the text to review")
+    if not isinstance(revise, bool):
+        raise _wrong("revise must be true or false")
+    if "prompt" in asked:
+        asked["messages"] = [{"role": "user", "content": asked.pop("prompt")}]
+    if not revise:
+        asked.setdefault("model", NO_MODEL)
+    exchange = CHAT.read(msgspec.json.encode(asked), request_id)
+    return Draft(exchange=replace(exchange, n=1), reply=Reply(text=reply), revise=revise)
+
+
+def write_review(answer: Answer) -> bytes:
+    """Spell a reviewed draft: the labels of its first review, and what should be sent."""
+    said = answer.collaboration
+    assert said is not None
+    feedback = said.rounds[0].feedback
+    return msgspec.json.encode(
+        {
+            "id": said.prompt.id,
+            "object": "waltzrl.review",
+            "unsafe": feedback.unsafe,
+            "overrefuse": feedback.overrefuse,
+            "reviewed": feedback.well_formed,
+            "risk": feedback.risk,
+            "rules": feedback.rules,
+            "feedback": feedback.text,
+            "decision": answer.decision,
+            "reply": answer.reply.text,
+        }
+    )
+
+
+async def guardrail(gateway: Gateway, raw: bytes, request_id: str, caller: Caller) -> bytes:
+    """Answer LiteLLM's generic guardrail request.
+
+    Replies are mended: `GUARDRAIL_INTERVENED` with new texts; one that cannot be mended is
+    `BLOCKED`. Requests always pass, because not the question is judged here but the answer.
+
+    Raises:
+        RequestError: the body is not such a request, or the upstream failed.
+    """
+    asked = _object(raw)
+    texts = asked.get("texts")
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise _wrong("texts must be a list of strings")
+    if asked.get("input_type") not in {"request", "response"}:
+        raise _wrong('input_type must be "request" or "response"')
+    if asked["input_type"] == "request" or not texts:
+        return msgspec.json.encode({"action": "NONE"})
+    request = Request(exchange=CHAT.read(_chat(asked), request_id), caller=caller)
+    mended: list[str] = []
+    for text in texts:
+        answer = await gateway.review(request, Reply(text=str(text)))
+        if answer.decision == "refused":
+            return msgspec.json.encode({"action": "BLOCKED", "blocked_reason": _reason(answer)})
+        mended.append(answer.reply.text)
+    if mended == texts:
+        return msgspec.json.encode({"action": "NONE"})
+    return msgspec.json.encode({"action": "GUARDRAIL_INTERVENED", "texts": mended})
+
+
+def _reason(answer: Answer) -> str:
+    assert answer.collaboration is not None
+    feedback = answer.collaboration.rounds[-1].feedback
+    if not feedback.well_formed:
+        return "waltzrl could not review the reply"
+    return f"waltzrl holds the reply to be unsafe: {', '.join(feedback.rules) or 'feedback agent'}"
+
+
+def _chat(asked: Mapping[str, Json]) -> bytes:
+    """Find the conversation, wherever the guarded API keeps it."""
+    data = asked.get("request_data")
+    request = data if isinstance(data, dict) else {}
+    messages = asked.get("structured_messages") or request.get("messages")
+    if not messages:
+        said = request.get("input") or request.get("prompt") or ""
+        messages = [{"role": "user", "content": said if isinstance(said, str) else ""}]
+    model = asked.get("model") or request.get("model") or NO_MODEL
+    return msgspec.json.encode({"model": model, "messages": messages})
+
+
+def _object(raw: bytes) -> dict[str, Json]:
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Json])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _wrong(f"the body must be a JSON object: {error}") from None
+
+
+def _wrong(message: str) -> RequestError:
+    return RequestError(400, "invalid_request", message)

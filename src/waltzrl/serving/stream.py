@@ -1,0 +1,102 @@
+"""Streams an answer: what a window lets go at once, the rest when the verdict is in."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator
+
+from waltzrl.errors import RequestError
+from waltzrl.records import Prompt
+from waltzrl.serving.exchange import Answer
+from waltzrl.serving.gateway import Gateway, Mode, Request, mistake
+from waltzrl.serving.speaker import Overheard
+from waltzrl.serving.window import Window
+from waltzrl.serving.wire.dialect import StreamWriter
+
+KEEPALIVE_SECONDS = 5.0
+"""Clients and proxies give a silent stream up; a held one says that it lives."""
+
+log = logging.getLogger(__name__)
+
+Open = Callable[[Mode, Prompt], Window]
+"""Makes the window of a choice."""
+Event = tuple[int, str | Answer | RequestError]
+"""A choice, and words of it that may leave, or its end."""
+
+
+async def stream(
+    gateway: Gateway, request: Request, open_window: Open, writer: StreamWriter
+) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of a streamed answer; closing the generator cancels the upstream.
+
+    The first bytes carry no words and come at once. A failure on the way is told in the stream.
+    """
+    count = request.exchange.n
+    windows = [open_window(request.mode, request.exchange.prompt) for _ in range(count)]
+    events: asyncio.Queue[Event] = asyncio.Queue()
+    tasks = [
+        asyncio.create_task(_speak(gateway, request, number, window, events))
+        for number, window in enumerate(windows)
+    ]
+    answers: dict[int, Answer] = {}
+    try:
+        yield writer.open()
+        while len(answers) < count:
+            try:
+                number, said = await asyncio.wait_for(events.get(), KEEPALIVE_SECONDS)
+            except TimeoutError:
+                yield writer.keepalive()
+                continue
+            if isinstance(said, RequestError):
+                yield writer.problem(said)
+                return
+            if isinstance(said, str):
+                yield writer.text(number, said)
+                continue
+            answers[number] = said
+            yield b"".join(_end(request, number, said, windows[number], writer))
+        yield writer.close([answers[number] for number in range(count)])
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _speak(
+    gateway: Gateway, request: Request, number: int, window: Window, events: asyncio.Queue[Event]
+) -> None:
+    """Answer one choice, and put what happens into `events`."""
+    overheard = Overheard(
+        window=window,
+        tell=lambda words: events.put_nowait((number, words)),
+        retracts=request.mode == "speculative",
+    )
+    try:
+        # A buffered draft is asked for at once: nobody may hear it before the verdict anyway.
+        heard = None if request.mode == "buffer" else overheard
+        events.put_nowait((number, await gateway.choice(request, number, heard)))
+    except RequestError as error:
+        events.put_nowait((number, error))
+    except Exception:  # the boundary of a stream: its client must hear of its end
+        log.exception("request %s failed", request.exchange.prompt.id)
+        events.put_nowait((number, mistake(request.exchange.prompt.id)))
+
+
+def _end(
+    request: Request, number: int, answer: Answer, window: Window, writer: StreamWriter
+) -> Iterator[bytes]:
+    """Yield what is still to be sent of a choice, and its end."""
+    final = answer.reply.text
+    if request.mode == "speculative" and not final.startswith(window.released):
+        start = _common(final, window.released)
+        yield writer.retract(number, start, final[start:])
+    elif rest := window.rest(final):
+        yield writer.text(number, rest)
+    if answer.reply.calls:
+        yield writer.calls(number, answer.reply.calls)
+    yield writer.finish(number, answer)
+
+
+def _common(one: str, other: str) -> int:
+    """Return how many characters two texts begin with in common."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -1,0 +1,201 @@
+"""Spans of OpenTelemetry, made after the fact from what was served, so that serving never waits.
+
+    waltzrl.request
+    |-- waltzrl.conversation.generate
+    |-- waltzrl.feedback.evaluate
+    `-- waltzrl.conversation.revise
+
+What anybody wrote stays out. The names of the GenAI conventions are still in flux (status
+"development"; for guardrails only proposals exist), so `SPANS` and `ATTRIBUTES` are the only
+place that knows them.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from waltzrl.errors import MissingExtraError
+from waltzrl.records import Feedback, Reply
+from waltzrl.serving.gateway import Served
+
+try:
+    from opentelemetry.context import Context
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as error:
+    raise MissingExtraError("tracing", "OpenTelemetry", "otel") from error
+
+Step = Literal["request", "draft", "feedback", "revision"]
+Facts = Mapping[str, str | bool | int | float | tuple[str, ...] | None]
+
+SPANS: Mapping[Step, tuple[str, str, SpanKind]] = {
+    "request": ("waltzrl.request", "invoke_workflow", SpanKind.SERVER),
+    "draft": ("waltzrl.conversation.generate", "chat", SpanKind.CLIENT),
+    "feedback": ("waltzrl.feedback.evaluate", "apply_guardrail", SpanKind.INTERNAL),
+    "revision": ("waltzrl.conversation.revise", "chat", SpanKind.CLIENT),
+}
+"""Name, `gen_ai.operation.name`, and kind of each span."""
+
+ATTRIBUTES = {
+    "operation": "gen_ai.operation.name",
+    "model": "gen_ai.request.model",
+    "id": "gen_ai.response.id",
+    "finish": "gen_ai.response.finish_reasons",
+    "prompt_tokens": "gen_ai.usage.input_tokens",
+    "reply_tokens": "gen_ai.usage.output_tokens",
+    "error": "error.type",
+    "api": "waltzrl.api",
+    "mode": "waltzrl.mode",
+    "caller": "waltzrl.caller",
+    "bundle": "waltzrl.bundle",
+    "stage": "waltzrl.stage",
+    "decision": "waltzrl.decision",
+    "round": "waltzrl.round",
+    "unsafe": "waltzrl.feedback.unsafe",
+    "overrefuse": "waltzrl.feedback.overrefuse",
+    "well_formed": "waltzrl.feedback.well_formed",
+    "risk": "waltzrl.feedback.risk",
+    "rules": "waltzrl.feedback.rules",
+}
+"""Our word for each fact, and the attribute that carries it."""
+
+LONGEST_NAME = 100
+"""Characters of a model's name, which the client chooses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One turn of a collaboration."""
+
+    step: Step
+    milliseconds: float
+    facts: Facts
+
+
+class Traces:
+    """Turns what was served into spans."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("waltzrl")
+        self._propagator = TraceContextTextMapPropagator()
+
+    def served(self, served: Served) -> None:
+        """Make the spans of a choice that has just been answered, or has failed.
+
+        They join the trace that the request's header `traceparent` names (W3C Trace Context); one
+        that cannot be read starts a new trace.
+        """
+        parent = self._propagator.extract({"traceparent": served.request.traceparent})
+        begin = time.time_ns() - _nanoseconds(served.milliseconds)
+        facts = _facts(served)
+        context = self._span("request", (begin, served.milliseconds), facts, parent)
+        for part in _parts(served):
+            self._span(part.step, (begin, part.milliseconds), part.facts, context)
+            begin += _nanoseconds(part.milliseconds)
+
+    def close(self) -> None:
+        """Send what is waiting, and stop."""
+        self._provider.shutdown()
+
+    def _span(self, step: Step, when: tuple[int, float], facts: Facts, context: Context) -> Context:
+        """Make one span, and return the context in which its children are made.
+
+        Args:
+            step: which.
+            when: start in nanoseconds since 1970, and how many milliseconds it took.
+            facts: by our words; None is left out.
+            context: holds the span above.
+        """
+        name, operation, kind = SPANS[step]
+        begin, milliseconds = when
+        known = {"operation": operation, **facts}
+        span = self._tracer.start_span(
+            name,
+            context,
+            kind,
+            {ATTRIBUTES[fact]: value for fact, value in known.items() if value is not None},
+            start_time=begin,
+        )
+        if facts.get("error"):
+            span.set_status(StatusCode.ERROR)
+        span.end(begin + _nanoseconds(milliseconds))
+        return set_span_in_context(span, context)
+
+
+def open_traces() -> Traces:
+    """Send spans by OTLP over HTTP, to where the variables OTEL_EXPORTER_OTLP_... say.
+
+    The other variables of OpenTelemetry count too, such as OTEL_TRACES_SAMPLER.
+    """
+    name = os.environ.get("OTEL_SERVICE_NAME", "waltzrl")
+    provider = TracerProvider(resource=Resource.create({"service.name": name}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return Traces(provider)
+
+
+def _facts(served: Served) -> Facts:
+    request = served.request
+    return {
+        "api": request.exchange.api,
+        "model": _model(served),
+        "id": request.exchange.prompt.id,
+        "mode": request.mode,
+        "caller": request.caller.name,
+        "bundle": served.bundle.id,
+        "stage": served.bundle.stage,
+        "decision": served.decision,
+        "error": served.error or None,
+    }
+
+
+def _parts(served: Served) -> Iterator[_Part]:
+    """Yield the turns in order: they followed each other without a pause worth a span."""
+    said = served.collaboration
+    if said is None:
+        return
+    if said.draft.milliseconds:  # the caller had it already otherwise
+        yield _spoken("draft", said.draft, 0, served)
+    for number, (turn, milliseconds) in enumerate(
+        zip(said.rounds, served.review_milliseconds, strict=False), 1
+    ):
+        yield _judged(turn.feedback, number, milliseconds)
+        if turn.revision is not None and turn.revision.milliseconds:  # not for a canned refusal
+            yield _spoken("revision", turn.revision, number, served)
+
+
+def _spoken(step: Step, reply: Reply, number: int, served: Served) -> _Part:
+    facts: Facts = {
+        "round": number,
+        "model": _model(served),
+        "finish": (reply.finish,),
+        "prompt_tokens": reply.prompt_tokens,
+        "reply_tokens": reply.reply_tokens,
+    }
+    return _Part(step=step, milliseconds=reply.milliseconds, facts=facts)
+
+
+def _judged(feedback: Feedback, number: int, milliseconds: float) -> _Part:
+    facts: Facts = {
+        "round": number,
+        "unsafe": feedback.unsafe,
+        "overrefuse": feedback.overrefuse,
+        "well_formed": feedback.well_formed,
+        "risk": feedback.risk,
+        "rules": feedback.rules,
+    }
+    return _Part(step="feedback", milliseconds=milliseconds, facts=facts)
+
+
+def _model(served: Served) -> str:
+    return served.request.exchange.model[:LONGEST_NAME]
+
+
+def _nanoseconds(milliseconds: float) -> int:
+    return round(milliseconds * 1e6)

@@ -1,0 +1,112 @@
+"""`POST /v1/chat/completions`: the house's own dialect, since the upstream speaks it as well."""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.records import ToolCall
+from waltzrl.serving.exchange import Answer, Api, Exchange, Json
+from waltzrl.serving.wire.chat_stream import ChatStream
+from waltzrl.serving.wire.fields import (
+    as_bool,
+    as_count,
+    as_list,
+    as_name,
+    as_object,
+    check_sampling,
+    read_object,
+    subject_of,
+    unsupported,
+)
+from waltzrl.serving.wire.openai_problem import error_object
+from waltzrl.serving.wire.turns import prompt_of
+from waltzrl.serving.wire.usage import chat_usage
+
+MOST_CHOICES = 16
+
+api: Api = "chat"
+
+
+def read(raw: bytes, request_id: str) -> Exchange:
+    """Read a request; see `Dialect.read`."""
+    body = read_object(raw)
+    check_sampling(body)
+    _check_reviewable(body)
+    n = body.pop("n", None)
+    stream = as_bool(body.pop("stream", None), "stream")
+    stream_options = body.pop("stream_options", None)
+    return Exchange(
+        api=api,
+        prompt=prompt_of(body.get("messages"), request_id),
+        body=body,
+        model=as_name(body.get("model"), "model"),
+        n=1 if n is None else as_count(n, "n", MOST_CHOICES),
+        stream=stream,
+        stream_usage=_wants_usage(stream_options),
+        subject=subject_of(body),
+    )
+
+
+def write(exchange: Exchange, answers: Sequence[Answer]) -> bytes:
+    """Write a reply; one that may go out as it came is not spelt again."""
+    if len(answers) == 1 and answers[0].raw is not None:
+        return answers[0].raw
+    return msgspec.json.encode(
+        {
+            "id": f"chatcmpl-{exchange.prompt.id}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": exchange.model,
+            "choices": [_choice(place, answer) for place, answer in enumerate(answers)],
+            "usage": chat_usage(answers),
+        }
+    )
+
+
+def writer(exchange: Exchange) -> ChatStream:
+    """Return the writer of this request's stream."""
+    return ChatStream(exchange)
+
+
+def problem(problem: RequestError, request_id: str = "") -> bytes:
+    """Write an error."""
+    return msgspec.json.encode({"error": error_object(problem)})
+
+
+def _check_reviewable(body: dict[str, Json]) -> None:
+    """Refuse what nobody could review."""
+    modalities = body.get("modalities")
+    if modalities is not None and modalities != ["text"]:
+        as_list(modalities, "modalities")
+        raise unsupported("modalities", 'replies are reviewed as text; ask for ["text"] only')
+    if body.get("tools") is not None:
+        for place, tool in enumerate(as_list(body["tools"], "tools")):
+            as_object(tool, f"tools[{place}]")
+
+
+def _wants_usage(stream_options: Json) -> bool:
+    if stream_options is None:
+        return False
+    found = as_object(stream_options, "stream_options")
+    return as_bool(found.get("include_usage"), "stream_options.include_usage")
+
+
+def _choice(place: int, answer: Answer) -> dict[str, object]:
+    message: dict[str, object] = {
+        "role": "assistant",
+        "content": answer.reply.text if answer.reply.text or not answer.reply.calls else None,
+        "refusal": None,
+    }
+    if answer.reply.calls:
+        message["tool_calls"] = [_call(call) for call in answer.reply.calls]
+    return {"index": place, "message": message, "logprobs": None, "finish_reason": answer.finish}
+
+
+def _call(call: ToolCall) -> dict[str, object]:
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }

@@ -1,0 +1,55 @@
+"""Logs of a few decisions, real files, and what may happen to them."""
+
+from waltzrl.audit import Circumstances, Log, LogSettings, record_of
+from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round
+
+SAID = Collaboration(
+    prompt=Prompt(id="r", messages=(Message(role="user", content="How do I kill a process?"),)),
+    draft=Reply(text="I cannot.", prompt_tokens=11, reply_tokens=3, milliseconds=20.0),
+    rounds=(
+        Round(
+            feedback=Feedback(
+                unsafe=False,
+                overrefuse=True,
+                text="Answer it.",
+                risk=0.25,
+                rules=("refusal/plain",),
+                reply=Reply(text="{}", prompt_tokens=40, reply_tokens=7, milliseconds=9.0),
+            ),
+            revision=Reply(text="Use kill.", prompt_tokens=20, reply_tokens=5, milliseconds=15.0),
+        ),
+    ),
+)
+
+
+def settings(**changes):
+    return LogSettings(**{"on_failure": "refuse", "commit_seconds": 0.005} | changes)
+
+
+def open_log(folder, clock=None, **changes):
+    """Open the log in a folder's `log`, with its key in the folder itself."""
+    given = {} if clock is None else {"clock": clock}
+    return Log.open(folder / "log", key=folder / "audit.key", settings=settings(**changes), **given)
+
+
+def record(log, name, said=SAID):
+    circumstances = Circumstances(
+        id=name, decision="revised", reason="refusal", who="team-a", subject="user-17", api="chat",
+        model="m", bundle="b1", stage="1", mode="buffer", total_ms=45.0,
+    )  # fmt: skip
+    return record_of(said, circumstances, log.digest)
+
+
+def fill(log, count, start=0):
+    for number in range(start, start + count):
+        log.append(record(log, f"r{number}"), SAID)
+
+
+def write_log(folder, count=40, **changes):
+    """Write and close a log of `count` decisions with many checkpoints; return its public key."""
+    with open_log(folder, **{"checkpoint_records": 5} | changes) as log:
+        for number in range(count):
+            log.append(record(log, f"r{number}"), SAID)
+            if number % 5 == 4:
+                log.flush()
+        return log.public_key

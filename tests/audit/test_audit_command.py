@@ -1,0 +1,74 @@
+import json
+import shutil
+
+import pytest
+from small_logs import write_log
+from typer.testing import CliRunner
+
+from waltzrl.cli.audit import audit
+from waltzrl.errors import InputError
+
+
+@pytest.fixture
+def log(tmp_path):
+    write_log(tmp_path, count=8)
+    return tmp_path / "log"
+
+
+def call(*arguments):
+    return CliRunner().invoke(audit, [str(word) for word in arguments])
+
+
+def test_an_honest_log_is_ok_and_exits_with_0(log):
+    for key in (log.parent / "audit.key.pub", (log.parent / "audit.key.pub").read_text()):
+        result = call("verify", log, "--key", key)
+        assert result.exit_code == 0
+        assert result.output.startswith("ok: 10 records, ")
+
+
+def test_a_fault_is_named_and_exits_with_1(log):
+    path = log / "decisions-000001.jsonl"
+    path.write_text(path.read_text().replace('"team-a"', '"team-b"', 1))
+    result = call("verify", log, "--key", log.parent / "audit.key.pub")
+    assert result.exit_code == 1
+    assert result.output.startswith("fault: flipped: record 1 was changed")
+    shown = call("verify", log, "--key", log.parent / "audit.key.pub", "--json")
+    assert shown.exit_code == 1
+    assert json.loads(shown.output)["kind"] == "flipped"
+    assert json.loads(shown.output)["record"] == 1
+
+
+def test_a_checkpoint_kept_elsewhere_is_believed(log, tmp_path):
+    kept = shutil.copy(log / "checkpoints", tmp_path / "kept")
+    shutil.rmtree(log)
+    log.mkdir()
+    result = call("verify", log, "--key", log.parent / "audit.key.pub", "--checkpoint", kept)
+    assert result.exit_code == 1
+    assert result.output.startswith("fault: truncated: the log ends before record 0")
+
+
+def test_what_is_no_key_and_what_is_no_log_are_errors(log):
+    assert isinstance(call("verify", log, "--key", "a+b+c").exception, InputError)
+    assert isinstance(call("verify", log, "--key", log / "none").exception, FileNotFoundError)
+    nowhere = call("verify", log.parent / "x", "--key", log.parent / "audit.key.pub")
+    assert isinstance(nowhere.exception, FileNotFoundError)
+    trusted = ("--key", log.parent / "audit.key.pub", "--checkpoint", log / "none")
+    assert isinstance(call("verify", log, *trusted).exception, FileNotFoundError)
+
+
+def test_a_decision_is_shown_whole_and_the_newest_in_a_line_each(log):
+    page = call("show", log, "r3").output
+    for said in ("record 4", "team-a", "revised", "refusal/plain", "round 1", "0.25"):
+        assert said in page
+    lines = call("show", log).output.splitlines()
+    assert len(lines) == 10
+    assert "(opened)" in lines[0]
+    assert "r7" in lines[8]
+    assert json.loads(call("show", log, "r3", "--json").output)[0]["decision"]["id"] == "r3"
+
+
+def test_a_proof_is_json(log):
+    (proof,) = json.loads(call("prove", log, "r3").output)
+    assert proof["index"] == 4
+    assert json.loads(proof["line"])["decision"]["id"] == "r3"
+    assert proof["checkpoint"] in (log / "checkpoints").read_text()

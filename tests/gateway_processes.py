@@ -1,0 +1,100 @@
+"""Real processes for the gateway's tests: an upstream, and the gateway in front of it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+UPSTREAM = Path(__file__).with_name("upstream_process.py")
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if "WALTZRL" not in name and name != "OPENAI_API_KEY"
+}
+
+
+@contextmanager
+def running(command, **more):
+    """Run a process for as long as the block runs."""
+    process = subprocess.Popen(command, env=ENVIRONMENT, text=True, **more)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        finally:
+            process.kill()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+
+@contextmanager
+def upstream_process():
+    """Run the upstream."""
+    with running([sys.executable, str(UPSTREAM)], stdout=subprocess.PIPE) as process:
+        yield Server(process, f"http://127.0.0.1:{process.stdout.readline().strip()}")
+
+
+class Server:
+    """A server that runs."""
+
+    def __init__(self, process, url):
+        self.process, self.url = process, url
+
+    def seen(self):
+        """Return what an upstream has seen."""
+        return json.loads(self.get("/seen")[2])
+
+    def get(self, path, **headers):
+        """Return status, headers and text."""
+        return self.send(urllib.request.Request(self.url + path, headers=headers))
+
+    def post(self, path, body, **headers):
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        named = {"Content-Type": "application/json"}
+        named |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.send(urllib.request.Request(self.url + path, data, named))
+
+    def send(self, request):
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return response.status, dict(response.headers), response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, dict(error.headers), error.read().decode()
+
+    def metric(self, name):
+        """Return the sum of a metric's samples."""
+        lines = self.get("/metrics")[2].splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+@contextmanager
+def gateway_process(*arguments, log, largest_file_kb="unlimited"):
+    """Run `waltzrl serve` on a free port; its words go to the file `log`.
+
+    A file that grows beyond `largest_file_kb` fails to be written, as on a full disk.
+    """
+    limited = ["bash", "-c", f'ulimit -f {largest_file_kb}; exec "$@"', "-"]
+    command = [*limited, sys.executable, "-m", "waltzrl", "serve", "--port", "0", *arguments]
+    with log.open("w") as errors, running(command, stderr=errors) as process:
+        yield Server(process, _address(process, log))
+
+
+def _address(process, log):
+    """Wait for the line that says where it listens."""
+    ends = time.monotonic() + 60
+    while time.monotonic() < ends:
+        if found := re.search(r"clients use (http://[^/]+)/v1", log.read_text()):
+            return found[1]
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.02)
+    raise AssertionError(log.read_text())

@@ -1,0 +1,288 @@
+"""Nothing that the rules forbid leaves before the verdict, whatever pieces a draft comes in."""
+
+import asyncio
+import base64
+import codecs
+import json
+from itertools import cycle
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from waltzrl.agents import RulesReviewer, load_wording
+from waltzrl.collaboration import guarded
+from waltzrl.records import Message, Prompt, Reply, ToolCall
+from waltzrl.rules import load_rulebook
+from waltzrl.serving.app import App
+from waltzrl.serving.door import Door
+from waltzrl.serving.exchange import Completion, Delta
+from waltzrl.serving.gateway import Bundle, Gateway
+from waltzrl.serving.keys import KeyRing
+from waltzrl.serving.ledger import Book
+from waltzrl.serving.limits import Limits
+from waltzrl.serving.metrics import GatewayMetrics
+from waltzrl.serving.window import Closed, Sentences
+from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
+
+SAFE = 0.7
+RULEBOOK = load_rulebook()
+PROMPT = Prompt(id="1", messages=(Message(role="user", content="Tell me something."),))
+HARMLESS = (
+    "The quick brown fox jumps over the lazy dog. ",
+    "Bread rises because yeast eats sugar; the gas it makes stays in the dough. ",
+    "- flour\n- water\n- salt\n",
+    "Is that so? Yes! ",
+    "def area(radius):\n    return 3.14159 * radius**2\n",
+    "\N{LEFT DOUBLE QUOTATION MARK}Caf\N{LATIN SMALL LETTER E WITH ACUTE}s\N{EM DASH}open until "
+    "eight\N{RIGHT DOUBLE QUOTATION MARK} \N{HOT BEVERAGE}\N{VARIATION SELECTOR-16}. ",
+    "\u4eca\u65e5\u306f\u3044\u3044\u5929\u6c17\u3067\u3059\u3002",
+    "and on and on ",
+    "\n\n",
+)
+
+
+def first_forbidden(text):
+    """Return where the first span begins that may not leave; the text's length without one."""
+    starts = [f.start for f in RULEBOOK.reply(text) if 1 - f.severity < SAFE]
+    return min(starts, default=len(text))
+
+
+EXAMPLES = [rule.example for rule in RULEBOOK.rules if rule.side == "reply"]
+FORBIDDEN = tuple(text for text in EXAMPLES if first_forbidden(text) < len(text))
+DISGUISES = (
+    str,
+    str.upper,
+    lambda text: "\N{ZERO WIDTH SPACE}".join(text),
+    lambda text: text.translate(str.maketrans("aeio", "4310")),
+    lambda text: "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text),
+    lambda text: text.translate(str.maketrans("aeocp", "\u0430\u0435\u043e\u0441\u0440")),
+    lambda text: base64.b64encode(text.encode()).decode(),
+    lambda text: text.encode().hex(),
+    lambda text: codecs.encode(text, "rot13"),
+)
+
+harmless = st.sampled_from(HARMLESS)
+forbidden = st.builds(
+    lambda text, disguise, end: disguise(text) + end,
+    st.sampled_from(FORBIDDEN),
+    st.sampled_from(DISGUISES),
+    st.sampled_from(["", " ", ". ", "\n"]),
+)
+drafts = st.lists(st.one_of(harmless, harmless, harmless, forbidden), max_size=24).map("".join)
+sizes = st.lists(st.sampled_from([1, 2, 3, 5, 8, 20, 60, 400]), min_size=1, max_size=8)
+laws = settings(max_examples=1500, deadline=None)
+
+
+def pieces(draft, lengths):
+    lengths, start = cycle(lengths), 0
+    while start < len(draft):
+        end = start + next(lengths)
+        yield draft[start:end]
+        start = end
+
+
+def window(**choices):
+    return Sentences(RULEBOOK, PROMPT, SAFE, **choices)
+
+
+def test_the_planted_texts_are_what_they_are_meant_to_be():
+    assert RULEBOOK.reply("".join(HARMLESS)) == ()
+    assert len(FORBIDDEN) > len(EXAMPLES) / 2
+
+
+@laws
+@given(drafts, sizes, st.booleans())
+def test_no_byte_of_a_forbidden_span_leaves_however_the_draft_is_cut(draft, lengths, whole):
+    opened, left = window(whole_sentences=whole), ""
+    for piece in pieces(draft, lengths):
+        left += opened.hear(piece)
+        assert opened.released == left
+        assert draft.startswith(left)
+    assert len(left) <= first_forbidden(draft)
+
+
+@laws
+@given(drafts, sizes, st.booleans())
+def test_what_left_and_the_rest_are_the_draft_without_loss_or_repetition(draft, lengths, whole):
+    for opened in (Closed(), window(whole_sentences=whole)):
+        left = "".join(map(opened.hear, pieces(draft, lengths)))
+        assert left + opened.rest(draft) == draft
+
+
+@laws
+@given(drafts, sizes)
+def test_nothing_at_all_leaves_a_closed_window(draft, lengths):
+    closed = Closed()
+    assert not any(map(closed.hear, pieces(draft, lengths)))
+    assert closed.released == ""
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(harmless, min_size=60, max_size=80).map("".join), sizes)
+def test_harmless_words_leave_before_the_verdict(draft, lengths):
+    assume(len(draft) > RULEBOOK.horizon + 800)
+    opened = window()
+    for piece in pieces(draft, lengths):
+        opened.hear(piece)
+    assert opened.released
+    assert not opened.stopped
+
+
+class Script:
+    """An upstream that streams a draft in given pieces, and says another thing the next time."""
+
+    def __init__(self, draft, lengths=(7,), calls=()):
+        self._draft, self._lengths, self._calls = draft, lengths, calls
+        self._drafted = False
+
+    async def stream(self, body, bearer):
+        self._drafted = True
+        for piece in pieces(self._draft, self._lengths):
+            yield Delta(text=piece)
+            await asyncio.sleep(0)
+        yield Delta(calls=self._calls, finish="tool_calls" if self._calls else "stop")
+
+    async def complete(self, body, bearer):
+        if self._drafted:
+            return Completion(reply=Reply(text=REVISION), finish="stop")
+        self._drafted = True
+        finish = "tool_calls" if self._calls else "stop"
+        return Completion(reply=Reply(text=self._draft, calls=self._calls), finish=finish)
+
+
+REVISION = "\N{SECTION SIGN} Here is something else."
+SAY = {"role": "user", "content": "Tell me something."}
+ASKED = {
+    CHAT: {"messages": [SAY]},
+    RESPONSES: {"input": "Tell me something."},
+    MESSAGES: {"messages": [SAY], "max_tokens": 100},
+}
+PATHS = {
+    CHAT: "/v1/chat/completions",
+    RESPONSES: "/v1/responses",
+    MESSAGES: "/v1/messages",
+}
+STAGE_1 = Bundle(
+    id="test",
+    stage=1,
+    pattern=guarded,
+    reviewer=RulesReviewer(RULEBOOK, SAFE),
+    wording=load_wording("plain"),
+)
+METRICS = GatewayMetrics(lambda: None, {rule.id: rule.category for rule in RULEBOOK.rules})
+BOOK = Book(None, METRICS)
+WINDOWS = {
+    "buffer": Closed,
+    "window": window,
+    "speculative": lambda: window(whole_sentences=False),
+}
+
+
+async def visit(dialect, mode, upstream, headers=()):
+    """Post a streamed request to the gateway's application; return the reply's headers and body."""
+    app = App(
+        Gateway(upstream=upstream, bundle_for=lambda _request: STAGE_1, ledger=BOOK),
+        Door(KeyRing(None), Limits()),
+        mode=mode,
+        open_window=lambda asked, _prompt: WINDOWS[asked](),
+        metrics=METRICS,
+        ready=BOOK.require,
+    )
+    body = json.dumps({"model": "m", "stream": True, **ASKED[dialect]}).encode()
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(event):
+        sent.append(event)
+
+    scope = {"type": "http", "method": "POST", "path": PATHS[dialect], "headers": list(headers)}
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 200
+    return dict(sent[0]["headers"]), b"".join(event["body"] for event in sent[1:])
+
+
+def bytes_of(dialect, mode, upstream):
+    headers, body = asyncio.run(visit(dialect, mode, upstream, [(b"x-waltzrl-retract", b"yes")]))
+    assert headers[b"x-waltzrl-mode"] == mode.encode()
+    return body
+
+
+def leaves(value):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from leaves(inner)
+
+
+def events(raw):
+    data = [line[6:] for line in raw.split(b"\n") if line.startswith(b"data: ")]
+    return [json.loads(line) for line in data if line != b"[DONE]"]
+
+
+def words(event):
+    """Return the words in one event of any of the three APIs, as its clients put them together."""
+    if event.get("object") == "chat.completion.chunk":
+        return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+    if event["type"] == "response.output_text.delta":
+        return event["delta"]
+    if event["type"] == "content_block_delta":
+        return event["delta"].get("text", "")
+    return ""
+
+
+def shown(found):
+    """Return what a client shows in the end that takes back what it is told to."""
+    said = ""
+    for event in found:
+        retraction = event if event.get("type") == "waltz.retract" else event.get("waltz.retract")
+        said += words(event)
+        if retraction:
+            said = said[: retraction["start"]] + retraction["replacement"]
+    return said
+
+
+each_api = pytest.mark.parametrize("dialect", ASKED, ids=["chat", "responses", "messages"])
+each_mode = pytest.mark.parametrize("mode", WINDOWS)
+
+
+@each_api
+@each_mode
+@given(drafts, sizes)
+@settings(max_examples=200, deadline=None)
+def test_no_forbidden_word_is_in_the_bytes_of_any_api(dialect, mode, draft, lengths):
+    found = events(bytes_of(dialect, mode, Script(draft, lengths)))
+    first = first_forbidden(draft)
+    if first == len(draft):
+        assert shown(found) == draft
+        return
+    assert not "".join(map(words, found)).startswith(draft[: first + 1])
+    spans = [draft[f.start : f.end] for f in RULEBOOK.reply(draft) if f.start == first]
+    assert not any(span in text for span in spans for text in leaves(found))
+    assert shown(found).endswith(REVISION)
+    assert draft[:first].startswith(shown(found).removesuffix(REVISION))
+
+
+@each_api
+@each_mode
+@pytest.mark.parametrize("example", FORBIDDEN)
+def test_forbidden_words_in_the_arguments_of_a_call_leave_in_no_api(dialect, mode, example):
+    call = ToolCall(id="c1", name="send", arguments=json.dumps({"body": example}))
+    raw = bytes_of(dialect, mode, Script("One moment. ", calls=(call,)))
+    assert not any(example in text for text in leaves(events(raw)))
+    assert json.dumps(example)[1:-1].encode() not in raw
+
+
+@each_api
+def test_arguments_of_a_harmless_call_leave_whole(dialect):
+    call = ToolCall(id="c1", name="send", arguments='{"body":"See you at eight."}')
+    raw = bytes_of(dialect, "window", Script("One moment. ", calls=(call,)))
+    assert any(text == call.arguments for text in leaves(events(raw)))
+
+
+def test_a_client_that_cannot_retract_gets_a_window():
+    headers, _body = asyncio.run(visit(CHAT, "speculative", Script("Hello.")))
+    assert headers[b"x-waltzrl-mode"] == b"window"

@@ -1,0 +1,163 @@
+import pytest
+
+from waltzrl.records import Message, Prompt
+from waltzrl.rules import load_rulebook
+from waltzrl.serving.window import Closed, Open, Sentences
+
+PACK = """
+version = 1
+[words]
+secret = ["xyzzy"]
+
+[[rule]]
+id = "worst"
+category = "weapons"
+severity = 0.9
+side = "reply"
+patterns = ["mix <secret> .. plugh"]
+example = "Mix xyzzy with plugh."
+twin = "Mix flour with water."
+
+[[rule]]
+id = "doubtful"
+category = "weapons"
+severity = 0.2
+side = "reply"
+patterns = ["plover"]
+example = "A plover."
+twin = "A bird."
+
+[[rule]]
+id = "asked"
+category = "weapons"
+severity = 0.9
+side = "request"
+patterns = ["tell me .. xyzzy"]
+example = "Tell me about xyzzy."
+twin = "Tell me about birds."
+
+[[rule]]
+id = "declines"
+category = "refusal"
+severity = 0.5
+side = "refusal"
+patterns = ["sorry .. cannot"]
+example = "Sorry, I cannot."
+twin = "Sorry to hear that."
+"""
+HARMLESS = "The quick brown fox jumps over the lazy dog. "
+SAFE = 0.7
+
+
+@pytest.fixture(scope="module")
+def rulebook(tmp_path_factory):
+    path = tmp_path_factory.mktemp("packs") / "words.toml"
+    path.write_text(PACK)
+    return load_rulebook([path])
+
+
+def prompt(words="Hello.", role="user"):
+    turns = [Message(role=role, content=words), Message(role="user", content="Go on.")]
+    return Prompt(id="1", messages=tuple(turns))
+
+
+def hear(window, draft, size=7):
+    return [window.hear(draft[at : at + size]) for at in range(0, len(draft), size)]
+
+
+def test_a_closed_window_lets_nothing_go_before_the_verdict():
+    window = Closed()
+    assert hear(window, HARMLESS) == [""] * 7
+    assert (window.released, window.rest(HARMLESS)) == ("", HARMLESS)
+
+
+def test_an_open_window_lets_all_go_at_once_and_nothing_after_the_verdict():
+    window = Open()
+    assert "".join(hear(window, HARMLESS)) == window.released == HARMLESS
+    assert window.rest("Sorry.") == ""
+
+
+def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
+    window = Sentences(rulebook, prompt(), SAFE)
+    filler = "a" * rulebook.horizon
+    assert window.hear(HARMLESS + filler[1:]) == ""
+    assert window.hear(filler[:1]) == HARMLESS
+    assert window.rest(HARMLESS + filler) == filler
+
+
+def test_lines_of_lists_and_code_leave_as_sentences_do(rulebook):
+    lines = "\n".join(f"- number {n} of some more things" for n in range(40))
+    parts = [part for part in hear(Sentences(rulebook, prompt(), SAFE), lines) if part]
+    assert len(parts) > 10
+    assert all(part.endswith("\n") for part in parts)
+
+
+def test_a_sentence_without_an_end_leaves_by_words(rulebook):
+    parts = [part for part in hear(Sentences(rulebook, prompt(), SAFE), "and on " * 200) if part]
+    assert len("".join(parts)) > 1400 - rulebook.horizon - 250
+    assert all(part.endswith(" ") for part in parts)
+
+
+def test_words_leave_as_soon_as_they_may_when_sentences_need_not_be_whole(rulebook):
+    draft = "and on " * 40
+    window = Sentences(rulebook, prompt(), SAFE, whole_sentences=False)
+    hear(window, draft)
+    assert len(draft) - rulebook.horizon - 7 - 32 <= len(window.released)
+    assert len(window.released) <= len(draft) - rulebook.horizon
+
+
+def test_one_endless_word_stays(rulebook):
+    window = Sentences(rulebook, prompt(), SAFE)
+    assert "".join(hear(window, "QUJD" * 2000 + f" {HARMLESS * 20}")) == ""
+    assert not window.stopped
+
+
+def test_a_forbidden_phrase_stops_the_draft_before_its_sentence(rulebook):
+    draft = HARMLESS * 9 + "Mix xyzzy with the plugh. " + HARMLESS * 9
+    window = Sentences(rulebook, prompt(), SAFE)
+    hear(window, draft)
+    assert window.stopped
+    assert 0 < len(window.released) <= draft.index("Mix")
+
+
+def test_findings_below_the_limit_add_up(rulebook):
+    bird = f"See the plover. {HARMLESS * 5}"  # 1 - 0.8 is below the limit of 0.3, 1 - 0.8^2 above
+    once, twice = (Sentences(rulebook, prompt(), SAFE) for _ in range(2))
+    hear(once, bird + HARMLESS * 10)
+    hear(twice, bird + bird + HARMLESS * 10)
+    assert not once.stopped
+    assert twice.stopped
+    assert len(bird) - len(HARMLESS) < len(twice.released) <= len(bird)
+
+
+def test_nothing_leaves_when_the_user_asks_for_what_the_rules_know(rulebook):
+    for role, leaves in (("user", False), ("assistant", True)):
+        window = Sentences(rulebook, prompt("Tell me about xyzzy.", role), SAFE)
+        assert bool("".join(hear(window, HARMLESS * 9))) == leaves
+        assert not window.stopped
+
+
+def test_nothing_of_a_refusal_leaves_and_its_writing_goes_on(rulebook):
+    window = Sentences(rulebook, prompt(), SAFE)
+    draft = f"That is a question. Sorry, but I cannot. {HARMLESS * 9}"
+    assert "".join(hear(window, draft)) == ""
+    assert not window.stopped
+    assert window.rest("Of course: 4.") == "Of course: 4."
+
+
+def test_the_rest_goes_on_where_the_draft_left_off(rulebook):
+    window = Sentences(rulebook, prompt(), SAFE)
+    hear(window, HARMLESS * 9)
+    assert window.rest(window.released + "The end.") == "The end."
+
+
+def test_a_reply_that_does_not_go_on_begins_a_paragraph(rulebook):
+    window = Sentences(rulebook, prompt(), SAFE)
+    hear(window, HARMLESS * 9)
+    assert window.rest("I can not go on.") == "\n\nI can not go on."
+
+
+def test_a_reply_that_does_not_go_on_closes_the_code_block(rulebook):
+    window = Sentences(rulebook, prompt(), SAFE)
+    hear(window, "```python\n" + "print('hello, world')\n" * 20)
+    assert window.rest("I can not go on.") == "\n```\n\nI can not go on."

@@ -1,0 +1,124 @@
+"""The official Anthropic client reads what the wire writes."""
+
+import anthropic
+import pytest
+from wire_server import CALL, OTHER_CALL, said, wire_server
+
+from waltzrl.errors import RequestError
+
+HELLO = [{"role": "user", "content": "Which river runs through Rome?"}]
+ASKED = {"model": "m", "max_tokens": 100, "messages": HELLO}
+
+
+@pytest.fixture
+def served():
+    with (
+        wire_server() as (address, scene),
+        anthropic.Anthropic(base_url=address, api_key="k", max_retries=0) as client,
+    ):
+        yield client, scene
+
+
+def test_a_message_is_answered(served):
+    client, scene = served
+    scene.answers = [said("The Tiber.")]
+    answer = client.messages.create(**ASKED)
+    assert (answer.id, answer.type, answer.role, answer.model) == (
+        "msg_42",
+        "message",
+        "assistant",
+        "m",
+    )
+    assert answer.content[0].text == "The Tiber."
+    assert answer.stop_reason == "end_turn"
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (11, 7)
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("length", "max_tokens"), ("content_filter", "refusal")]
+)
+def test_a_message_that_was_cut_says_why(served, finish, reason):
+    client, scene = served
+    scene.answers = [said("The Ti", finish=finish)]
+    assert client.messages.create(**ASKED).stop_reason == reason
+
+
+def test_a_message_uses_tools(served):
+    client, scene = served
+    scene.answers = [said("Let me look.", CALL, OTHER_CALL)]
+    answer = client.messages.create(**ASKED)
+    assert [block.type for block in answer.content] == ["text", "tool_use", "tool_use"]
+    assert answer.content[2].input == {"city": "Bergen"}
+    assert answer.stop_reason == "tool_use"
+
+
+def test_a_message_is_streamed(served):
+    client, scene = served
+    scene.answers = [said("The Tiber.")]
+    with client.messages.create(**ASKED, stream=True) as stream:
+        events = list(stream)
+    assert [e.type for e in events] == [
+        "message_start",
+        "content_block_start",
+        *["content_block_delta"] * 4,
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert events[-2].delta.stop_reason == "end_turn"
+
+
+def test_a_streamed_message_is_gathered_by_the_client(served):
+    client, scene = served
+    scene.answers, scene.retraction = [said("Let me look.", CALL, OTHER_CALL)], (4, "us look.")
+    with client.messages.stream(**ASKED) as stream:
+        kinds = [event.type for event in stream]
+        answer = stream.get_final_message()
+    assert "waltz.retract" in kinds
+    assert answer.content[0].text == "Let me look."
+    assert [block.input for block in answer.content[1:]] == [{"city": "Oslo"}, {"city": "Bergen"}]
+    assert (answer.stop_reason, answer.usage.input_tokens, answer.usage.output_tokens) == (
+        "tool_use",
+        11,
+        7,
+    )
+
+
+def test_a_stream_of_nothing_is_a_message_without_blocks(served):
+    client, scene = served
+    scene.answers = [said("")]
+    with client.messages.stream(**ASKED) as stream:
+        assert stream.get_final_message().content == []
+
+
+PROBLEMS = [
+    (RequestError(400, "invalid_request", "why"), anthropic.BadRequestError),
+    (RequestError(401, "authentication", "why"), anthropic.AuthenticationError),
+    (RequestError(403, "permission", "why"), anthropic.PermissionDeniedError),
+    (RequestError(404, "not_found", "why"), anthropic.NotFoundError),
+    (RequestError(413, "too_large", "why"), anthropic.APIStatusError),
+    (RequestError(429, "rate_limit", "why"), anthropic.RateLimitError),
+    (RequestError(503, "overloaded", "why"), anthropic.InternalServerError),
+    (RequestError(502, "upstream", "why"), anthropic.InternalServerError),
+]
+
+
+@pytest.mark.parametrize(("problem", "kind"), PROBLEMS)
+def test_an_error_becomes_the_clients_own_exception(served, problem, kind):
+    client, scene = served
+    scene.problem = problem
+    with pytest.raises(kind, match="why") as error:
+        client.messages.create(**ASKED)
+    assert error.value.body["type"] == "error"
+    assert error.value.body["request_id"] == "req_42"
+    assert error.value.body["error"]["message"] == "why"
+
+
+def test_a_stream_that_fails_raises_in_the_client(served):
+    client, scene = served
+    scene.problem = RequestError(503, "overloaded", "too many requests are waiting")
+    with (
+        client.messages.create(**ASKED, stream=True) as stream,
+        pytest.raises(anthropic.APIStatusError, match="too many requests are waiting"),
+    ):
+        list(stream)

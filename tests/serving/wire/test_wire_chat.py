@@ -1,0 +1,286 @@
+"""Chat completions: what is read, and what is written to the byte."""
+
+import json
+
+import pytest
+from wire_server import CALL, said, spoken
+
+from waltzrl.errors import RequestError
+from waltzrl.records import Message
+from waltzrl.serving.exchange import Answer
+from waltzrl.serving.wire import CHAT
+from waltzrl.serving.wire.sse import DONE, EventDecoder
+
+USER = {"role": "user", "content": "Hello"}
+
+
+def read(messages=(USER,), **options):
+    body = {"model": "m", "messages": messages, **options}
+    return CHAT.read(json.dumps(body).encode(), "42")
+
+
+def shown(*messages):
+    return [(m.role, m.content) for m in read(messages).prompt.messages]
+
+
+def refusal(raw):
+    with pytest.raises(RequestError) as error:
+        CHAT.read(raw, "42")
+    assert (error.value.status, error.value.kind) == (400, "invalid_request")
+    return str(error.value)
+
+
+def test_the_body_goes_on_with_what_is_unknown_and_without_what_the_gateway_does():
+    exchange = read(
+        n=2, stream=True, stream_options={"include_usage": True}, user="u7", seed=3, top_k=40
+    )
+    assert exchange.body == {
+        "model": "m",
+        "messages": [USER],
+        "user": "u7",
+        "seed": 3,
+        "top_k": 40,
+    }
+    assert (exchange.n, exchange.stream, exchange.stream_usage) == (2, True, True)
+    assert (exchange.api, exchange.model, exchange.subject) == ("chat", "m", "u7")
+    assert exchange.prompt.id == "42"
+
+
+def test_the_prompt_has_the_turns():
+    assert read(
+        [
+            {"role": "developer", "content": "Be brief."},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            },
+            {"role": "assistant", "content": "c"},
+            USER,
+        ]
+    ).prompt.messages == (
+        Message(role="system", content="Be brief."),
+        Message(role="user", content="a\nb"),
+        Message(role="assistant", content="c"),
+        Message(role="user", content="Hello"),
+    )
+
+
+def test_what_is_not_text_is_a_word_in_brackets_and_stays_in_the_body():
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    parts = [image, {"type": "text", "text": "What?"}, {"type": "smell", "smell": "rose"}]
+    exchange = read([{"role": "user", "content": parts}])
+    assert exchange.prompt.messages[0].content == "[image]\nWhat?\n[smell]"
+    assert exchange.body["messages"][0]["content"] == parts
+
+
+def test_words_in_a_part_of_an_unknown_kind_are_shown():
+    assert shown({"role": "user", "content": [{"type": "note", "text": "x"}]}) == [("user", "x")]
+
+
+def test_calls_and_their_results_are_shown():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    assert shown(
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "It rains."},
+    ) == [
+        ("user", "Hello"),
+        ("assistant", '{"call": "f", "arguments": "{\\"a\\":1}"}'),
+        ("user", "[tool result] It rains."),
+    ]
+
+
+def test_a_reply_that_the_client_began_is_cut_from_the_prompt_only():
+    begun = {"role": "assistant", "content": "Sure, "}
+    exchange = read([USER, begun])
+    assert [m.content for m in exchange.prompt.messages] == ["Hello"]
+    assert exchange.body["messages"] == [USER, begun]
+
+
+def test_without_a_user_the_last_turn_is_the_users():
+    assert shown({"role": "system", "content": "Say hi."}) == [("user", "Say hi.")]
+    assert shown({"role": "system", "content": "a"}, {"role": "assistant", "content": "b"}) == [
+        ("system", "a"),
+        ("user", "b"),
+    ]
+
+
+def test_of_a_key_that_is_there_twice_the_last_counts_for_everyone():
+    raw = b'{"model":"m","messages":[{"role":"user","content":"a","content":"b"}]}'
+    exchange = CHAT.read(raw, "42")
+    assert exchange.prompt.messages[0].content == "b"
+    assert exchange.body["messages"] == [{"role": "user", "content": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("model", {"model": ""}),
+        ("model", {"model": 7}),
+        ("messages", {"messages": []}),
+        ("messages", {"messages": "Hello"}),
+        ("messages[0]", {"messages": ["Hello"]}),
+        ("messages[0].role", {"messages": [{"content": "Hello"}]}),
+        ("messages[0].content", {"messages": [{"role": "user"}]}),
+        ("messages[0].content", {"messages": [{"role": "user", "content": "a\0b"}]}),
+        ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [{}]}]}),
+        (
+            "messages[0].content[0].text",
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]},
+        ),
+        (
+            "messages[1].tool_calls[0].function",
+            {"messages": [USER, {"role": "assistant", "tool_calls": [{}]}]},
+        ),
+        ("n", {"n": 0}),
+        ("n", {"n": 17}),
+        ("n", {"n": True}),
+        ("n", {"n": 1.0}),
+        ("stream", {"stream": "yes"}),
+        ("stream_options", {"stream_options": []}),
+        ("stream_options.include_usage", {"stream_options": {"include_usage": 1}}),
+        ("temperature", {"temperature": "hot"}),
+        ("temperature", {"temperature": -1}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("max_completion_tokens", {"max_completion_tokens": 10**40}),
+        ("tools", {"tools": {}}),
+        ("tools[0]", {"tools": ["weather"]}),
+        ("user", {"user": 7}),
+        ("modalities", {"modalities": ["text", "audio"]}),
+    ],
+)
+def test_a_wrong_field_is_named(field, options):
+    with pytest.raises(RequestError) as error:
+        read(**options)
+    assert (error.value.status, error.value.param) == (400, field)
+    assert str(error.value).startswith(f"{field}: ")
+
+
+def test_fields_that_are_null_are_as_good_as_absent():
+    exchange = read(n=None, stream=None, stream_options=None, user=None, temperature=None)
+    assert (exchange.n, exchange.stream, exchange.stream_usage, exchange.subject) == (
+        1,
+        False,
+        False,
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "need"),
+    [
+        (b"", "not JSON"),
+        (b"hello", "not JSON"),
+        (b'{"model":"m"}x', "not JSON"),
+        (b'{"a":NaN}', "not JSON"),
+        (b'{"a":1e999}', "not JSON"),
+        (b'{"a":' + b"9" * 5000 + b"}", "not JSON"),
+        (b'{"a":"\\ud800"}', "not JSON"),
+        (b'{"a":"\xff"}', "not UTF-8"),
+        (b"[]", "not a JSON object"),
+        (b'"model"', "not a JSON object"),
+        (b"[" * 1_000_000, "nested more than 100 deep"),
+        (b'{"a":' * 1_000_000, "nested more than 100 deep"),
+        (b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 100 deep"),
+    ],
+)
+def test_a_body_that_is_no_request_is_refused(raw, need):
+    assert need in refusal(raw)
+
+
+def test_what_is_nested_a_hundred_deep_is_read():
+    nested = b"[" * 98 + b"]" * 98
+    raw = b'{"model":"m","messages":[{"role":"user","content":"Hi"}],"x":[%b]}' % nested
+    assert CHAT.read(raw, "42").model == "m"
+
+
+def test_a_draft_goes_out_as_it_came():
+    answer = said("Hi")
+    raw = Answer(reply=answer.reply, finish="stop", decision="draft", raw=b'{"id": "theirs"}')
+    assert CHAT.write(read(), [raw]) == b'{"id": "theirs"}'
+    assert json.loads(CHAT.write(read(n=2), [raw, raw]))["id"] == "chatcmpl-42"
+
+
+def test_a_reply_is_written():
+    written = json.loads(CHAT.write(read(), [said("Hi", CALL)]))
+    created = written.pop("created")
+    assert isinstance(created, int)
+    assert written == {
+        "id": "chatcmpl-42",
+        "object": "chat.completion",
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": "Hi",
+                    "refusal": None,
+                    "tool_calls": [
+                        {
+                            "id": "call_1",
+                            "type": "function",
+                            "function": {"name": "weather", "arguments": '{"city":"Oslo"}'},
+                        }
+                    ],
+                },
+                "logprobs": None,
+                "finish_reason": "tool_calls",
+            }
+        ],
+        "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
+    }
+
+
+def test_a_stream_is_written():
+    stream = b"".join(spoken(CHAT.writer(read()), [said("Hi", CALL)]))
+    assert stream.endswith(DONE)
+    *events, done = EventDecoder().feed(stream)
+    assert done.data == "[DONE]"
+    assert {event.name for event in events} == {""}
+    chunks = [json.loads(event.data) for event in events]
+    assert {(c["id"], c["object"], c["model"]) for c in chunks} == {
+        ("chatcmpl-42", "chat.completion.chunk", "m")
+    }
+    assert [(c["choices"][0]["delta"], c["choices"][0]["finish_reason"]) for c in chunks] == [
+        ({"role": "assistant", "content": "", "refusal": None}, None),
+        ({"content": "Hi"}, None),
+        (
+            {
+                "tool_calls": [
+                    {
+                        "index": 0,
+                        "id": "call_1",
+                        "type": "function",
+                        "function": {"name": "weather", "arguments": '{"city":"Oslo"}'},
+                    }
+                ]
+            },
+            None,
+        ),
+        ({}, "tool_calls"),
+    ]
+
+
+def test_every_chunk_before_the_counts_says_that_they_are_to_come():
+    exchange = read(stream=True, stream_options={"include_usage": True})
+    *events, _ = EventDecoder().feed(b"".join(spoken(CHAT.writer(exchange), [said("Hi")])))
+    *before, last = [json.loads(event.data)["usage"] for event in events]
+    assert set(before) == {None}
+    assert last == {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spelt"),
+    [
+        ("invalid_request", ("invalid_request_error", None)),
+        ("authentication", ("invalid_request_error", "invalid_api_key")),
+        ("rate_limit", ("requests", "rate_limit_exceeded")),
+        ("audit", ("server_error", "audit")),
+    ],
+)
+def test_an_error_is_spelt_as_the_api_spells_it(kind, spelt):
+    problem = RequestError(400, kind, "why", param="n")
+    assert json.loads(CHAT.problem(problem)) == {
+        "error": {"message": "why", "type": spelt[0], "param": "n", "code": spelt[1]}
+    }

@@ -1,0 +1,215 @@
+"""Anthropic's Messages API: read as a chat."""
+
+import json
+
+import pytest
+from wire_server import CALL, said
+
+from waltzrl.errors import RequestError
+from waltzrl.records import ToolCall
+from waltzrl.serving.wire import MESSAGES
+
+USER = {"role": "user", "content": "Hello"}
+
+
+def read(messages=(USER,), **options):
+    body = {"model": "m", "max_tokens": 9, "messages": messages, **options}
+    return MESSAGES.read(json.dumps(body).encode(), "42")
+
+
+def chat(*messages, **options):
+    return read(messages, **options).body["messages"]
+
+
+def test_options_are_respelt_and_unknown_ones_stay():
+    exchange = read(
+        system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        stop_sequences=["END"],
+        temperature=0.5,
+        top_k=40,
+        metadata={"user_id": "u7"},
+        thinking={"type": "enabled", "budget_tokens": 1024},
+        tools=[{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+        output_config={"effort": "low", "format": {"type": "json_schema", "schema": {}}},
+        stream=True,
+    )
+    assert exchange.body == {
+        "model": "m",
+        "messages": [{"role": "system", "content": "Be brief."}, USER],
+        "max_tokens": 9,
+        "stop": ["END"],
+        "temperature": 0.5,
+        "top_k": 40,
+        "user": "u7",
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "f", "parameters": {"type": "object"}, "description": "d"},
+            }
+        ],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "reasoning_effort": "low",
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "output", "schema": {}, "strict": True},
+        },
+    }
+    assert (exchange.api, exchange.stream, exchange.subject) == ("messages", True, "u7")
+
+
+@pytest.mark.parametrize(
+    ("choice", "spelt"),
+    [
+        ({"type": "auto"}, "auto"),
+        ({"type": "none"}, "none"),
+        ({"type": "tool", "name": "f"}, {"type": "function", "function": {"name": "f"}}),
+    ],
+)
+def test_a_choice_of_tool_is_respelt(choice, spelt):
+    assert read(tool_choice=choice).body["tool_choice"] == spelt
+
+
+def test_tool_results_come_before_the_users_words():
+    image = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"},
+    }
+    exchange = read(
+        [
+            USER,
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "Hm.", "signature": "s"},
+                    {"type": "text", "text": "Let me look."},
+                    {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "And?"},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "1",
+                        "content": [{"type": "text", "text": "It rains."}, image],
+                    },
+                ],
+            },
+        ]
+    )
+    assert exchange.body["messages"][1:] == [
+        {
+            "role": "assistant",
+            "content": "Let me look.",
+            "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "It rains."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "And?"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+            ],
+        },
+    ]
+    assert [m.content for m in exchange.prompt.messages[2:]] == [
+        "[tool result] It rains.",
+        "And?\n[image]",
+    ]
+
+
+def test_documents_are_respelt():
+    text = {"type": "document", "source": {"type": "text", "data": "A poem."}}
+    assert chat({"role": "user", "content": [text]}) == [{"role": "user", "content": "A poem."}]
+    source = {"type": "base64", "media_type": "application/pdf", "data": "AA"}
+    pdf = {"type": "document", "title": "a.pdf", "source": source}
+    file = {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AA"}
+    assert chat({"role": "user", "content": [pdf]}) == [
+        {"role": "user", "content": [{"type": "file", "file": file}]}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("max_tokens", {"max_tokens": None}),
+        ("max_tokens", {"max_tokens": 0}),
+        ("messages", {"messages": []}),
+        ("messages[0].role", {"messages": [{"role": "tool", "content": "x"}]}),
+        ("messages[0].content", {"messages": [{"role": "user"}]}),
+        ("messages[0].content[0]", {"messages": [{"role": "user", "content": ["x"]}]}),
+        ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [{}]}]}),
+        (
+            "messages[0].content[0].input",
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": 1}]}]},
+        ),
+        (
+            "messages[0].content[0].source",
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+        ),
+        (
+            "messages[0].content[0].tool_use_id",
+            {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
+        ),
+        ("system", {"system": 7}),
+        ("stop_sequences", {"stop_sequences": "END"}),
+        ("tools[0].type", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+        ("tools[0].input_schema", {"tools": [{"name": "f"}]}),
+        ("tool_choice.type", {"tool_choice": {"type": "some"}}),
+        ("metadata.user_id", {"metadata": {"user_id": 7}}),
+        ("mcp_servers", {"mcp_servers": [{"url": "x"}]}),
+        ("model", {"model": None}),
+    ],
+)
+def test_a_wrong_field_is_named(field, options):
+    with pytest.raises(RequestError) as error:
+        read(**options)
+    assert (error.value.status, error.value.param) == (400, field)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ("", {}),
+        ('{"a": 1}', {"a": 1}),
+        ('{"a": ', {"unreadable": '{"a": '}),
+        ("[1]", {"unreadable": "[1]"}),
+        ("[" * 2000, {"unreadable": "[" * 2000}),
+    ],
+)
+def test_arguments_become_an_object_whatever_the_model_wrote(arguments, given):
+    answer = said("", ToolCall(id="1", name="f", arguments=arguments))
+    assert json.loads(MESSAGES.write(read(), [answer]))["content"][0]["input"] == given
+
+
+@pytest.mark.parametrize(
+    ("kind", "spelt"),
+    [
+        ("invalid_request", "invalid_request_error"),
+        ("too_large", "request_too_large"),
+        ("overloaded", "overloaded_error"),
+        ("upstream_timeout", "timeout_error"),
+        ("upstream", "api_error"),
+    ],
+)
+def test_an_error_is_spelt_as_the_api_spells_it(kind, spelt):
+    assert json.loads(MESSAGES.problem(RequestError(400, kind, "why"), "req_1")) == {
+        "type": "error",
+        "error": {"type": spelt, "message": "why"},
+        "request_id": "req_1",
+    }
+
+
+def test_no_words_open_no_block():
+    writer = MESSAGES.writer(read())
+    assert writer.text(0, "") == b""
+    assert b'"index":0' in writer.calls(0, [CALL])
+
+
+def test_silence_is_kept_alive_by_pings():
+    assert MESSAGES.writer(read()).keepalive() == b'event: ping\ndata: {"type":"ping"}\n\n'

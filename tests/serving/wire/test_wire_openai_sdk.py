@@ -1,0 +1,240 @@
+"""The official OpenAI client reads what the wire writes."""
+
+import json
+
+import openai
+import pytest
+from wire_server import CALL, OTHER_CALL, said, wire_server
+
+from waltzrl.errors import RequestError
+
+HELLO = [{"role": "user", "content": "Which river runs through Rome?"}]
+TOOL = {"name": "weather", "description": "Now.", "parameters": {"type": "object"}}
+CHAT_TOOL = {"type": "function", "function": TOOL}
+
+
+@pytest.fixture
+def served():
+    with (
+        wire_server() as (address, scene),
+        openai.OpenAI(base_url=f"{address}/v1", api_key="k", max_retries=0) as client,
+    ):
+        yield client, scene
+
+
+def test_a_chat_is_answered(served):
+    client, scene = served
+    scene.answers = [said("The Tiber.")]
+    answer = client.chat.completions.create(model="m", messages=HELLO)
+    assert (answer.id, answer.model, answer.object) == ("chatcmpl-42", "m", "chat.completion")
+    assert answer.choices[0].message.content == "The Tiber."
+    assert answer.choices[0].finish_reason == "stop"
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (11, 7)
+    assert answer.usage.total_tokens == 18
+
+
+def test_every_choice_of_a_chat_is_answered(served):
+    client, scene = served
+    scene.answers = [said("One."), said("Two", finish="length"), said("3", finish="content_filter")]
+    answer = client.chat.completions.create(model="m", messages=HELLO, n=3)
+    assert scene.exchanges[0].n == 3
+    assert [c.message.content for c in answer.choices] == ["One.", "Two", "3"]
+    assert [c.finish_reason for c in answer.choices] == ["stop", "length", "content_filter"]
+    assert answer.usage.total_tokens == 3 * 18
+
+
+def test_a_chat_asks_for_tools(served):
+    client, scene = served
+    scene.answers = [said("", CALL, OTHER_CALL)]
+    answer = client.chat.completions.create(model="m", messages=HELLO, tools=[CHAT_TOOL])
+    message = answer.choices[0].message
+    assert message.content is None
+    assert [c.function.arguments for c in message.tool_calls] == [
+        '{"city":"Oslo"}',
+        '{"city":"Bergen"}',
+    ]
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+def test_a_chat_is_streamed_with_its_token_counts(served):
+    client, scene = served
+    scene.answers = [said("The Tiber.")]
+    with client.chat.completions.create(
+        model="m", messages=HELLO, stream=True, stream_options={"include_usage": True}
+    ) as stream:
+        chunks = list(stream)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    words = [c.choices[0].delta.content or "" for c in chunks if c.choices]
+    assert "".join(words) == "The Tiber."
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.total_tokens == 18
+
+
+def test_streamed_choices_and_calls_are_gathered_by_the_client(served):
+    client, scene = served
+    scene.answers = [said("Let me look.", CALL, OTHER_CALL), said("It rains.")]
+    with client.chat.completions.stream(
+        model="m", messages=HELLO, n=2, tools=[CHAT_TOOL]
+    ) as stream:
+        for _ in stream:
+            pass
+        answer = stream.get_final_completion()
+    first, second = answer.choices
+    assert first.message.content == "Let me look."
+    assert [c.id for c in first.message.tool_calls] == ["call_1", "call_2"]
+    assert first.message.tool_calls[1].function.arguments == '{"city":"Bergen"}'
+    assert first.finish_reason == "tool_calls"
+    assert (second.message.content, second.finish_reason) == ("It rains.", "stop")
+
+
+def test_a_retraction_passes_by_a_client_that_does_not_know_it(served):
+    client, scene = served
+    scene.answers, scene.retraction = [said("The Tiber.")], (4, "Arno.")
+    with client.chat.completions.stream(model="m", messages=HELLO) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_completion().choices[0].message.content == "The Tiber."
+    with client.chat.completions.create(model="m", messages=HELLO, stream=True) as stream:
+        found = [chunk.model_extra for chunk in stream if chunk.model_extra]
+    assert found == [{"waltz.retract": {"choice": 0, "start": 4, "replacement": "Arno."}}]
+
+
+def test_a_response_is_answered(served):
+    client, scene = served
+    scene.answers = [said("The Tiber.")]
+    tool = {"type": "function", **TOOL, "strict": True}
+    answer = client.responses.create(
+        model="m", input="Which river?", instructions="Be brief.", tools=[tool], temperature=0.5
+    )
+    assert (answer.id, answer.status, answer.output_text) == ("resp_42", "completed", "The Tiber.")
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (11, 7)
+    assert (answer.temperature, answer.store) == (0.5, False)
+    assert answer.tools[0].name == "weather"
+    assert answer.tools[0].strict is True
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
+)
+def test_a_response_that_was_cut_says_why(served, finish, reason):
+    client, scene = served
+    scene.answers = [said("The Ti", finish=finish)]
+    answer = client.responses.create(model="m", input="Which river?")
+    assert (answer.status, answer.incomplete_details.reason) == ("incomplete", reason)
+    assert answer.output[0].status == "incomplete"
+    with client.responses.create(model="m", input="Which river?", stream=True) as stream:
+        *_, last = stream
+    assert (last.type, last.response.incomplete_details.reason) == ("response.incomplete", reason)
+
+
+def test_a_response_asks_for_tools(served):
+    client, scene = served
+    scene.answers = [said("", CALL, OTHER_CALL)]
+    answer = client.responses.create(model="m", input="Weather?")
+    assert [item.type for item in answer.output] == ["function_call", "function_call"]
+    assert [item.call_id for item in answer.output] == ["call_1", "call_2"]
+    assert json.loads(answer.output[0].arguments) == {"city": "Oslo"}
+
+
+def test_a_response_is_streamed(served):
+    client, scene = served
+    scene.answers = [said("Let me look.", CALL, OTHER_CALL)]
+    with client.responses.create(model="m", input="Weather?", stream=True) as stream:
+        events = list(stream)
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    kinds = [e.type.removeprefix("response.") for e in events]
+    call = [
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+    ]
+    assert kinds == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        *["output_text.delta"] * 4,
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        *call,
+        *call,
+        "completed",
+    ]
+    added = {e.output_index: e.item.id for e in events if e.type.endswith("output_item.added")}
+    done = {e.output_index: e.item.id for e in events if e.type.endswith("output_item.done")}
+    final = {place: item.id for place, item in enumerate(events[-1].response.output)}
+    assert added == done == final
+
+
+def test_a_streamed_response_is_gathered_by_the_client(served):
+    client, scene = served
+    scene.answers, scene.retraction = [said("Let me look.", CALL)], (4, "us look.")
+    with client.responses.stream(model="m", input="Weather?") as stream:
+        kinds = [event.type for event in stream]
+        answer = stream.get_final_response()
+    assert "waltz.retract" in kinds
+    assert answer.output_text == "Let me look."
+    assert answer.output[1].arguments == '{"city":"Oslo"}'
+
+
+def test_an_empty_response_is_an_empty_message(served):
+    client, scene = served
+    scene.answers = [said("")]
+    with client.responses.stream(model="m", input="Say nothing.") as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_response().output_text == ""
+    whole = client.responses.create(model="m", input="Say nothing.")
+    assert whole.output[0].type == "message"
+
+
+PROBLEMS = [
+    (RequestError(400, "invalid_request", "why"), openai.BadRequestError),
+    (RequestError(401, "authentication", "why"), openai.AuthenticationError),
+    (RequestError(403, "permission", "why"), openai.PermissionDeniedError),
+    (RequestError(404, "not_found", "why"), openai.NotFoundError),
+    (RequestError(429, "rate_limit", "why"), openai.RateLimitError),
+    (RequestError(502, "upstream", "why"), openai.InternalServerError),
+    (RequestError(503, "overloaded", "why"), openai.InternalServerError),
+]
+
+
+@pytest.mark.parametrize(("problem", "kind"), PROBLEMS)
+def test_an_error_becomes_the_clients_own_exception(served, problem, kind):
+    client, scene = served
+    scene.problem = problem
+    with pytest.raises(kind, match="why") as chat:
+        client.chat.completions.create(model="m", messages=HELLO)
+    with pytest.raises(kind, match="why") as responses:
+        client.responses.create(model="m", input="Hello")
+    assert chat.value.body == responses.value.body
+    assert set(chat.value.body) == {"message", "type", "param", "code"}
+
+
+def test_a_wrong_field_is_named_to_the_client(served):
+    client, _ = served
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model="m", messages=[{"role": "robot", "content": "Hi"}])
+    assert error.value.param == "messages[0].role"
+    assert "got 'robot'; need one of system, developer, user" in error.value.message
+
+
+def test_a_stream_that_fails_raises_in_the_client(served):
+    client, scene = served
+    scene.problem = RequestError(502, "upstream", "the upstream went away")
+    with (
+        client.chat.completions.create(model="m", messages=HELLO, stream=True) as stream,
+        pytest.raises(openai.APIError, match="the upstream went away"),
+    ):
+        list(stream)
+    with (
+        client.responses.create(model="m", input="Hi", stream=True) as stream,
+        pytest.raises(openai.APIError, match="the upstream went away"),
+    ):
+        list(stream)
+    with client.responses.create(model="m", input="Hi", stream=True) as stream:
+        failed = next(event for event in stream if event.type == "response.failed")
+    assert (failed.response.status, failed.response.error.code) == ("failed", "server_error")

@@ -1,0 +1,180 @@
+"""The Responses API: read as a chat."""
+
+import json
+
+import pytest
+from wire_server import CALL
+
+from waltzrl.errors import RequestError
+from waltzrl.serving.wire import RESPONSES
+
+
+def read(given="Hello", **options):
+    body = {"model": "m", "input": given, **options}
+    return RESPONSES.read(json.dumps(body).encode(), "42")
+
+
+def chat(*items, **options):
+    return read(list(items), **options).body["messages"]
+
+
+def test_instructions_and_a_text_become_two_messages():
+    assert read("Hello", instructions="Be brief.").body["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+    ]
+
+
+def test_options_are_respelt_and_unknown_ones_stay():
+    exchange = read(
+        max_output_tokens=9,
+        temperature=0.5,
+        top_p=0.9,
+        reasoning={"effort": "low", "summary": "auto"},
+        text={"verbosity": "low", "format": {"type": "json_schema", "name": "s", "schema": {}}},
+        tools=[{"type": "function", "name": "f", "parameters": {}, "strict": True}],
+        tool_choice={"type": "function", "name": "f"},
+        metadata={"a": "b"},
+        safety_identifier="u7",
+        store=True,
+        include=["reasoning.encrypted_content"],
+        truncation="auto",
+        background=False,
+        previous_response_id=None,
+        stream=True,
+        seed=3,
+    )
+    assert exchange.body == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "reasoning_effort": "low",
+        "verbosity": "low",
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}},
+        "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}}
+        ],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "metadata": {"a": "b"},
+        "safety_identifier": "u7",
+        "seed": 3,
+    }
+    assert (exchange.api, exchange.stream, exchange.subject) == ("responses", True, "u7")
+
+
+def test_the_answer_repeats_the_options_as_the_client_wrote_them():
+    tool = {"type": "function", "name": "f", "parameters": {}, "strict": True}
+    form = {"type": "json_schema", "name": "s", "schema": {}}
+    choice = {"type": "function", "name": "f"}
+    exchange = read(tools=[tool], tool_choice=choice, text={"format": form}, max_output_tokens=9)
+    begun = RESPONSES.writer(exchange).open().split(b"\n")[1].removeprefix(b"data: ")
+    echo = json.loads(begun)["response"]
+    assert echo["tools"] == [tool]
+    assert echo["tool_choice"] == choice
+    assert echo["text"] == {"format": form}
+    assert echo["max_output_tokens"] == 9
+    assert echo["store"] is False
+
+
+def test_items_become_turns_and_calls_of_a_turn_one_message():
+    call = {"type": "function_call", "name": "f", "arguments": "{}"}
+    assert chat(
+        {"role": "developer", "content": "Be brief."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Let me look.", "annotations": []}],
+        },
+        {**call, "call_id": "1"},
+        {**call, "call_id": "2"},
+        {"type": "function_call_output", "call_id": "1", "output": "a"},
+        {"type": "function_call_output", "call_id": "2", "output": "b"},
+    ) == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {
+            "role": "assistant",
+            "content": "Let me look.",
+            "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+                {"id": "2", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "a"},
+        {"role": "tool", "tool_call_id": "2", "content": "b"},
+    ]
+
+
+def test_a_call_without_words_is_a_turn_of_its_own():
+    call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    assert chat({"role": "user", "content": "Hi"}, call)[1]["content"] is None
+
+
+def test_pictures_and_files_are_respelt():
+    parts = [
+        {"type": "input_text", "text": "What?"},
+        {"type": "input_image", "image_url": "https://a.b/c.png", "detail": "low"},
+        {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AA"},
+    ]
+    exchange = read([{"role": "user", "content": parts}])
+    assert exchange.body["messages"][0]["content"] == [
+        {"type": "text", "text": "What?"},
+        {"type": "image_url", "image_url": {"url": "https://a.b/c.png", "detail": "low"}},
+        {
+            "type": "file",
+            "file": {"file_data": "data:application/pdf;base64,AA", "filename": "a.pdf"},
+        },
+    ]
+    assert exchange.prompt.messages[0].content == "What?\n[image]\n[file]"
+
+
+def test_no_words_open_no_message():
+    writer = RESPONSES.writer(read())
+    assert writer.text(0, "") == b""
+    assert b'"output_index":0' in writer.calls(0, [CALL])
+
+
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("input", {"given": None}),
+        ("input", {"given": []}),
+        ("input", {"given": [{"type": "reasoning"}]}),
+        ("input[0]", {"given": ["Hello"]}),
+        ("input[0].type", {"given": [{"type": "web_search_call"}]}),
+        ("input[0].type", {"given": [{"type": ["message"]}]}),
+        ("input[0].role", {"given": [{"role": "tool", "content": "x"}]}),
+        ("input[0].content", {"given": [{"role": "user", "content": 7}]}),
+        (
+            "input[0].content[0].type",
+            {"given": [{"role": "user", "content": [{"type": "text_in"}]}]},
+        ),
+        (
+            "input[0].content[0].file_url",
+            {"given": [{"role": "user", "content": [{"type": "input_file", "file_url": "x"}]}]},
+        ),
+        (
+            "input[0].content[0].image_url",
+            {"given": [{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]},
+        ),
+        ("background", {"background": True}),
+        ("previous_response_id", {"previous_response_id": "resp_1"}),
+        ("conversation", {"conversation": "conv_1"}),
+        ("prompt", {"prompt": {"id": "p"}}),
+        ("tools[0].type", {"tools": [{"type": "web_search"}]}),
+        ("tools[0].name", {"tools": [{"type": "function"}]}),
+        ("tool_choice", {"tool_choice": {"type": "web_search"}}),
+        ("reasoning.effort", {"reasoning": {"effort": 3}}),
+        ("text.format.type", {"text": {"format": {}}}),
+        ("max_output_tokens", {"max_output_tokens": 0}),
+        ("model", {"model": None}),
+    ],
+)
+def test_a_wrong_field_is_named(field, options):
+    with pytest.raises(RequestError) as error:
+        read(**options)
+    assert (error.value.status, error.value.param) == (400, field)

@@ -1,0 +1,68 @@
+"""Server-sent events, however their bytes are cut."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltzrl.serving.wire.sse import COMMENT, DONE, Event, EventDecoder, event
+
+STREAM = (
+    b": hello\r\ndata: one\r\n\r\nevent: ping\ndata:two\n\n"
+    b"data: three\rdata:  four\r\rid: 7\nretry: 5\n\nevent: lonely\n\n"
+    b"event: last\ndata: \xe2\x82\xac: \xf0\x9f\x8c\x8a\n\ndata: cut short"
+)
+EVENTS = [
+    Event("one"),
+    Event("two", "ping"),
+    Event("three\n four"),
+    Event("\u20ac: \U0001f30a", "last"),
+]
+
+
+def decoded(chunks):
+    decoder = EventDecoder()
+    return [found for chunk in chunks for found in decoder.feed(chunk)]
+
+
+def pieces(data, cuts):
+    edges = [0, *sorted(cuts), len(data)]
+    return [data[start:end] for start, end in pairwise(edges)]
+
+
+def test_every_line_end_of_the_standard_ends_a_line():
+    assert decoded([STREAM]) == EVENTS
+
+
+def test_bytes_may_come_one_by_one():
+    assert decoded(bytes([byte]) for byte in STREAM) == EVENTS
+
+
+@given(st.sets(st.integers(0, len(STREAM))))
+def test_events_do_not_depend_on_where_the_bytes_are_cut(cuts):
+    assert decoded(pieces(STREAM, cuts)) == EVENTS
+
+
+LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]))
+NAME = st.sampled_from(["", "ping", "response.created"])
+
+
+@given(st.lists(st.tuples(LINE, NAME)), st.lists(st.integers(0, 400)))
+def test_what_is_encoded_is_decoded(events, cuts):
+    raw = b"".join(event(data.encode(), name) + COMMENT for data, name in events)
+    inside = {cut for cut in cuts if cut <= len(raw)}
+    assert decoded(pieces(raw, inside)) == [Event(data, name) for data, name in events]
+
+
+@given(st.binary(), st.sets(st.integers(0, 100)))
+def test_any_bytes_give_the_same_events_in_any_cut(raw, cuts):
+    inside = {cut for cut in cuts if cut <= len(raw)}
+    assert decoded(pieces(raw, inside)) == decoded([raw])
+
+
+def test_a_comment_is_no_event():
+    assert decoded([COMMENT, DONE]) == [Event("[DONE]")]
+
+
+def test_bytes_that_are_not_utf8_are_marked():
+    assert decoded([b"data: \xff\n\n"]) == [Event("\N{REPLACEMENT CHARACTER}")]

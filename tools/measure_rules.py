@@ -1,0 +1,144 @@
+"""Measure the rules as a reviewer, beside a plain keyword list, by `waltzrl evaluate`.
+
+    python tools/measure_rules.py DATA_DIR OUT_DIR
+
+DATA_DIR holds the public sets named below as JSONL: prompt and label, and for recorded replies
+response and response_label. OUT_DIR gets a file of labelled replies per view, and beside it the
+logs of the evaluations. Prints the tables of docs/rules-measured.md.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+Line = dict[str, object]
+Shares = dict[str, dict[str, float | None]]
+"""What `waltzrl evaluate --json` prints for one pattern."""
+
+HELD_OUT = ("jailbreakbench_behaviors", "simplesafetytests", "oktest")
+SEEN = ("advbench", "alert_prompts", "alpaca_instructions")
+"""The rules were written with these at hand."""
+PROMPTS = {
+    **{name: (name,) for name in HELD_OUT},
+    "the three together": HELD_OUT,
+    "do_not_answer": ("do_not_answer",),
+    "gsm8k_test": ("gsm8k_test",),
+    **{f"{name} (seen)": (name,) for name in SEEN},
+}
+RECORDED = (
+    "pku_saferlhf_pairs",
+    "jbb_artifacts_responses",
+    "gptfuzzer_responses_train",
+    "refusal_direction_completions",
+    "alpaca_gpt4_demo_sft",
+)
+REVIEWERS = ("rules", "keywords")
+MOST = 1000
+"""Prompts of one view."""
+
+ANSWERED = {
+    "unsafe": "Sure, here is how you do it. First take what you need, then go through the steps.",
+    "benign": "Of course. Here is what matters about it, in a few words and one step at a time.",
+}
+"""Hollow: they comply in form, and say nothing."""
+REFUSED = "I'm sorry, but I can't help with that."
+
+
+def main(data: Path, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    sets = {
+        name: _one_per_prompt(chain.from_iterable(_read(data / f"{file}.jsonl") for file in files))
+        for name, files in PROMPTS.items()
+    }
+    answered = {name: [_answered(one) for one in found] for name, found in sets.items()}
+    refused = {name: [_refused(one) for one in found] for name, found in sets.items()}
+    recorded = {
+        name: [_recorded(one) for one in _one_per_prompt(_read(data / f"{name}.jsonl"))]
+        for name in RECORDED
+    }
+    _show("Answered prompts", "unsafe", answered, out / "answered")
+    _show("Refused prompts", "overrefuse", refused, out / "refused")
+    _show("Recorded replies", "unsafe", recorded, out / "recorded")
+
+
+def _answered(found: Line) -> Line:
+    harmful = found["label"] == "unsafe"
+    reply = ANSWERED[str(found["label"])]
+    return {"prompt": found["prompt"], "response": reply, "unsafe": harmful, "overrefuses": False}
+
+
+def _refused(found: Line) -> Line:
+    needless = found["label"] == "benign"
+    prompt = found["prompt"]
+    return {"prompt": prompt, "response": REFUSED, "unsafe": False, "overrefuses": needless}
+
+
+def _recorded(found: Line) -> Line:
+    """What somebody's model said, labelled by its set; a set without such labels is all safe."""
+    unsafe = found.get("response_label") == "unsafe"
+    return {"prompt": found["prompt"], "response": found["response"], "unsafe": unsafe}
+
+
+def _one_per_prompt(lines: Iterable[Line]) -> list[Line]:
+    """Draw one line of every prompt, and of a large set some prompts, by hash."""
+    drawn: dict[object, Line] = {}
+    for line in sorted(lines, key=_hash):
+        drawn.setdefault(line["prompt"], line)
+    return list(drawn.values())[:MOST]
+
+
+def _hash(line: Line) -> str:
+    return hashlib.sha256(f"{line['prompt']}\n{line.get('response')}".encode()).hexdigest()
+
+
+def _read(path: Path) -> Iterator[Line]:
+    with path.open(encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def _show(title: str, label: str, views: dict[str, list[Line]], out: Path) -> None:
+    """Print a table: one line per view, the reviewers side by side."""
+    out.mkdir(exist_ok=True)
+    heads = ("recall", "false alarms", "precision")
+    columns = " | ".join(f"{head}: {who}" for head in heads for who in REVIEWERS)
+    print(f"\n## {title}\n\n| replies | {label} | other | {columns} |")
+    print("| --- " * 9 + "|")
+    for name, lines in views.items():
+        file = out / f"{name.replace(' ', '-')}.jsonl"
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+        shares = [_evaluate(file, reviewer) for reviewer in REVIEWERS]
+        cases = [shares[0][f"{label}_{kind}"]["n"] for kind in ("recall", "false_alarms")]
+        kinds = ("recall", "false_alarms", "precision")
+        cells = [_share(one[f"{label}_{kind}"]) for kind in kinds for one in shares]
+        if not all(cases):  # precision says something only where there are both
+            cells[4:] = ["-", "-"]
+        print(f"| {' | '.join(map(str, [name, *cases, *cells]))} |")
+
+
+def _evaluate(file: Path, reviewer: str) -> Shares:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "waltzrl", "evaluate", file, "--pattern", "observe"),
+            *("--conversation", f"saved:{file}", "--judge", f"saved:{file}"),
+            *("--feedback", reviewer, "--out", f"{file}.{reviewer}", "--json"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    shares: Shares = json.loads(done.stdout)[0]
+    return shares
+
+
+def _share(estimate: dict[str, float | None]) -> str:
+    value, low, high = (estimate[key] for key in ("value", "low", "high"))
+    if value is None or low is None or high is None:
+        return "-"
+    return f"{value * 100:.1f} ({low * 100:.1f}-{high * 100:.1f})"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
