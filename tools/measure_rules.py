@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
+from waltzrl.rules import load_rulebook
+
 Line = dict[str, object]
 Shares = dict[str, dict[str, float | None]]
 """What `waltzrl evaluate --json` prints for one pattern."""
@@ -49,6 +51,7 @@ REFUSED = "I'm sorry, but I can't help with that."
 
 
 def main(data: Path, out: Path) -> None:
+    print(f"rulebook {load_rulebook().digest[:12]}")
     out.mkdir(parents=True, exist_ok=True)
     sets = {
         name: _one_per_prompt(chain.from_iterable(_read(data / f"{file}.jsonl") for file in files))

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from small_logs import SAID, fill, open_log, record, write_log
 
@@ -91,7 +92,7 @@ def test_half_a_character_is_logged_and_replayed(tmp_path):
         rounds=(Round(feedback=Feedback(unsafe=True, overrefuse=False, text=half)),),
     )
     with open_log(tmp_path, contents=True) as log:
-        log.append(replace(record(log, half, said), model=half), said)
+        log.append(msgspec.structs.replace(record(log, half, said), model=half), said)
     assert list(read_collaborations(tmp_path / "log")) == [(half, said)]
     assert isinstance(verify(tmp_path / "log", log.public_key), Verified)
 

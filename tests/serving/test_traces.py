@@ -2,11 +2,11 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from typing import ClassVar
 
+import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
@@ -27,7 +27,8 @@ def spans_of(what, traceparent=""):
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     traces = Traces(provider)
-    traces.served(replace(what, request=replace(what.request, traceparent=traceparent)))
+    request = msgspec.structs.replace(what.request, traceparent=traceparent)
+    traces.served(msgspec.structs.replace(what, request=request))
     traces.close()
     return sorted(exporter.get_finished_spans(), key=lambda span: (span.start_time, span.end_time))
 

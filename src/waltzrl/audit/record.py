@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -18,8 +17,7 @@ Digest: TypeAlias = Callable[[bytes], str]
 _encoder = msgspec.json.Encoder()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about a decision beside what was said."""
 
     id: str
@@ -41,8 +39,7 @@ class Circumstances:
     total_ms: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRecord:
+class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One feedback and, when it asked for one, the revision."""
 
     unsafe: bool
@@ -60,8 +57,7 @@ class RoundRecord:
     revision_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRecord:
+class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One decision, as it stands in the log; made by `record_of`.
 
     The fields that are not explained are those of `Circumstances`.
@@ -91,8 +87,7 @@ class DecisionRecord:
     total_ms: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the log."""
 
     seq: int

@@ -1,6 +1,5 @@
 """Entries as text for people."""
 
-from dataclasses import fields
 
 from waltzrl.audit.record import DecisionRecord, Entry, RoundRecord
 
@@ -26,7 +25,7 @@ def one_page(entry: Entry) -> str:
 
 
 def _lines(of: Entry | DecisionRecord | RoundRecord, indent: str, but: set[str]) -> list[str]:
-    shown = ((f.name, getattr(of, f.name)) for f in fields(of) if f.name not in but)
+    shown = ((name, getattr(of, name)) for name in of.__struct_fields__ if name not in but)
     return [f"{indent}  {name:<14}{_said(value)}" for name, value in shown]
 
 

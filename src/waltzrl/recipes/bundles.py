@@ -89,6 +89,8 @@ def split(first: Bundle, last: Bundle, percentage: float) -> Callable[[Request],
     A conversation stays where it is, and raising the percentage takes none out.
     """
     share = percentage / 100 * BUCKETS
+    if share >= BUCKETS:
+        return lambda request: last
     return lambda request: last if bucket(_conversation(request)) < share else first
 
 

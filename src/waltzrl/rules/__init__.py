@@ -6,4 +6,12 @@ from waltzrl.rules.pack import DEFAULT_PACKS
 from waltzrl.rules.rule import CATEGORIES, Rule
 from waltzrl.rules.rulebook import Rulebook, load_rulebook
 
-__all__ = ["CATEGORIES", "DEFAULT_PACKS", "Finding", "Rule", "Rulebook", "lint_pack", "load_rulebook"]
+__all__ = [
+    "CATEGORIES",
+    "DEFAULT_PACKS",
+    "Finding",
+    "Rule",
+    "Rulebook",
+    "lint_pack",
+    "load_rulebook",
+]

@@ -17,10 +17,11 @@ ROT13_REACH = 80
 """Characters after the word rot13 that may be in it."""
 
 _MIXED = r"[a-z][0-9@$!|]{1,3}[a-z]|[0-9@$][a-z]{3}"
-_SPACED = r"\b[a-z](?:[ ._*-][a-z])"
+_SEPARATORS = b" ._*-"
+_SPACED = "|".join(rf"\b[a-z](?:[{chr(c)}][a-z]){{3,}}\b" for c in _SEPARATORS)
 _HEXADECIMAL, _BASE64 = r"\b(?:[0-9a-f]{2})", r"[a-z0-9+/]"
-_SHOWS = compiled(rf"{_MIXED}|{_SPACED}{{3}}\b|{_HEXADECIMAL}{{10}}|{_BASE64}{{20}}")
-_PIECE = compiled(rf"{_SPACED}{{3,}}\b|{_HEXADECIMAL}{{10,}}\b|{_BASE64}{{20,}}")
+_SHOWS = compiled(rf"{_MIXED}|{_SPACED}|{_HEXADECIMAL}{{10}}|{_BASE64}{{20}}")
+_PIECE = compiled(rf"{_SPACED}|{_HEXADECIMAL}{{10,}}\b|{_BASE64}{{20,}}")
 _IS_HEXADECIMAL = compiled(r"[0-9a-f]{20,}")
 _SAYS_ROT13 = compiled(r"\brot[ -]?13\b")
 _SHOWS_DIGITS = compiled(_MIXED)
@@ -29,7 +30,6 @@ _ROT13 = bytes.maketrans(
     b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ",
     b"nopqrstuvwxyzabcdefghijklmNOPQRSTUVWXYZABCDEFGHIJKLM",
 )
-_SEPARATORS = b" ._*-"
 _BETWEEN = b"\n" * 8
 """Parts two decodings, so that no match reaches from one into the other."""
 
@@ -121,7 +121,7 @@ class _Undisguised:
         One at the very start may have been cut there, so it is read from each possible beginning.
         """
         if piece[1:2] in _SEPARATORS:
-            self._add_letters(piece.translate(None, _SEPARATORS), origin)
+            self._add_letters(piece, origin)
             return
         decode, width, scale = _from_base64, 4, 4 / 3
         if _IS_HEXADECIMAL.fullmatch(piece):
@@ -131,9 +131,10 @@ class _Undisguised:
                 self._add(_BETWEEN, origin)
             self._add(decode(piece[phase:]), origin + phase, scale, piece=True)
 
-    def _add_letters(self, letters: bytes, origin: int) -> None:
+    def _add_letters(self, piece: bytes, origin: int) -> None:
         """Add a word that was spaced out; an `a` or `I` before it may be a word of its own."""
-        if letters[:1] in b"aAiI":
+        letters = piece.translate(None, _SEPARATORS)
+        if piece[:2].lower() in (b"a ", b"i "):
             self._add(letters[:1] + b" ", origin)
             self._add(letters[1:], origin + 2, 2.0, piece=True)
             self._add(_BETWEEN, origin)

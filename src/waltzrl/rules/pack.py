@@ -32,7 +32,6 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     version: int
     words: dict[str, list[str]]
     rule: list[_Row]
-    common: list[str] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +87,9 @@ def _rule(pack: str, path: str, row: _Row, file: _File) -> Rule:
         )
     if not 0 < row.severity <= 1:
         raise InputError(f"{where} has severity {row.severity:g}; say more than 0, at most 1")
-    common = frozenset(file.common)
     words = {name: "|".join(alternatives) for name, alternatives in file.words.items()}
     try:
-        patterns = tuple(expand(source, words, common) for source in row.patterns)
+        patterns = tuple(expand(source, words) for source in row.patterns)
         if pack not in DEFAULT_PACKS:
             for pattern in patterns:
                 compiled(pattern.regex)

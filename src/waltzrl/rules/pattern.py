@@ -8,17 +8,19 @@ everything else         re2, without `*`, `+` and `{n,}`, so that every match is
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 SPACE = r"[^\w.!?\n]{1,3}"
 WORD = r"[\w'-]{1,15}"
 GAPS = {" .. ": 2, " ... ": 5}
 """Words that fit into each kind of gap."""
 
+_OUTER = re.compile(r"\\.|\[\^?\]?[^\]]*\]|.")
+_GROUP = r"\(\?:[^()]*(?:\([^()]*\)[^()]*)*\)(?:\?|\{0,\d\})"
+_OPTIONAL = re.compile(rf"^{_GROUP}|{_GROUP}$")
+_WILD = re.compile(r"^\W*$|^[^\w(<]|(?:^|[(|: ])\\[wWsSd]")
 _NAME = re.compile(r"(?<!\?P)<(\w+)>")
-_GAP = re.compile(r"( \.{2,3} )")
 _SPACING = re.compile(r" \.{2,3} | |\[\^?\]?[^\]]*\]")
 
 
@@ -31,7 +33,7 @@ class Pattern:
     regex: str
     """For re2, without regard to case."""
     key: str
-    """A part of `regex` without gaps: no match without it, and few texts have it."""
+    """A word of `regex`: no match without it, and few texts have it."""
 
     @property
     def longest(self) -> int:
@@ -39,41 +41,50 @@ class Pattern:
         return longest(self.regex)
 
 
-def expand(source: str, words: Mapping[str, str], common: frozenset[str]) -> Pattern:
+def expand(source: str, words: Mapping[str, str]) -> Pattern:
     """Write the names and gaps of `source` out.
 
     Args:
         source: in the language of this module.
         words: alternatives by name, each a piece of the same language without gaps.
-        common: names of lists whose words occur in any text; a key is looked for elsewhere.
 
     Raises:
         ValueError: an unknown name, or a part that can match without bound.
     """
-    parts = _outermost(source)
-    regexes = [f"(?:{_written_out(part.removeprefix('!'), words)})" for part in parts]
-    regex = rf"\b{''.join(regexes)}\b"
-    key = rf"\b{regexes[_rarest(parts, common)]}\b"
+    key = _key(source)
+    plain = source.replace(" !", " ").removeprefix("!")
+    regex, key = (rf"\b(?:{_written_out(part, words)})\b" for part in (plain, key))
     refuse_unbounded(regex)
     return Pattern(source=source, regex=regex, key=key)
 
 
-def _rarest(parts: Sequence[str], common: frozenset[str]) -> int:
-    pieces = range(len(parts) - 1, -1, -2)
-    marked = (n for n in pieces if parts[n].startswith("!"))
-    rare = (n for n in pieces if not common.intersection(_NAME.findall(parts[n])))
-    return next(chain(marked, rare), len(parts) - 1)
+def _key(source: str) -> str:
+    """Choose the word of `source` that texts are searched for: the marked one, or the last."""
+    words = _words(source)
+    marked = [_needed(word[1:]) for word in words if word.startswith("!")]
+    literal = [need for word in words if (need := _needed(word)) and not _WILD.search(need)]
+    return (marked or literal[-1:] or [source])[0]
 
 
-def _outermost(source: str) -> list[str]:
-    """Split into piece, gap, piece ...; a gap in parentheses belongs to its piece."""
-    parts = [""]
-    for part in _GAP.split(source):
-        if part in GAPS and parts[-1].count("(") == parts[-1].count(")"):
-            parts += [part, ""]
+def _words(source: str) -> list[str]:
+    """Split at the spaces outside parentheses and classes; alternatives have no word in common."""
+    words, depth = [""], 0
+    for token in _OUTER.findall(source):
+        depth += (token == "(") - (token == ")")
+        if token == "|" and not depth:
+            return []
+        if token == " " and not depth:
+            words.append("")
         else:
-            parts[-1] += part
-    return parts
+            words[-1] += token
+    return words
+
+
+def _needed(word: str) -> str:
+    """Drop the optional groups at both ends of `word`."""
+    while (bare := _OPTIONAL.sub("", word)) != word:
+        word = bare
+    return word
 
 
 def _written_out(part: str, words: Mapping[str, str]) -> str:

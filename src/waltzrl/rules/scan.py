@@ -6,8 +6,8 @@ import re2
 
 from waltzrl.rules.pattern import Pattern
 
-MOST_HITS = 100
-"""Matches of one pattern that are looked at; a text that has more is no better for it."""
+MOST_LOOKS = 1000
+"""Keys of one pattern, and matches, that are looked at in one text."""
 _SET_MEMORY = 64 << 20
 _PATTERN_MEMORY = 2 << 20
 
@@ -34,12 +34,36 @@ def compiled(regex: str) -> re2._Regexp:
         raise ValueError(f"re2 refuses the pattern: {error}") from None
 
 
+class _Finder:
+    """Finds one pattern: first its key, then the whole pattern around each key."""
+
+    def __init__(self, pattern: Pattern) -> None:
+        self._key = compiled(pattern.key)
+        self._whole = compiled(pattern.regex)
+        self._longest = pattern.longest
+
+    def find(self, text: bytes) -> Iterator[tuple[int, int]]:
+        """Yield start and end of every match, one for each start."""
+        place, key_place = 0, 0
+        for _look in range(MOST_LOOKS):
+            key = self._key.search(text, key_place)
+            if key is None:
+                return
+            near = max(place, key.start() - self._longest)
+            found = self._whole.search(text, near, key.start() + self._longest + 1)
+            if found and found.start() <= key.start():
+                yield found.span()
+                place = found.start() + 1
+            else:
+                key_place = key.start() + 1
+
+
 class Scanner:
-    """Many patterns at once: a set of keys says which can match, and only those run."""
+    """Many patterns at once: a set of keys says which can match, and only those are looked for."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
-        self._regexes = [pattern.regex for pattern in patterns]
-        self._compiled: dict[int, re2._Regexp] = {}
+        self._patterns = patterns
+        self._finders: dict[int, _Finder] = {}
         """Filled when a key is first found: few patterns are ever needed."""
         self._having: list[list[int]] = []
         """[keys] patterns that have the key."""
@@ -55,19 +79,11 @@ class Scanner:
 
     def scan(self, text: bytes) -> Iterator[tuple[int, int, int]]:
         """Yield pattern number, start and end of every match, one for each start."""
-        if not self._regexes:
+        if not self._patterns:
             return
         for key in self._keys.Match(text) or ():
             for number in self._having[key]:
-                yield from self._matches(number, text)
-
-    def _matches(self, number: int, text: bytes) -> Iterator[tuple[int, int, int]]:
-        if number not in self._compiled:
-            self._compiled[number] = compiled(self._regexes[number])
-        search, place = self._compiled[number].search, 0
-        for _hit in range(MOST_HITS):
-            found = search(text, place)
-            if found is None:
-                return
-            yield number, found.start(), found.end()
-            place = found.start() + 1
+                if number not in self._finders:
+                    self._finders[number] = _Finder(self._patterns[number])
+                for start, end in self._finders[number].find(text):
+                    yield number, start, end

@@ -6,7 +6,6 @@ Raw ASGI: on the hot route every layer of a framework would cost more than all o
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TypeAlias
 
 import msgspec
@@ -172,7 +171,7 @@ class App:
 
     async def _stream(self, visit: Visit, request: Request) -> None:
         mode = self._stream_mode(visit)
-        request = replace(request, mode=mode)
+        request = msgspec.structs.replace(request, mode=mode)
         writer = visit.dialect.writer(request.exchange)
         await visit.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
         async with aclosing(stream(self._gateway, request, self._open_window, writer)) as parts:

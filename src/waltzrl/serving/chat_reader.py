@@ -1,12 +1,13 @@
 """Reading what a chat-completions server says, at once or as a stream."""
 
 from collections.abc import Iterator, Mapping
+from typing import Annotated
 
 import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Reply, ToolCall
-from waltzrl.serving.exchange import Completion, Delta, Finish, Json
+from waltzrl.serving.exchange import Completion, Delta, Finish
 
 FINISHES: Mapping[object, Finish] = {
     "stop": "stop",
@@ -14,12 +15,6 @@ FINISHES: Mapping[object, Finish] = {
     "tool_calls": "tool_calls",
     "content_filter": "content_filter",
 }
-TOP_KEYS = frozenset(
-    ["id", "object", "created", "model", "choices", "usage", "system_fingerprint", "service_tier"]
-)
-CHOICE_KEYS = frozenset(["index", "message", "logprobs", "finish_reason", "stop_reason"])
-MESSAGE_KEYS = frozenset(["role", "content", "tool_calls", "refusal"])
-"""What is read, or carries no words of its own; a reply with more is not passed on as bytes."""
 
 
 def read_completion(answer: bytes, milliseconds: float) -> Completion:
@@ -29,33 +24,40 @@ def read_completion(answer: bytes, milliseconds: float) -> Completion:
         RequestError: it is not a chat completion.
     """
     try:
-        found = msgspec.json.decode(answer)
-        choice = found["choices"][0]
-        message = choice["message"]
-        calls = tuple(_call(one) for one in message.get("tool_calls") or ())
-        words = message.get("content") or message.get("refusal") or ""
-        usage = found.get("usage") or {}
-        finish = FINISHES.get(choice.get("finish_reason"), "stop")
-        reply = Reply(
-            text=_string(words),
-            calls=calls,
-            finish="length" if finish == "length" else "stop",
-            prompt_tokens=_count(usage.get("prompt_tokens")),
-            reply_tokens=_count(usage.get("completion_tokens")),
-            milliseconds=milliseconds,
-        )
-    except (msgspec.MsgspecError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise RequestError(
-            502, "upstream", "the upstream's reply is not a chat completion"
-        ) from error
-    whole = (
-        len(found["choices"]) == 1
-        and found.keys() <= TOP_KEYS
-        and choice.keys() <= CHOICE_KEYS
-        and {key for key, value in message.items() if value} <= MESSAGE_KEYS
-        and not (message.get("content") and message.get("refusal"))
+        return _completion(WHOLE.decode(answer), milliseconds, answer)
+    except msgspec.ValidationError:  # something that we do not know stands in it
+        pass
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _unreadable() from error
+    try:
+        return _completion(LENIENT.decode(answer), milliseconds, None)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _unreadable() from error
+
+
+def _completion(
+    found: "_Whole | _Lenient", milliseconds: float, answer: bytes | None
+) -> Completion:
+    if not found.choices:
+        raise _unreadable()
+    choice, usage = found.choices[0], found.usage or _Usage()
+    message = choice.message
+    both = message.content and message.refusal
+    finish = FINISHES.get(choice.finish_reason, "stop")
+    reply = Reply(
+        text=message.content or message.refusal or "",
+        calls=tuple([_call(one) for one in message.tool_calls or ()]),
+        finish="length" if finish == "length" else "stop",
+        prompt_tokens=usage.prompt_tokens,
+        reply_tokens=usage.completion_tokens,
+        milliseconds=milliseconds,
     )
-    return Completion(reply=reply, finish=finish, raw=answer if whole else None)
+    raw = None if both or len(found.choices) > 1 else answer
+    return Completion(reply=reply, finish=finish, raw=raw)
+
+
+def _unreadable() -> RequestError:
+    return RequestError(502, "upstream", "the upstream's reply is not a chat completion")
 
 
 class StreamReader:
@@ -122,6 +124,70 @@ class _CallPart(msgspec.Struct):
     function: _Function | None = None
 
 
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _LenientMessage(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_CallPart] | None = None
+
+
+class _LenientChoice(msgspec.Struct):
+    message: _LenientMessage
+    finish_reason: str | None = None
+
+
+class _Lenient(msgspec.Struct):
+    """A completion of which only this is read; its bytes may hold other words."""
+
+    choices: list[_LenientChoice]
+    usage: _Usage | None = None
+
+
+Empty = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)] | None
+
+
+class _WholeMessage(_LenientMessage, forbid_unknown_fields=True):
+    role: str | None = None
+    annotations: Empty = None
+    audio: None = None
+    function_call: None = None
+    reasoning: None = None
+    reasoning_content: None = None
+
+
+class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):
+    message: _WholeMessage
+    index: int = 0
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    logprobs: msgspec.Raw | None = None
+    token_ids: None = None
+
+
+class _Whole(msgspec.Struct, forbid_unknown_fields=True):
+    """A completion in which nothing else stands, so that its bytes hold no unread words."""
+
+    choices: list[_WholeChoice]
+    id: str | None = None
+    object: str | None = None
+    created: int | float | None = None
+    model: str | None = None
+    usage: _Usage | None = None
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    prompt_logprobs: None = None
+    prompt_token_ids: None = None
+    kv_transfer_params: None = None
+
+
+WHOLE = msgspec.json.Decoder(_Whole)
+LENIENT = msgspec.json.Decoder(_Lenient)
+
+
 class _Words(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
@@ -131,11 +197,6 @@ class _Words(msgspec.Struct):
 class _Choice(msgspec.Struct):
     delta: _Words | None = None
     finish_reason: str | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
 
 
 class _Chunk(msgspec.Struct):
@@ -157,21 +218,6 @@ def server_message(answer: bytes) -> str:
         return answer[:200].decode("utf-8", "replace").strip() or "no message"
 
 
-def _call(found: Mapping[str, Json]) -> ToolCall:
-    function = found["function"]
-    assert isinstance(function, dict)
-    return ToolCall(
-        id=_string(found.get("id") or ""),
-        name=_string(function["name"]),
-        arguments=_string(function.get("arguments") or ""),
-    )
-
-
-def _string(value: Json) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
-
-
-def _count(value: Json) -> int:
-    return value if isinstance(value, int) and value >= 0 else 0
+def _call(found: _CallPart) -> ToolCall:
+    said = found.function or _Function()
+    return ToolCall(id=found.id or "", name=said.name or "", arguments=said.arguments or "")

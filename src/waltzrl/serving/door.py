@@ -1,17 +1,22 @@
 """Who comes in: what a request's headers say, whose key it bears, and how much it may bring."""
 
 import secrets
-from dataclasses import dataclass
+from itertools import count
 from typing import Self
+
+import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.serving.keys import Caller, KeyRing, presented_key
 from waltzrl.serving.limits import Admission, Limits, RateLimits, check_request_size
 from waltzrl.serving.presence import Event, Receive
 
+PROCESS = secrets.token_hex(6)
+"""Begins the ids of this process's requests, so that no other's are like them."""
+_requests = count()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What the gateway needs of a request's headers."""
 
     id: str
@@ -35,7 +40,7 @@ class Head:
         found = dict(scope["headers"])
         length = found.get(b"content-length", b"0")
         return cls(
-            id=f"wz{secrets.token_hex(12)}",
+            id=f"wz{PROCESS}{next(_requests):x}",
             key=presented_key(scope["headers"]),
             length=int(length) if length.isdigit() else 0,
             mode=found.get(b"x-waltzrl-mode", b"").decode("latin-1"),

@@ -4,8 +4,9 @@ request bytes -> Exchange -> guarded() -> Answer -> reply bytes, or a stream of 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from waltzrl.records import Collaboration, Prompt, Reply, ToolCall
 
@@ -16,8 +17,7 @@ Decision = Literal["draft", "revised", "refused"]
 """What went out: the draft as it was, a revision, or a canned refusal in the reply's place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One request."""
 
     api: Api
@@ -36,8 +36,7 @@ class Exchange:
     """The client's own name for its user or conversation, for decisions that must stick."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What goes out for one choice."""
 
     reply: Reply
@@ -50,8 +49,7 @@ class Answer:
     """What was said on the way, for callers who may see drafts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """What the upstream said at once."""
 
     reply: Reply
@@ -60,8 +58,7 @@ class Completion:
     """Its bytes, when all text in them has been read into `reply`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """What the upstream said in one event of a stream."""
 
     text: str = ""

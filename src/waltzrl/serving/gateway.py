@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Literal, Protocol
 
+import msgspec
+
 from waltzrl.agents import ConversationAgent, Reviewer, Wording
 from waltzrl.collaboration import Pattern, observed
 from waltzrl.errors import RequestError
@@ -39,8 +41,7 @@ class Bundle:
     wording: Wording
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """An exchange, who asks for it, and how its answer is to leave."""
 
     exchange: Exchange
@@ -52,8 +53,7 @@ class Request:
     """W3C trace context of the client."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class Served(msgspec.Struct, frozen=True, kw_only=True):
     """One choice that was answered, or could not be: what audit, metrics and traces are told."""
 
     request: Request
@@ -140,23 +140,23 @@ class Gateway:
         pattern = observed if request.mode in {"audit", "review"} else bundle.pattern
         reviewer = _Timed(bundle.reviewer)
         agent = ConversationAgent(policy, bundle.wording, THEIR_OWN)
-        served = Served(request=request, bundle=bundle, decision="error")
+        said, error = None, "internal"
         try:
             said = await pattern(request.exchange.prompt, agent, reviewer)
-            served = replace(served, collaboration=said, decision=_decision(said, speaker))
-        except RequestError as error:
-            served = replace(served, error=error.kind)
+        except RequestError as failure:
+            error = failure.kind
             raise
         except asyncio.CancelledError:
-            served = replace(served, error="cancelled")
-            raise
-        except Exception:
-            served = replace(served, error="internal")
+            error = "cancelled"
             raise
         finally:
             self.ledger.keep(
-                replace(
-                    served,
+                Served(
+                    request=request,
+                    bundle=bundle,
+                    collaboration=said,
+                    decision=_decision(said, speaker) if said else "error",
+                    error="" if said else error,
                     review_milliseconds=tuple(reviewer.milliseconds),
                     milliseconds=(perf_counter() - started) * 1e3,
                     first_words_milliseconds=speaker.first_words_milliseconds,
@@ -218,4 +218,4 @@ def _varied(exchange: Exchange, number: int) -> Exchange:
     seed = exchange.body.get("seed")
     if number == 0 or not isinstance(seed, int):
         return exchange
-    return replace(exchange, body={**exchange.body, "seed": seed + number})
+    return msgspec.structs.replace(exchange, body={**exchange.body, "seed": seed + number})

@@ -4,13 +4,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from time import perf_counter
 
-import aiohttp
 import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.serving.breaker import Breaker
 from waltzrl.serving.chat_reader import StreamReader, read_completion, server_message
 from waltzrl.serving.exchange import Completion, Delta, Json
+from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
 from waltzrl.serving.wire.sse import EventDecoder
 
@@ -42,12 +42,11 @@ class HttpUpstream:
             api_key: sent as a bearer token in place of the client's.
             timeout_seconds: longest silence: to the whole reply, or between parts of a stream.
         """
-        self._url = url.rstrip("/")
         self.breaker = Breaker(open_seconds=OPEN_SECONDS)
+        self._client = HttpClient(url, silence_seconds=timeout_seconds)
         self._limits = limits
         self._api_key = api_key
         self._timeout = timeout_seconds
-        self._session: aiohttp.ClientSession | None = None
 
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> Completion:
         started = perf_counter()
@@ -61,11 +60,11 @@ class HttpUpstream:
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         events, reader = EventDecoder(), StreamReader()
         async with self._asked(msgspec.json.encode(asked), bearer) as response:
-            if response.content_type == "application/json":  # it does not stream
-                yield _at_once(await self._whole(response))
+            if response.headers.get("content-type", "").startswith("application/json"):
+                yield _at_once(await self._whole(response))  # it does not stream
                 return
             size = 0
-            async for part in response.content.iter_any():
+            async for part in response.parts():
                 size += len(part)
                 check_reply_size(size, self._limits)
                 for event in events.feed(part):
@@ -86,23 +85,19 @@ class HttpUpstream:
         return [one.id for one in found.data]
 
     async def aclose(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self._client.close()
 
     @asynccontextmanager
-    async def _asked(
-        self, body: bytes | None, bearer: str | None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _asked(self, body: bytes | None, bearer: str | None) -> AsyncIterator[Response]:
         """Send a request and give the answer once it says 200.
 
         Raises:
             RequestError: it says something else, is silent for too long, or cannot be reached.
         """
-        session = self._open()
-        method, path = ("GET", "/models") if body is None else ("POST", "/chat/completions")
-        headers = {"Content-Type": "application/json"}
+        headers = "Content-Type: application/json\r\n"
         if key := self._api_key or bearer:
-            headers["Authorization"] = f"Bearer {key}"
+            headers += f"Authorization: Bearer {key}\r\n"
+        method, path = ("GET", "/models") if body is None else ("POST", "/chat/completions")
         with self.breaker.attempt() as attempt:
             if attempt is None:
                 raise RequestError(
@@ -112,9 +107,7 @@ class HttpUpstream:
                     retry_after_seconds=OPEN_SECONDS,
                 )
             try:
-                async with session.request(
-                    method, self._url + path, data=body, headers=headers
-                ) as response:
+                async with self._client.ask(method, path, headers, body or b"") as response:
                     attempt.succeeded = True  # it answers: what it says is no matter of reach
                     if response.status != 200:
                         raise _refused(response, await self._whole(response))
@@ -124,34 +117,21 @@ class HttpUpstream:
                 raise RequestError(
                     504, "upstream_timeout", f"the upstream said nothing for {self._timeout:g} s"
                 ) from error
-            except aiohttp.ClientError as error:
+            except OSError as error:
                 attempt.succeeded = False
                 raise RequestError(
-                    502, "upstream", f"the connection to the upstream failed: {_why(error)}"
+                    502, "upstream", f"the connection to the upstream failed: {error}"
                 ) from error
 
-    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _whole(self, response: Response) -> bytes:
         """Read the body, but not without end."""
         parts: list[bytes] = []
         size = 0
-        async for part in response.content.iter_any():
+        async for part in response.parts():
             size += len(part)
             check_reply_size(size, self._limits)
             parts.append(part)
-        return b"".join(parts)
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=self._timeout, sock_read=self._timeout
-                ),
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=True,
-                read_bufsize=2**18,
-            )
-        return self._session
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class _Model(msgspec.Struct):
@@ -173,16 +153,12 @@ def _at_once(answer: bytes) -> Delta:
     )
 
 
-def _why(error: aiohttp.ClientError) -> str:
-    return "it is not reachable" if isinstance(error, aiohttp.ClientConnectorError) else "it broke"
-
-
-def _refused(response: aiohttp.ClientResponse, answer: bytes) -> RequestError:
+def _refused(response: Response, answer: bytes) -> RequestError:
     status = response.status if response.status in PASSED_ON else 502
     if response.status == 503:
         status = 503
     kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
-    seconds = response.headers.get("Retry-After", "")
+    seconds = response.headers.get("retry-after", "")
     return RequestError(
         status,
         kind,

@@ -1,7 +1,7 @@
 """Reviewing replies that the caller already has: our own endpoint, and LiteLLM's guardrail."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -42,7 +42,9 @@ def read_review(raw: bytes, request_id: str) -> Draft:
     if not revise:
         asked.setdefault("model", NO_MODEL)
     exchange = CHAT.read(msgspec.json.encode(asked), request_id)
-    return Draft(exchange=replace(exchange, n=1), reply=Reply(text=reply), revise=revise)
+    return Draft(
+        exchange=msgspec.structs.replace(exchange, n=1), reply=Reply(text=reply), revise=revise
+    )
 
 
 def write_review(answer: Answer) -> bytes:

@@ -24,6 +24,7 @@ async def run(app: App, listener: socket.socket) -> None:
         access_log=False,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=75,  # longer than load balancers keep an idle connection
         timeout_graceful_shutdown=5,
     )

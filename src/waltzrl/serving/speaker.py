@@ -77,7 +77,7 @@ class Speaker:
             messages = [*messages[:-1], Message(role="user", content=notes)]
         said = await self._upstream.complete(self._request(messages), self._bearer)
         whole = replace(said.reply, text=released + said.reply.text)
-        return replace(said, reply=whole, raw=None)
+        return Completion(reply=whole, finish=said.finish)
 
     async def _overhear(self, body: Mapping[str, Json], overheard: Overheard) -> Completion:
         started = perf_counter()
