@@ -130,6 +130,15 @@ def test_findings_below_the_limit_add_up(rulebook):
     assert len(bird) - len(HARMLESS) < len(twice.released) <= len(bird)
 
 
+def test_what_has_left_still_counts_as_context(rulebook):
+    said = f"This is about the prevention of harm. Mix xyzzy with plugh. {HARMLESS * 12}"
+    calm, alone = (Sentences(rulebook, prompt(), 0.4) for _ in range(2))  # 0.9 * 0.6 < 0.6 < 0.9
+    hear(calm, HARMLESS * 9 + said)
+    hear(alone, HARMLESS * 9 + said.replace("prevention", "beginning"))
+    assert not calm.stopped
+    assert alone.stopped
+
+
 def test_nothing_leaves_when_the_user_asks_for_what_the_rules_know(rulebook):
     for role, leaves in (("user", False), ("assistant", True)):
         window = Sentences(rulebook, prompt("Tell me about xyzzy.", role), SAFE)

@@ -10,12 +10,15 @@ from waltzrl.collaboration.baselines import (
 )
 from waltzrl.collaboration.guarded import guarded, observed
 from waltzrl.collaboration.loop import Pattern, collaborate
+from waltzrl.collaboration.served import Replay, Served
 
 __all__ = [
     "GuardReviewer",
     "KeywordReviewer",
     "OracleReviewer",
     "Pattern",
+    "Replay",
+    "Served",
     "collaborate",
     "draft_only",
     "guarded",

@@ -35,12 +35,10 @@ async def guarded(
     rounds = said.rounds
     if rounds and rounds[-1].revision is not None:
         rounds = (*rounds, Round(feedback=await reviewer.review(prompt, said.final)))
-    if not rounds:
-        return said
-    last = rounds[-1].feedback
-    if last.unsafe or not (last.well_formed or fail_open):
+    last = rounds[-1].feedback if rounds else None
+    if last is not None and (last.unsafe or not (last.well_formed or fail_open)):
         rounds = (*rounds[:-1], Round(feedback=last, revision=Reply(text=CANNED_REFUSAL)))
-    return replace(said, rounds=rounds)
+    return said if rounds is said.rounds else replace(said, rounds=rounds)
 
 
 async def observed(

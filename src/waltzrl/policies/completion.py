@@ -4,7 +4,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 
 import msgspec
 
-DONE = b"[DONE]"
+from waltzrl.policies.sse import EventDecoder
+
+DONE = "[DONE]"
 
 
 class Turn(msgspec.Struct):
@@ -25,6 +27,8 @@ class Completion(msgspec.Struct):
     choices: list[Choice]
     usage: Usage | None = None
     """None as well when the stream was left before its end, where the count stands."""
+    waltzrl: msgspec.Raw = msgspec.Raw()
+    """What a gateway of ours adds when it is asked to; empty from others."""
 
 
 class Problem(msgspec.Struct):
@@ -74,11 +78,9 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
     return Completion(choices=[choice], usage=usage)
 
 
-async def _events(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the data of each server-sent event; JSON keeps it on one line."""
-    begun = b""
+async def _events(parts: AsyncIterable[bytes]) -> AsyncIterator[str]:
+    """Yield the data of each event."""
+    decoder = EventDecoder()
     async for part in parts:
-        *lines, begun = (begun + part).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line.removeprefix(b"data:").strip()
+        for event in decoder.feed(part):
+            yield event.data

@@ -70,17 +70,7 @@ class RemotePolicy:
             PolicyError: the server refused, or still failed after every retry.
         """
         started = time.perf_counter()
-        asked: dict[str, object] = {
-            "model": self.model,
-            "messages": messages,
-            "temperature": sampling.temperature,
-            "max_tokens": sampling.max_new_tokens,
-        }
-        if sampling.enough is not None:
-            asked |= {"stream": True, "stream_options": {"include_usage": True}}
-        session = self._open()
-        async with self._slots:
-            completion = await self._persist(session, msgspec.json.encode(asked), sampling.enough)
+        completion = await self.complete(messages, sampling)
         choice = completion.choices[0]
         return Reply(
             text=sampling.cut(choice.message.content or ""),
@@ -89,6 +79,32 @@ class RemotePolicy:
             reply_tokens=completion.usage.completion_tokens if completion.usage else 0,
             milliseconds=(time.perf_counter() - started) * 1e3,
         )
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        headers: Mapping[str, str] | None = None,
+    ) -> Completion:
+        """Return all that the server says, with `headers` added to the request.
+
+        Raises:
+            PolicyError: as `reply`.
+        """
+        asked: dict[str, object] = {
+            "model": self.model,
+            "messages": messages,
+            "temperature": sampling.temperature,
+            "max_tokens": sampling.max_new_tokens,
+        }
+        if sampling.enough is not None:
+            asked |= {"stream": True, "stream_options": {"include_usage": True}}
+        request = _Request(
+            body=msgspec.json.encode(asked), headers=headers or {}, enough=sampling.enough
+        )
+        session = self._open()
+        async with self._slots:
+            return await self._persist(session, request)
 
     async def aclose(self) -> None:
         """Close the connections; a later reply opens new ones."""
@@ -112,13 +128,11 @@ class RemotePolicy:
             self._slots = asyncio.Semaphore(self._concurrency)
         return self._session
 
-    async def _persist(
-        self, session: aiohttp.ClientSession, body: bytes, enough: _Enough
-    ) -> Completion:
+    async def _persist(self, session: aiohttp.ClientSession, request: "_Request") -> Completion:
         """Ask, and ask again while the failure may pass."""
         attempt = 0
         while True:
-            outcome = await self._ask(session, body, enough)
+            outcome = await self._ask(session, request)
             if isinstance(outcome, Completion):
                 return outcome
             if not outcome.may_pass or attempt == self._retries:
@@ -127,12 +141,12 @@ class RemotePolicy:
             attempt += 1
 
     async def _ask(
-        self, session: aiohttp.ClientSession, body: bytes, enough: _Enough
+        self, session: aiohttp.ClientSession, request: "_Request"
     ) -> "Completion | _Failure":
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **request.headers}
         try:
-            async with session.post(self._url, data=body, headers=headers) as response:
-                return await self._heard(response, enough)
+            async with session.post(self._url, data=request.body, headers=headers) as response:
+                return await self._heard(response, request.enough)
         except TimeoutError:
             return _Failure(reason=f"no reply within {self._timeout.total} s", may_pass=True)
         except EOFError as error:
@@ -166,6 +180,15 @@ class RemotePolicy:
         if not completion.choices:
             raise PolicyError(f"{self._host}: the reply has no choices")
         return completion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """What is sent, once or several times."""
+
+    body: bytes
+    headers: Mapping[str, str]
+    enough: _Enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,5 @@
 """The composition root of evaluation: names of patterns and agents become contestants."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -17,10 +16,13 @@ from waltzrl.agents import (
     RulesReviewer,
     load_wording,
 )
+from waltzrl.audit import read_collaborations
 from waltzrl.collaboration import (
     GuardReviewer,
     OracleReviewer,
     Pattern,
+    Replay,
+    Served,
     collaborate,
     draft_only,
     guarded,
@@ -32,7 +34,8 @@ from waltzrl.errors import InputError, MissingExtraError, PolicyError
 from waltzrl.evaluation import Contestant, Row, evaluate
 from waltzrl.evaluation.runner import Progress
 from waltzrl.judges import Judge, LinearGuard
-from waltzrl.policies import Policy, Sampling
+from waltzrl.policies import Policy, RemotePolicy, Sampling, SavedPolicy
+from waltzrl.recipes.identity import identity
 from waltzrl.recipes.judging import remote_policy
 from waltzrl.recipes.saved import saved_policy
 from waltzrl.records import Prompt
@@ -40,7 +43,7 @@ from waltzrl.rules import load_rulebook
 
 WITHOUT_WEIGHTS = {"rules", "keywords"}
 """Reviewers that are no policy: our rulebook, and the baseline of a plain keyword list."""
-SAVED = "saved:"
+SAVED, AUDIT = "saved:", "audit:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +51,10 @@ class Contest:
     """Who plays what, and how the agents speak."""
 
     patterns: tuple[str, ...]
-    """Of base, collaborate, safeguard, oracle, guarded, observe and guard."""
+    """Of base, collaborate, safeguard, oracle, guarded, observe, guard, served and replay."""
     conversation: str
-    """A folder in Hugging Face format; behind a server, the name of a model; or `saved:FILE`."""
+    """A folder in Hugging Face format; behind a server, the name of a model; or `saved:FILE`, or
+    `audit:FOLDER`, whose contents the pattern `replay` says again."""
     feedback: str
     """The same, or `rules`, or `keywords`."""
     guard: str | None = None
@@ -92,6 +96,8 @@ async def _policies(contest: Contest, connections: AsyncExitStack) -> dict[str, 
     for name in {contest.conversation} | ({contest.feedback} - WITHOUT_WEIGHTS):
         if name.startswith(SAVED):
             policies[name] = saved_policy(Path(name.removeprefix(SAVED)))
+        elif name.startswith(AUDIT):
+            policies[name] = SavedPolicy({})
         elif contest.server is not None:
             remote = remote_policy(contest.server, name, contest.concurrency)
             policies[name] = await connections.enter_async_context(remote)
@@ -116,10 +122,10 @@ def _contestants(
     conversation = ConversationAgent(policies[contest.conversation], wording, sampling)
     feedback, reviewed = _reviewer(contest, policies)
     together: Pattern = partial(collaborate, max_rounds=contest.max_rounds)
-    served: Pattern = partial(guarded, max_rounds=contest.max_rounds)
+    checked: Pattern = partial(guarded, max_rounds=contest.max_rounds)
     rounds = f"max_rounds {contest.max_rounds}"
     alone = (
-        f"conversation {_identity(contest.conversation, contest.server)}, "
+        f"conversation {identity(contest.conversation, contest.server)}, "
         f"wording {contest.wording}, max_new_tokens {contest.max_new_tokens}"
     )
     known: dict[str, tuple[Pattern, Reviewer, str]] = {
@@ -127,12 +133,19 @@ def _contestants(
         "collaborate": (together, feedback, f"{alone}, {reviewed}, {rounds}"),
         "safeguard": (safeguard, feedback, f"{alone}, {reviewed}"),
         "oracle": (together, OracleReviewer(judge), f"{alone}, {rounds}"),
-        "guarded": (served, feedback, f"{alone}, {reviewed}, {rounds}"),
+        "guarded": (checked, feedback, f"{alone}, {reviewed}, {rounds}"),
         "observe": (observed, feedback, f"{alone}, {reviewed}"),
     }
+    talker = policies[contest.conversation]
+    if isinstance(talker, RemotePolicy):
+        known["served"] = (Served(talker), feedback, alone)
+    if contest.conversation.startswith(AUDIT):
+        log = Path(contest.conversation.removeprefix(AUDIT))
+        replay = Replay(said for _id, said in read_collaborations(log))
+        known["replay"] = (replay, feedback, alone)
     if contest.guard is not None:
         guard = GuardReviewer(LinearGuard.load(Path(contest.guard)))
-        known["guard"] = (safeguard, guard, f"{alone}, guard {_identity(contest.guard, None)}")
+        known["guard"] = (safeguard, guard, f"{alone}, guard {identity(contest.guard, None)}")
     if unknown := [name for name in contest.patterns if name not in known]:
         raise InputError(f"there is no pattern {unknown[0]!r}; say {', '.join(known)}")
     players = [(name, *known[name]) for name in contest.patterns]
@@ -155,21 +168,4 @@ def _reviewer(contest: Contest, policies: Mapping[str, Policy]) -> tuple[Reviewe
             wording = load_wording(contest.wording)
             sampling = Sampling(max_new_tokens=contest.max_new_tokens)
             agent = FeedbackAgent(policies[name], wording, sampling)
-            return agent, f"feedback {_identity(name, contest.server)}"
-
-
-def _identity(name: str, server: str | None) -> str:
-    """Name an agent and, where they lie on this machine, its weights: `talk@1f3a9c02d4e5`."""
-    if name.startswith(SAVED):
-        return _identity(name.removeprefix(SAVED), None)
-    if server is not None:
-        return f"{name} at {server.rpartition('@')[2].rstrip('/')}"
-    path = Path(name)
-    if not path.exists():  # a name on the hub
-        return name
-    digest = hashlib.sha256()
-    for part in sorted(path.iterdir()) if path.is_dir() else [path]:
-        if part.is_file():
-            with part.open("rb") as file:
-                digest.update(part.name.encode() + hashlib.file_digest(file, "sha256").digest())
-    return f"{path.resolve().name}@{digest.hexdigest()[:12]}"
+            return agent, f"feedback {identity(name, contest.server)}"

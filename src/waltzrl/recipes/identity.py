@@ -8,7 +8,8 @@ def identity(name: str, server: str | None) -> str:
     """Name an agent and, where they lie on this machine, its weights: `talk@1f3a9c02d4e5`."""
     if server is not None:
         return f"{name} at {server.rpartition('@')[2].rstrip('/')}"
-    path = Path(name)
+    _kind, _, place = name.partition(":")  # such as saved:FILE
+    path = Path(place if place and not Path(name).exists() else name)
     if not path.exists():  # a name on the hub
         return name
     digest = hashlib.sha256()

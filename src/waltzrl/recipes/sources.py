@@ -10,6 +10,7 @@ from typing import Annotated, get_args
 import msgspec
 from pydantic import Field
 
+from waltzrl.audit import read_collaborations
 from waltzrl.data import SETS, import_set, read_prompts, require_disjoint
 from waltzrl.data.generator import Record, generate
 from waltzrl.data.generator.lessons import lessons as generated_lessons
@@ -18,7 +19,7 @@ from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError
 from waltzrl.records import Lesson, Prompt
 
-GENERATOR = "generator:"
+GENERATOR, AUDIT = "generator:", "audit:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,11 @@ def training_lessons(data: Data) -> list[Lesson]:
 
 
 def read_sets(names: Sequence[str]) -> list[Prompt]:
-    """Read prompts from files, `generator:<split>`, or `<public set>:<file>`, in order.
+    """Read prompts, in order.
+
+    Args:
+        names: files, `generator:<split>`, `<public set>:<file>`, or `audit:<folder>`: the prompts
+            whose contents an audit log kept.
 
     Raises:
         InputError: a file is missing or damaged, or there is no such set.
@@ -72,6 +77,9 @@ def read_sets(names: Sequence[str]) -> list[Prompt]:
 def _prompts(name: str) -> list[Prompt]:
     if name.startswith(GENERATOR):
         return [record.to_prompt() for record in _split(name)]
+    if name.startswith(AUDIT):
+        log = Path(name.removeprefix(AUDIT))
+        return [said.prompt for _id, said in read_collaborations(log)]
     public, colon, path = name.partition(":")
     if colon and public in SETS:
         return import_set(public, Path(path))

@@ -20,10 +20,11 @@ _MIXED = r"[a-z][0-9@$!|]{1,3}[a-z]|[0-9@$][a-z]{3}"
 _SEPARATORS = b" ._*-"
 _SPACED = "|".join(rf"\b[a-z](?:[{chr(c)}][a-z]){{3,}}\b" for c in _SEPARATORS)
 _HEXADECIMAL, _BASE64 = r"\b(?:[0-9a-f]{2})", r"[a-z0-9+/]"
-_SHOWS = compiled(rf"{_MIXED}|{_SPACED}|{_HEXADECIMAL}{{10}}|{_BASE64}{{20}}")
+_ROT13_CUE = r"\brot[ -]?13\b"
+_SHOWS = compiled(rf"{_ROT13_CUE}|{_MIXED}|{_SPACED}|{_HEXADECIMAL}{{10}}|{_BASE64}{{20}}")
 _PIECE = compiled(rf"{_SPACED}|{_HEXADECIMAL}{{10,}}\b|{_BASE64}{{20,}}")
 _IS_HEXADECIMAL = compiled(r"[0-9a-f]{20,}")
-_SAYS_ROT13 = compiled(r"\brot[ -]?13\b")
+_SAYS_ROT13 = compiled(_ROT13_CUE)
 _SHOWS_DIGITS = compiled(_MIXED)
 _LETTERS = bytes.maketrans(b"013457@$!|8", b"oieastasilb")
 _ROT13 = bytes.maketrans(
@@ -50,8 +51,9 @@ class Reading(Protocol):
 
 def readings(raw: bytes) -> Iterator[Reading]:
     """Yield the ways to read `raw` that it asks for; most texts ask for none."""
-    if _SHOWS.search(raw):
-        yield _Undisguised(raw)
+    if not _SHOWS.search(raw):
+        return
+    yield _Undisguised(raw)
     if _SAYS_ROT13.search(raw):
         yield _Rotated(raw)
 

@@ -6,10 +6,13 @@ import re2
 
 from waltzrl.rules.pattern import Pattern
 
-MOST_LOOKS = 1000
-"""Keys of one pattern, and matches, that are looked at in one text."""
-_SET_MEMORY = 64 << 20
-_PATTERN_MEMORY = 2 << 20
+MOST_HITS = 100
+"""Matches of one pattern that are looked at; a text that has more is no better for it."""
+_SET_MEMORY = 8 << 20
+"""Bytes for the set's program and its states, which re2 makes while it reads and then keeps."""
+_PATTERN_MEMORY = 128 << 10
+_PATTERN_MEMORY_PER_CHARACTER = 256
+"""The same for one pattern: a long one has a larger program."""
 
 
 def _options(memory: int) -> re2.Options:
@@ -28,42 +31,19 @@ def compiled(regex: str) -> re2._Regexp:
     Raises:
         ValueError: re2 does not take it.
     """
+    memory = _PATTERN_MEMORY + _PATTERN_MEMORY_PER_CHARACTER * len(regex)
     try:
-        return re2.compile(regex.encode("latin-1"), _options(_PATTERN_MEMORY))
+        return re2.compile(regex.encode("latin-1"), _options(memory))
     except (re2.error, UnicodeEncodeError) as error:
         raise ValueError(f"re2 refuses the pattern: {error}") from None
 
 
-class _Finder:
-    """Finds one pattern: first its key, then the whole pattern around each key."""
-
-    def __init__(self, pattern: Pattern) -> None:
-        self._key = compiled(pattern.key)
-        self._whole = compiled(pattern.regex)
-        self._longest = pattern.longest
-
-    def find(self, text: bytes) -> Iterator[tuple[int, int]]:
-        """Yield start and end of every match, one for each start."""
-        place, key_place = 0, 0
-        for _look in range(MOST_LOOKS):
-            key = self._key.search(text, key_place)
-            if key is None:
-                return
-            near = max(place, key.start() - self._longest)
-            found = self._whole.search(text, near, key.start() + self._longest + 1)
-            if found and found.start() <= key.start():
-                yield found.span()
-                place = found.start() + 1
-            else:
-                key_place = key.start() + 1
-
-
 class Scanner:
-    """Many patterns at once: a set of keys says which can match, and only those are looked for."""
+    """Many patterns at once: a set of keys says which can match, and only those run."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = patterns
-        self._finders: dict[int, _Finder] = {}
+        self._compiled: dict[int, re2._Regexp] = {}
         """Filled when a key is first found: few patterns are ever needed."""
         self._having: list[list[int]] = []
         """[keys] patterns that have the key."""
@@ -83,7 +63,15 @@ class Scanner:
             return
         for key in self._keys.Match(text) or ():
             for number in self._having[key]:
-                if number not in self._finders:
-                    self._finders[number] = _Finder(self._patterns[number])
-                for start, end in self._finders[number].find(text):
-                    yield number, start, end
+                yield from self._matches(number, text)
+
+    def _matches(self, number: int, text: bytes) -> Iterator[tuple[int, int, int]]:
+        if number not in self._compiled:
+            self._compiled[number] = compiled(self._patterns[number].regex)
+        search, place = self._compiled[number].search, 0
+        for _hit in range(MOST_HITS):
+            found = search(text, place)
+            if found is None:
+                return
+            yield number, found.start(), found.end()
+            place = found.start() + 1

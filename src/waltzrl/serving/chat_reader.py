@@ -81,7 +81,7 @@ class StreamReader:
             chunk = CHUNKS.decode(data)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise RequestError(502, "upstream", "the upstream's stream cannot be read") from error
-        if chunk.error is not None:
+        if bytes(chunk.error) not in {b"", b"null"}:
             raise RequestError(
                 502, "upstream", f"the upstream failed: {server_message(data.encode())}"
             )
@@ -164,7 +164,7 @@ class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):
     index: int = 0
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    logprobs: msgspec.Raw | None = None
+    logprobs: msgspec.Raw = msgspec.Raw()
     token_ids: None = None
 
 
@@ -202,7 +202,7 @@ class _Choice(msgspec.Struct):
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = msgspec.Raw()
 
 
 CHUNKS = msgspec.json.Decoder(_Chunk)

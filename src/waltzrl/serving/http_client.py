@@ -8,12 +8,14 @@ does everything.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httptools
+
+from waltzrl.errors import InputError
 
 IDLE_SECONDS = 25.0
 """A connection that was idle for longer is not used again: servers close theirs after 30 or so."""
@@ -45,21 +47,28 @@ class Response:
 class HttpClient:
     """Requests to one server; connections are made as needed, and kept."""
 
-    def __init__(self, url: str, *, silence_seconds: float) -> None:
+    def __init__(
+        self, url: str, *, silence_seconds: float, clock: Callable[[], float] = monotonic
+    ) -> None:
         """Describe the server; nothing is opened yet.
 
         Args:
             url: `http://host:port/base` or https; the base is put before every path.
             silence_seconds: longest wait for a connection, or for the next byte of an answer.
+            clock: seconds that never run backwards.
+
+        Raises:
+            InputError: the URL is none of a server.
         """
-        parts = urlsplit(url)
+        parts, port = _split(url)
         secure = parts.scheme == "https"
         self._host = parts.hostname or ""
-        self._port = parts.port or (443 if secure else 80)
+        self._port = port or (443 if secure else 80)
         self._tls = ssl.create_default_context() if secure else None
         self._base = parts.path.rstrip("/")
         self._named = f"Host: {parts.netloc.rpartition('@')[2]}\r\n"
         self._silence = silence_seconds
+        self._clock = clock
         self._idle: list[_Connection] = []
 
     @asynccontextmanager
@@ -87,7 +96,7 @@ class HttpClient:
             yield Response(connection)
         finally:
             if connection.reusable:
-                connection.idle_since = monotonic()
+                connection.idle_since = self._clock()
                 self._idle.append(connection)
             else:
                 connection.abort()
@@ -100,34 +109,28 @@ class HttpClient:
 
     async def _sent(self, request: bytes) -> "_Connection":
         """Send a request on a kept connection, or on a new one, and wait for the answer's head."""
-        for connection in self._kept():
+        kept = self._kept()
+        if kept is not None:
             try:
-                await connection.send(request)
+                await kept.send(request)
             except ConnectionError:
-                connection.abort()
-                if connection.heard:
+                if kept.heard:
                     raise
-            except BaseException:
-                connection.abort()
-                raise
             else:
-                return connection
+                return kept
         connection = await self._connect()
-        try:
-            await connection.send(request)
-        except BaseException:
-            connection.abort()
-            raise
+        await connection.send(request)
         return connection
 
-    def _kept(self) -> "Iterator[_Connection]":
-        oldest = monotonic() - IDLE_SECONDS
+    def _kept(self) -> "_Connection | None":
+        """Take the connection that was used last, and close those that were idle for too long."""
+        oldest = self._clock() - IDLE_SECONDS
         while self._idle:
             connection = self._idle.pop()
             if connection.open and connection.idle_since > oldest:
-                yield connection
-            else:
-                connection.abort()
+                return connection
+            connection.abort()
+        return None
 
     async def _connect(self) -> "_Connection":
         loop = asyncio.get_running_loop()
@@ -166,14 +169,19 @@ class _Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        return self.open and self._kept_alive
+        """Whether the answer is complete, and nothing of it keeps the server waiting."""
+        return self.open and self._kept_alive and not self._paused
 
     async def send(self, request: bytes) -> None:
-        """Send a request, and wait until its answer's head has come."""
+        """Send a request, and wait until its answer's head has come; if none does, close."""
         self._begin()
         self._transport.write(request)
-        while not self.headers_complete:
-            await self._more()
+        try:
+            while not self.headers_complete:
+                await self._more()
+        except BaseException:
+            self.abort()
+            raise
 
     async def part(self) -> bytes:
         """Return the next part of the body; nothing at its end."""
@@ -193,7 +201,7 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
     async def _more(self) -> None:
-        """Wait until something has come."""
+        """Wait until something has come, or has gone wrong; raise what went wrong before."""
         if self._failure is not None:
             raise self._failure
         self._waiter = self._loop.create_future()
@@ -211,8 +219,7 @@ class _Connection(asyncio.Protocol):
     def _fail(self, failure: Exception) -> None:
         self.open = False
         self._failure = self._failure or failure
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(failure)
+        self._wake()
 
     # What asyncio calls.
 
@@ -224,7 +231,7 @@ class _Connection(asyncio.Protocol):
         self.heard = True
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(ConnectionError(f"not HTTP: {error}"))
             self._transport.abort()
             return
@@ -234,12 +241,9 @@ class _Connection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.open = False
-        if self._ends_with_connection():
-            self.complete = True
-            self._wake()
-        elif not self.complete:
-            self._fail(ConnectionError("the server closed the connection"))
+        whole = error is None and self._failure is None and self._ends_with_connection()
+        self.complete = self.complete or whole
+        self._fail(ConnectionError("the server closed the connection"))
 
     def _ends_with_connection(self) -> bool:
         lengths = {"content-length", "transfer-encoding"}
@@ -247,8 +251,13 @@ class _Connection(asyncio.Protocol):
 
     # What httptools calls.
 
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise ConnectionError("the server said more than was asked")
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self.headers_complete:  # what follows the body is no part of the head
+            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
@@ -264,3 +273,15 @@ class _Connection(asyncio.Protocol):
             self._kept_alive = self._parser.should_keep_alive()
         else:  # 100 Continue and its like: the answer is still to come
             self.headers.clear()
+
+
+def _split(url: str) -> tuple[SplitResult, int | None]:
+    """Return the parts of a URL, and its port if it names one."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise InputError(f"{url!r} is no URL: {error}") from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise InputError(f"need a URL such as http://localhost:8000/v1, got {url!r}")
+    return parts, port

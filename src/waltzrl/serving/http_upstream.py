@@ -7,12 +7,12 @@ from time import perf_counter
 import msgspec
 
 from waltzrl.errors import RequestError
+from waltzrl.policies.sse import EventDecoder
 from waltzrl.serving.breaker import Breaker
 from waltzrl.serving.chat_reader import StreamReader, read_completion, server_message
 from waltzrl.serving.exchange import Completion, Delta, Json
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
-from waltzrl.serving.wire.sse import EventDecoder
 
 OPEN_SECONDS = 10.0
 """An upstream that could not be reached is left alone for so long."""

@@ -137,7 +137,7 @@ class Sentences:
         released = self.released
         if final.startswith(released):
             return final[len(released) :]
-        return after(released) + final
+        return _break_after(released) + final
 
     def _look(self) -> None:
         """Find the last end that is out of reach of the words to come."""
@@ -179,7 +179,7 @@ class Sentences:
         return leaving
 
 
-def after(released: str) -> str:
+def _break_after(released: str) -> str:
     """Return the paragraph break behind a beginning that is not gone on with."""
     open_fence = len(FENCE.findall(released)) % 2
     return "\n```\n\n" if open_fence else "\n\n"

@@ -6,10 +6,11 @@ import pytest
 from wire_server import CALL, said, spoken
 
 from waltzrl.errors import RequestError
+from waltzrl.policies.sse import EventDecoder
 from waltzrl.records import Message
 from waltzrl.serving.exchange import Answer
 from waltzrl.serving.wire import CHAT
-from waltzrl.serving.wire.sse import DONE, EventDecoder
+from waltzrl.serving.wire.sse import DONE
 
 USER = {"role": "user", "content": "Hello"}
 

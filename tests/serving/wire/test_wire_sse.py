@@ -5,7 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.serving.wire.sse import COMMENT, DONE, Event, EventDecoder, event
+from waltzrl.policies.sse import Event, EventDecoder
+from waltzrl.serving.wire.sse import COMMENT, DONE, event
 
 STREAM = (
     b": hello\r\ndata: one\r\n\r\nevent: ping\ndata:two\n\n"
