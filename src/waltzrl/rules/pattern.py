@@ -8,7 +8,7 @@ everything else         re2, without `*`, `+` and `{n,}`, so that every match is
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 SPACE = r"[^\w.!?\n]{1,3}"
@@ -32,6 +32,9 @@ class Pattern:
     """As the pack writes it."""
     regex: str
     """For re2, without regard to case."""
+    loose: str
+    """Matches wherever `regex` does, with gaps as long as a sentence: they need not be counted,
+    so it is faster."""
     key: str
     """A word of `regex`: no match without it, and few texts have it."""
 
@@ -51,11 +54,23 @@ def expand(source: str, words: Mapping[str, str]) -> Pattern:
     Raises:
         ValueError: an unknown name, or a part that can match without bound.
     """
-    key = _key(source)
     plain = source.replace(" !", " ").removeprefix("!")
-    regex, key = (rf"\b(?:{_written_out(part, words)})\b" for part in (plain, key))
+    regex = rf"\b(?:{_written_out(plain, words, _counted)})\b"
     refuse_unbounded(regex)
-    return Pattern(source=source, regex=regex, key=key)
+    return Pattern(
+        source=source,
+        regex=regex,
+        loose=rf"\b(?:{_written_out(plain, words, _uncounted)})\b",
+        key=rf"\b(?:{_written_out(_key(source), words, _counted)})\b",
+    )
+
+
+def _counted(gap: str) -> str:
+    return f"{SPACE}(?:{WORD}{SPACE}){{0,{GAPS[gap]}}}"
+
+
+def _uncounted(_gap: str) -> str:
+    return r"[^\w.!?\n](?:[^.!?\n]*?[^\w.!?\n])?"
 
 
 def _key(source: str) -> str:
@@ -87,15 +102,15 @@ def _needed(word: str) -> str:
     return word
 
 
-def _written_out(part: str, words: Mapping[str, str]) -> str:
+def _written_out(part: str, words: Mapping[str, str], gap: Callable[[str], str]) -> str:
     def listed(name: re.Match[str]) -> str:
         if name[1] not in words:
             raise ValueError(f"there is no word list <{name[1]}>; add it under [words]")
-        return f"(?:{_written_out(words[name[1]], words)})"
+        return f"(?:{_written_out(words[name[1]], words, gap)})"
 
     def spaced(found: re.Match[str]) -> str:
         if found[0] in GAPS:
-            return f"{SPACE}(?:{WORD}{SPACE}){{0,{GAPS[found[0]]}}}"
+            return gap(found[0])
         return SPACE if found[0] == " " else found[0]
 
     return _SPACING.sub(spaced, _NAME.sub(listed, part))

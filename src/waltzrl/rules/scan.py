@@ -1,17 +1,18 @@
 """Runs patterns over bytes, one a character, in time that grows with the text and nothing else."""
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import re2
 
 from waltzrl.rules.pattern import Pattern
 
-MOST_HITS = 100
+MOST_LOOKS = 100
 """Matches of one pattern that are looked at; a text that has more is no better for it."""
 _SET_MEMORY = 8 << 20
 """Bytes for the set's program and its states, which re2 makes while it reads and then keeps."""
-_PATTERN_MEMORY = 128 << 10
-_PATTERN_MEMORY_PER_CHARACTER = 256
+_PATTERN_MEMORY = 256 << 10
+_PATTERN_MEMORY_PER_CHARACTER = 160
 """The same for one pattern: a long one has a larger program."""
 
 
@@ -38,12 +39,39 @@ def compiled(regex: str) -> re2._Regexp:
         raise ValueError(f"re2 refuses the pattern: {error}") from None
 
 
+class _Finder:
+    """One pattern: loosely first, then exactly where it matched loosely."""
+
+    def __init__(self, pattern: Pattern) -> None:
+        self._loose = compiled(pattern.loose)
+        self._longest = pattern.longest
+        self._regex = pattern.regex
+
+    @cached_property
+    def _exact(self) -> re2._Regexp:
+        return compiled(self._regex)
+
+    def find(self, text: bytes) -> Iterator[tuple[int, int]]:
+        """Yield start and end of every match, one for each start."""
+        place = 0
+        for _look in range(MOST_LOOKS):
+            loose = self._loose.search(text, place)
+            if loose is None:
+                return
+            start, end = loose.span()
+            exact = self._exact.match(text, start, start + self._longest + 1)
+            if exact:
+                yield exact.span()
+            # No match ends before the loose one does, so none starts long before its end.
+            place = max(start + 1, 0 if exact else end - self._longest)
+
+
 class Scanner:
     """Many patterns at once: a set of keys says which can match, and only those run."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = patterns
-        self._compiled: dict[int, re2._Regexp] = {}
+        self._finders: dict[int, _Finder] = {}
         """Filled when a key is first found: few patterns are ever needed."""
         self._having: list[list[int]] = []
         """[keys] patterns that have the key."""
@@ -63,15 +91,7 @@ class Scanner:
             return
         for key in self._keys.Match(text) or ():
             for number in self._having[key]:
-                yield from self._matches(number, text)
-
-    def _matches(self, number: int, text: bytes) -> Iterator[tuple[int, int, int]]:
-        if number not in self._compiled:
-            self._compiled[number] = compiled(self._patterns[number].regex)
-        search, place = self._compiled[number].search, 0
-        for _hit in range(MOST_HITS):
-            found = search(text, place)
-            if found is None:
-                return
-            yield number, found.start(), found.end()
-            place = found.start() + 1
+                if number not in self._finders:
+                    self._finders[number] = _Finder(self._patterns[number])
+                for start, end in self._finders[number].find(text):
+                    yield number, start, end

@@ -15,6 +15,8 @@ FINISHES: Mapping[object, Finish] = {
     "tool_calls": "tool_calls",
     "content_filter": "content_filter",
 }
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What is raised for bytes that are no JSON, or not of the kind that is looked for."""
 
 
 def read_completion(answer: bytes, milliseconds: float) -> Completion:
@@ -27,11 +29,11 @@ def read_completion(answer: bytes, milliseconds: float) -> Completion:
         return _completion(WHOLE.decode(answer), milliseconds, answer)
     except msgspec.ValidationError:  # something that we do not know stands in it
         pass
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise _unreadable() from error
     try:
         return _completion(LENIENT.decode(answer), milliseconds, None)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise _unreadable() from error
 
 
@@ -75,11 +77,12 @@ class StreamReader:
             RequestError: it is not a chunk of a chat completion, or the server reports an error.
         """
         if data.strip() == "[DONE]":
-            self.ended = True
+            if not self.ended:  # the server gave no reason
+                yield self._end("tool_calls" if self._calls else "stop")
             return
         try:
             chunk = CHUNKS.decode(data)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except UNREADABLE as error:
             raise RequestError(502, "upstream", "the upstream's stream cannot be read") from error
         if bytes(chunk.error) not in {b"", b"null"}:
             raise RequestError(
@@ -99,9 +102,11 @@ class StreamReader:
             if words := choice.delta.content or choice.delta.refusal:
                 yield Delta(text=words)
         if choice.finish_reason:
-            self.ended = True
-            finish = FINISHES.get(choice.finish_reason, "stop")
-            yield Delta(calls=tuple(self._calls.values()), finish=finish)
+            yield self._end(FINISHES.get(choice.finish_reason, "stop"))
+
+    def _end(self, finish: Finish) -> Delta:
+        self.ended = True
+        return Delta(calls=tuple(self._calls.values()), finish=finish)
 
     def _gather(self, part: "_CallPart") -> None:
         before = self._calls.get(part.index, ToolCall(id="", name="", arguments=""))
@@ -150,7 +155,21 @@ class _Lenient(msgspec.Struct):
 Empty = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)] | None
 
 
-class _WholeMessage(_LenientMessage, forbid_unknown_fields=True):
+class _WholeFunction(_Function, forbid_unknown_fields=True):
+    pass
+
+
+class _WholeCall(msgspec.Struct, forbid_unknown_fields=True):
+    id: str | None = None
+    type: str | None = None
+    index: int = 0
+    function: _WholeFunction | None = None
+
+
+class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_WholeCall] | None = None
     role: str | None = None
     annotations: Empty = None
     audio: None = None
@@ -214,10 +233,10 @@ def server_message(answer: bytes) -> str:
         found = msgspec.json.decode(answer)
         error = found["error"]
         return str(error["message"] if isinstance(error, dict) else error)[:300]
-    except (msgspec.MsgspecError, KeyError, TypeError):
+    except (*UNREADABLE, KeyError, TypeError):
         return answer[:200].decode("utf-8", "replace").strip() or "no message"
 
 
-def _call(found: _CallPart) -> ToolCall:
+def _call(found: _CallPart | _WholeCall) -> ToolCall:
     said = found.function or _Function()
     return ToolCall(id=found.id or "", name=said.name or "", arguments=said.arguments or "")

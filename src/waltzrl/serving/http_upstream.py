@@ -1,7 +1,8 @@
 """Any server that speaks chat completions, as the model behind the gateway."""
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from time import perf_counter
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.serving.breaker import Breaker
-from waltzrl.serving.chat_reader import StreamReader, read_completion, server_message
+from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion, server_message
 from waltzrl.serving.exchange import Completion, Delta, Json
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
@@ -18,6 +19,7 @@ OPEN_SECONDS = 10.0
 """An upstream that could not be reached is left alone for so long."""
 PASSED_ON = {400, 401, 403, 404, 408, 413, 422, 429}
 """Statuses that are the client's business; any other failure is the upstream's: 502."""
+DAYS_AT_MOST = re.compile("[0-9]{1,6}")
 KINDS = {
     401: "authentication",
     403: "permission",
@@ -45,7 +47,7 @@ class HttpUpstream:
         self.breaker = Breaker(open_seconds=OPEN_SECONDS)
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
         self._limits = limits
-        self._api_key = api_key
+        self._api_key = api_key and api_key.strip()
         self._timeout = timeout_seconds
 
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> Completion:
@@ -78,7 +80,7 @@ class HttpUpstream:
             answer = await self._whole(response)
         try:
             found = msgspec.json.decode(answer, type=_Models)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise RequestError(
                 502, "upstream", "the upstream's list of models cannot be read"
             ) from error
@@ -98,7 +100,8 @@ class HttpUpstream:
         if key := self._api_key or bearer:
             headers += f"Authorization: Bearer {key}\r\n"
         method, path = ("GET", "/models") if body is None else ("POST", "/chat/completions")
-        with self.breaker.attempt() as attempt:
+        with ExitStack() as reaching:
+            attempt = reaching.enter_context(self.breaker.attempt())
             if attempt is None:
                 raise RequestError(
                     503,
@@ -108,7 +111,8 @@ class HttpUpstream:
                 )
             try:
                 async with self._client.ask(method, path, headers, body or b"") as response:
-                    attempt.succeeded = True  # it answers: what it says is no matter of reach
+                    attempt.succeeded = True
+                    reaching.close()  # what it says, and for how long, is no matter of reach
                     if response.status != 200:
                         raise _refused(response, await self._whole(response))
                     yield response
@@ -158,10 +162,14 @@ def _refused(response: Response, answer: bytes) -> RequestError:
     if response.status == 503:
         status = 503
     kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
-    seconds = response.headers.get("retry-after", "")
     return RequestError(
         status,
         kind,
         f"the upstream answered {response.status}: {server_message(answer)}",
-        retry_after_seconds=float(seconds) if seconds.isdigit() else None,
+        retry_after_seconds=_seconds(response.headers.get("retry-after", "")),
     )
+
+
+def _seconds(text: str) -> float | None:
+    """Read `Retry-After`; None when it is a date, or no time that anybody would wait."""
+    return float(text) if DAYS_AT_MOST.fullmatch(text) else None

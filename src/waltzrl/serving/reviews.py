@@ -11,6 +11,7 @@ from waltzrl.serving.exchange import Answer, Exchange, Json
 from waltzrl.serving.gateway import Gateway, Request
 from waltzrl.serving.keys import Caller
 from waltzrl.serving.wire import CHAT
+from waltzrl.serving.wire.fields import read_object
 
 NO_MODEL = "none"
 """Stands for the model in a request that asks for no revision."""
@@ -31,7 +32,7 @@ def read_review(raw: bytes, request_id: str) -> Draft:
     Raises:
         RequestError: 400, naming the field.
     """
-    asked = _object(raw)
+    asked = read_object(raw)
     reply, revise = asked.pop("reply", None), asked.pop("revise", False)
     if not isinstance(reply, str):
         raise _wrong("reply must be a string: the text to review")
@@ -77,7 +78,7 @@ async def guardrail(gateway: Gateway, raw: bytes, request_id: str, caller: Calle
     Raises:
         RequestError: the body is not such a request, or the upstream failed.
     """
-    asked = _object(raw)
+    asked = read_object(raw)
     texts = asked.get("texts")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise _wrong("texts must be a list of strings")
@@ -115,13 +116,6 @@ def _chat(asked: Mapping[str, Json]) -> bytes:
         messages = [{"role": "user", "content": said if isinstance(said, str) else ""}]
     model = asked.get("model") or request.get("model") or NO_MODEL
     return msgspec.json.encode({"model": model, "messages": messages})
-
-
-def _object(raw: bytes) -> dict[str, Json]:
-    try:
-        return msgspec.json.decode(raw, type=dict[str, Json])
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise _wrong(f"the body must be a JSON object: {error}") from None
 
 
 def _wrong(message: str) -> RequestError:

@@ -1,0 +1,81 @@
+"""A pack with a fault is refused in one line that says what to do."""
+
+import pytest
+
+from waltzrl.errors import InputError
+from waltzrl.rules import lint_pack, load_rulebook
+
+RULE = """
+[[rule]]
+id = "{id}"
+category = "weapons"
+severity = {severity}
+side = "request"
+patterns = ['{pattern}']
+example = "Build a bomb."
+twin = "Build a barn."
+"""
+
+
+def pack(tmp_path, *rules: dict[str, str], head: str = "version = 1\n[words]\nx = ['y']\n"):
+    usual = {"id": "bombs", "severity": "0.9", "pattern": "build (?:a )?bomb"}
+    path = tmp_path / "mine.toml"
+    path.write_text(head + "".join(RULE.format(**(usual | rule)) for rule in rules), "utf-8")
+    return path
+
+
+def test_a_good_pack_is_loaded_beside_ours(tmp_path):
+    path = pack(tmp_path, {})
+    assert lint_pack(path) == []
+    book = load_rulebook(["harmful", path])
+    assert "mine/bombs" in {finding.rule for finding in book.request("Build a bomb!")}
+
+
+@pytest.mark.parametrize(
+    ("rule", "complaint"),
+    [
+        ({"pattern": "build.*bomb"}, "has no upper bound"),
+        ({"pattern": "build .{3,}bomb"}, "has no upper bound"),
+        ({"pattern": "build a+ bomb"}, "has no upper bound"),
+        ({"pattern": "build (?:a bomb"}, "re2 refuses the pattern"),
+        ({"pattern": "build (?=a)bomb"}, "re2 refuses the pattern"),
+        ({"pattern": "build <nothing>"}, "no word list <nothing>"),
+        ({"severity": "1.5"}, "severity 1.5"),
+        ({"pattern": "build a house"}, "does not find its example"),
+        ({"pattern": "build a"}, "in its harmless twin"),
+    ],
+)
+def test_a_fault_is_named(tmp_path, rule, complaint):
+    (line,) = lint_pack(pack(tmp_path, rule))
+    assert complaint in line
+    assert "bombs" in line
+    assert "\n" not in line
+
+
+def test_two_rules_with_one_name_or_one_pattern_are_named(tmp_path):
+    path = pack(tmp_path, {}, {})
+    assert any("are called 'mine/bombs'" in line for line in lint_pack(path))
+    with pytest.raises(InputError, match="two rules are called"):
+        load_rulebook([path])
+    path = pack(tmp_path, {}, {"id": "other"})
+    assert sum("another has too" in line for line in lint_pack(path)) == 2
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.toml: No such file.*harmful, malicious"):
+        load_rulebook([tmp_path / "nowhere.toml"])
+    broken = tmp_path / "broken.toml"
+    broken.write_text("version = ", "utf-8")
+    with pytest.raises(InputError, match=r"broken\.toml: "):
+        load_rulebook([broken])
+    broken.write_text("version = 1\nwords = {}\nrules = []\n", "utf-8")
+    with pytest.raises(InputError, match="unknown field `rules`"):
+        load_rulebook([broken])
+
+
+def test_an_unknown_category_is_named(tmp_path):
+    path = pack(tmp_path, {})
+    path.write_text(path.read_text("utf-8").replace('"weapons"', '"magic"'), "utf-8")
+    (line,) = lint_pack(path)
+    assert "category 'magic'" in line
+    assert "violence_harm" in line

@@ -1,0 +1,106 @@
+"""The engine finds what each pattern finds alone, and in time that grows with the text only."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from waltzrl.rules import load_rulebook
+from waltzrl.rules.pattern import GAPS, expand, longest
+from waltzrl.rules.scan import MOST_LOOKS, Scanner, compiled
+
+BOOK = load_rulebook()
+PATTERNS = [pattern for rule in BOOK.rules for pattern in rule.patterns]
+SCANNER = Scanner(PATTERNS)
+EXACT = [compiled(pattern.regex) for pattern in PATTERNS]
+SENTENCES = [
+    text for rule in BOOK.rules for text in (rule.example, rule.twin) if rule.side != "refusal"
+]
+
+
+def one_by_one(text: bytes) -> set[tuple[int, int, int]]:
+    """Every match of every pattern, found without keys and without haste."""
+    found = set()
+    for number, regex in enumerate(EXACT):
+        place = 0
+        while match := regex.search(text, place):
+            found.add((number, *match.span()))
+            place = match.start() + 1
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=4), st.sampled_from(" ,\n."))
+def test_the_engine_finds_what_each_pattern_finds_alone(sentences, between):
+    text = between.join(sentences).encode("latin-1", "replace")
+    assert set(SCANNER.scan(text)) == one_by_one(text)
+
+
+def test_a_decoy_does_not_hide_a_match_behind_it():
+    scanner = Scanner([expand("how .. bomb", {})])
+    decoys = "how " * 50 + "on and on and on it goes, " * 20
+    (hit,) = scanner.scan(f"{decoys} how the bomb".encode())
+    assert hit[2] == len(decoys) + len(" how the bomb")
+
+
+def test_no_more_matches_of_a_pattern_are_looked_at_than_anybody_needs():
+    scanner = Scanner([expand("bomb", {})])
+    assert len(list(scanner.scan(b"bomb " * 500))) == MOST_LOOKS
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.source[:40])
+def test_no_pattern_is_longer_than_a_few_lines(pattern):
+    assert 0 < pattern.longest <= 320
+
+
+@pytest.mark.parametrize(
+    ("regex", "most"),
+    [
+        ("abc", 3),
+        ("a|bcd", 3),
+        (r"\b(?:ab|c){2,3}\b", 6),
+        (r"[^\w.!?]{1,3}x?", 4),
+        (r"(?:a(?:bc)?d|e)f", 5),
+        (r"\d{4}-\.", 6),
+        ("it's{1,2}", 5),
+    ],
+)
+def test_the_longest_match_is_counted(regex, most):
+    assert longest(regex) == most
+
+
+def test_a_gap_takes_so_many_words_and_no_sentence_end():
+    two, five = (compiled(expand(f"make{gap}bomb", {}).regex) for gap in GAPS)
+    assert two.search(b"make a nice bomb")
+    assert not two.search(b"make a nice little bomb")
+    assert five.search(b"make me one of those, a bomb")
+    assert not five.search(b"make a. A bomb")
+
+
+def test_a_marked_word_is_the_key_and_else_the_last_literal_one():
+    words = {"bomb": "bomb|grenade"}
+    assert expand("!build .. <bomb>", words).key == r"\b(?:build)\b"
+    assert expand("build (?:a )?<bomb>", words).key == r"\b(?:(?:bomb|grenade))\b"
+    assert expand(r"build \w{2,9}", words).key == r"\b(?:build)\b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "how to " * 20_000,
+        "[" * 70_000 + "]" * 70_000,
+        "a" * 140_000,
+        "QUJD" * 35_000,
+        "a b c d " * 17_000,
+        "z\u0300\u0327\u0315" * 35_000,
+        "\u0591\u05b0\u0591\u05b0" * 35_000,
+        "how to kill, " * 10_000,
+    ],
+)
+def test_hostile_text_takes_no_longer_than_its_length_allows(text):
+    # 140,000 characters; ordinary text takes about 3 ms on a slow machine, so this is generous.
+    start = time.process_time()
+    BOOK.request(text)
+    BOOK.reply(text)
+    assert time.process_time() - start < 0.5

@@ -1,0 +1,110 @@
+"""Servers of a few lines that answer in parts, hang up and reset; and how to ask them."""
+
+import asyncio
+import re
+import socket
+import struct
+from contextlib import asynccontextmanager
+
+import uvloop
+
+from waltzrl.serving.http_client import HttpClient
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+HANG_UP = "hang up"
+RESET = "reset"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
+
+
+def on(loop, work):
+    """Run `work` to its end on a loop of its own."""
+    with asyncio.Runner(loop_factory=loop) as runner:
+        return runner.run(work)
+
+
+class Site:
+    """A server that gives each connection to `talk`."""
+
+    def __init__(self, talk):
+        self.opened, self.left = 0, asyncio.Event()
+        self._talk, self._tasks = talk, []
+
+    async def connected(self, reader, writer):
+        self.opened += 1
+        self._tasks.append(asyncio.current_task())
+        try:
+            await self._talk(reader, writer)
+        finally:
+            self.left.set()
+            writer.close()
+
+    async def stop(self):
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def site(talk, *, host="127.0.0.1", tls=None):
+    """Serve on a free port; on leaving, nothing of it is left."""
+    found = Site(talk)
+    server = await asyncio.start_server(found.connected, host, 0, ssl=tls)
+    found.port = server.sockets[0].getsockname()[1]
+    found.url = f"http://127.0.0.1:{found.port}/base"
+    try:
+        yield found
+    finally:
+        server.close()
+        await found.stop()
+
+
+def saying(*answers):
+    """Answer one request after the other, by whatever connection; an answer is in parts."""
+    left = iter(answers)
+
+    async def talk(reader, writer):
+        while await read_request(reader):
+            for part in next(left):
+                if part == HANG_UP:
+                    return
+                if part == RESET:
+                    linger = struct.pack("ii", 1, 0)
+                    raw = writer.get_extra_info("socket")
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    writer.transport.abort()
+                    return
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0)
+
+    return talk
+
+
+async def read_request(reader):
+    """Return a request; nothing when the client has gone."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(re.search(rb"Content-Length: (\d+)", head)[1])
+        return head + await reader.readexactly(length)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return b""
+
+
+async def ask(client, body=b"{}"):
+    async with client.ask("POST", "/path", "X-Mine: 1\r\n", body) as response:
+        said = b"".join([part async for part in response.parts()])
+        return response.status, response.headers, said
+
+
+def exchange(loop, *answers, requests=1, silence_seconds=5.0):
+    """Ask so many times; return the last answer, and how many connections were opened."""
+
+    async def work():
+        async with site(saying(*answers)) as server:
+            client = HttpClient(server.url, silence_seconds=silence_seconds)
+            for _ in range(requests):
+                found = await ask(client)
+            client.close()
+            return found, server.opened
+
+    return on(loop, work())
