@@ -3,8 +3,9 @@
     python tools/measure_rules.py DATA_DIR OUT_DIR
 
 DATA_DIR holds the public sets named below as JSONL: prompt and label, and for recorded replies
-response and response_label. OUT_DIR gets a file of labelled replies per view, and beside it the
-logs of the evaluations. Prints the tables of docs/rules-measured.md.
+response and response_label. Prompts that nearly stand in a set that the rules were written with are
+left out, except in the views marked as seen. OUT_DIR gets a file of labelled replies per view, and
+beside it the logs of the evaluations. Prints the tables of docs/rules-measured.md.
 """
 
 import hashlib
@@ -12,24 +13,33 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from pathlib import Path
 
+from waltzrl.data import read_prompts
+from waltzrl.data.duplicates import leaks
+from waltzrl.records import Message, Prompt
 from waltzrl.rules import load_rulebook
 
 Line = dict[str, object]
 Shares = dict[str, dict[str, float | None]]
 """What `waltzrl evaluate --json` prints for one pattern."""
 
-HELD_OUT = ("jailbreakbench_behaviors", "simplesafetytests", "oktest")
-SEEN = ("advbench", "alert_prompts", "alpaca_instructions")
+SEEN = (
+    "advbench",
+    "alert_prompts",
+    "alpaca_instructions",
+    "guardreasoner5k_prompts",
+    "malicious_instruct_tdc2023",
+    "trustllm_misuse",
+)
 """The rules were written with these at hand."""
+HELD_OUT = ("jailbreakbench_behaviors", "simplesafetytests", "oktest")
 PROMPTS = {
     **{name: (name,) for name in HELD_OUT},
     "the three together": HELD_OUT,
     "do_not_answer": ("do_not_answer",),
     "gsm8k_test": ("gsm8k_test",),
-    **{f"{name} (seen)": (name,) for name in SEEN},
+    **{f"{name} (seen)": (name,) for name in SEEN[:3]},
 }
 RECORDED = (
     "pku_saferlhf_pairs",
@@ -51,21 +61,30 @@ REFUSED = "I'm sorry, but I can't help with that."
 
 
 def main(data: Path, out: Path) -> None:
-    print(f"rulebook {load_rulebook().digest[:12]}")
     out.mkdir(parents=True, exist_ok=True)
-    sets = {
-        name: _one_per_prompt(chain.from_iterable(_read(data / f"{file}.jsonl") for file in files))
-        for name, files in PROMPTS.items()
-    }
-    answered = {name: [_answered(one) for one in found] for name, found in sets.items()}
-    refused = {name: [_refused(one) for one in found] for name, found in sets.items()}
-    recorded = {
-        name: [_recorded(one) for one in _one_per_prompt(_read(data / f"{name}.jsonl"))]
-        for name in RECORDED
-    }
+    files = {*RECORDED, *(file for group in PROMPTS.values() for file in group)}
+    lines = {file: _one_per_prompt(_read(data / f"{file}.jsonl")) for file in files}
+    seen = [prompt for file in SEEN for prompt in read_prompts(data / f"{file}.jsonl")]
+    for file in sorted(files.difference(SEEN)):
+        found = len(lines[file])
+        lines[file] = _unseen(lines[file], seen)
+        print(f"{file}: {found} prompts, {found - len(lines[file])} of them seen and left out")
+    sets = {name: [one for file in group for one in lines[file]] for name, group in PROMPTS.items()}
+    answered = {name: [_answered(one) for one in found[:MOST]] for name, found in sets.items()}
+    refused = {name: [_refused(one) for one in found[:MOST]] for name, found in sets.items()}
+    recorded = {name: [_recorded(one) for one in lines[name][:MOST]] for name in RECORDED}
+    print(f"rulebook {load_rulebook().digest[:12]}")
     _show("Answered prompts", "unsafe", answered, out / "answered")
     _show("Refused prompts", "overrefuse", refused, out / "refused")
     _show("Recorded replies", "unsafe", recorded, out / "recorded")
+
+
+def _unseen(lines: list[Line], seen: list[Prompt]) -> list[Line]:
+    """Leave out what is nearly a seen prompt; of a jailbreak the goal under it is compared."""
+    goals = {str(line.get("goal", line["prompt"])) for line in lines}
+    asked = [Prompt(id=goal, messages=(Message(role="user", content=goal),)) for goal in goals]
+    known = {leak.test.id for leak in leaks(seen, asked)}
+    return [line for line in lines if str(line.get("goal", line["prompt"])) not in known]
 
 
 def _answered(found: Line) -> Line:
@@ -87,11 +106,11 @@ def _recorded(found: Line) -> Line:
 
 
 def _one_per_prompt(lines: Iterable[Line]) -> list[Line]:
-    """Draw one line of every prompt, and of a large set some prompts, by hash."""
+    """Draw one line of every prompt, in an order that is chance: that of their hashes."""
     drawn: dict[object, Line] = {}
     for line in sorted(lines, key=_hash):
         drawn.setdefault(line["prompt"], line)
-    return list(drawn.values())[:MOST]
+    return list(drawn.values())
 
 
 def _hash(line: Line) -> str:

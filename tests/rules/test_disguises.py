@@ -37,7 +37,7 @@ def rules_in(text: str) -> set[str]:
     ],
 )
 def test_a_disguised_word_is_found(text):
-    assert "harmful/explosives" in rules_in(text)
+    assert "violence/explosives" in rules_in(text)
 
 
 def test_a_span_points_into_the_text_as_given():
@@ -75,3 +75,14 @@ def test_whatever_was_encoded_is_read(content):
     text = b"x: " + base64.b64encode(content * 5)
     if len(content) >= 4:
         assert any((content * 4) in reading.text for reading in readings(text))
+
+
+def test_a_disguise_elsewhere_lends_no_trust():
+    assert BOOK.reply("They are making 4 big pipe bombs.") == ()
+    assert BOOK.reply("They are making 4 big pipe bombs. " + "So what? " * 20 + "h4cker") == ()
+
+
+def test_a_phrase_stretched_beyond_the_horizon_is_left_out_of_replies_only():
+    stretched = "making a pipe bo" + "\u0337" * 2 * BOOK.horizon + "mb"
+    assert BOOK.reply(f"Here is how to go about {stretched}.") == ()
+    assert "violence/explosives" in rules_in(stretched)

@@ -27,7 +27,7 @@ def pack(tmp_path, *rules: dict[str, str], head: str = "version = 1\n[words]\nx 
 def test_a_good_pack_is_loaded_beside_ours(tmp_path):
     path = pack(tmp_path, {})
     assert lint_pack(path) == []
-    book = load_rulebook(["harmful", path])
+    book = load_rulebook(["hate", path])
     assert "mine/bombs" in {finding.rule for finding in book.request("Build a bomb!")}
 
 
@@ -62,7 +62,7 @@ def test_two_rules_with_one_name_or_one_pattern_are_named(tmp_path):
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.toml: No such file.*harmful, malicious"):
+    with pytest.raises(InputError, match=r"nowhere\.toml: No such file.*violence, crime"):
         load_rulebook([tmp_path / "nowhere.toml"])
     broken = tmp_path / "broken.toml"
     broken.write_text("version = ", "utf-8")

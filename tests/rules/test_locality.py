@@ -19,7 +19,7 @@ WORDS = [
     b"building a nail bomb".hex(),
     base64.b64encode(b"no, " * 90 + b"here is how to make a pipe bomb, and so on").decode(),
     (b"no, " * 90 + b"here is how to make a pipe bomb, and so on").hex(),
-    "ma" + "\u0337" * 400 + "king a pipe bomb",
+    "ma" + "\u0337" * 400 + "king a pipe bomb ",
     "making 4 big pipe bomb",
     "h4cker",
     "rot13: uvqvat gur obql",
@@ -53,10 +53,11 @@ def test_what_follows_does_not_change_a_finding_that_ends_before_the_horizon(cut
 
 
 @settings(max_examples=300, deadline=None)
-@given(texts, texts)
-def test_what_came_before_does_not_change_a_finding_that_starts_after_the_horizon(before, text):
-    alone = [moved(f, len(before)) for f in BOOK.reply(text) if f.start > BOOK.horizon]
-    whole = [moved(f, 0) for f in BOOK.reply(before + text) if f.start > len(before) + BOOK.horizon]
+@given(cuts)
+def test_what_came_before_does_not_change_a_finding_that_starts_after_the_horizon(cut):
+    text, place = cut
+    alone = [moved(f, place) for f in BOOK.reply(text[place:]) if f.start > BOOK.horizon]
+    whole = [moved(f, 0) for f in BOOK.reply(text) if f.start > place + BOOK.horizon]
     assert alone == whole
 
 

@@ -1,6 +1,7 @@
 """Servers of a few lines that answer in parts, hang up and reset; and how to ask them."""
 
 import asyncio
+import json
 import re
 import socket
 import struct
@@ -108,3 +109,26 @@ def exchange(loop, *answers, requests=1, silence_seconds=5.0):
             return found, server.opened
 
     return on(loop, work())
+
+
+def http(body, status=200, kind="application/json", **headers):
+    """Spell an answer."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    named = {"Content-Type": kind, "Content-Length": len(raw)} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+    return f"HTTP/1.1 {status} Said\r\n{lines}\r\n".encode("latin-1") + raw
+
+
+def events(*data, whole=True):
+    """Spell a stream of these events; one that is not whole lacks its last chunk."""
+    spelt = b"".join(b"data: %s\n\n" % one.encode() for one in data)
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    return head + b"%x\r\n%s\r\n" % (len(spelt), spelt) + (b"0\r\n\r\n" if whole else b"")
+
+
+def words(text, finish=None):
+    return json.dumps({"choices": [{"delta": {"content": text}, "finish_reason": finish}]})

@@ -1,6 +1,5 @@
 """Entries as text for people."""
 
-
 from waltzrl.audit.record import DecisionRecord, Entry, RoundRecord
 
 

@@ -9,6 +9,9 @@ from typing import Annotated
 import typer
 
 from waltzrl.cli.options import Settings
+from waltzrl.errors import InputError
+
+DEMO = Path("runs/demo")
 
 
 def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
@@ -19,7 +22,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         str | None, typer.Option(help="Server of the model, such as http://localhost:8000/v1.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8080,
     keys: Annotated[Path | None, typer.Option(help="File that `waltzrl keys add` wrote.")] = None,
     audit: Annotated[Path | None, typer.Option(help="Folder of the audit log.")] = None,
     demo: Annotated[
@@ -48,9 +51,12 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     said: dict[str, object] = {"upstream": {"url": upstream}} if upstream else {}
     if demo:
-        from waltzrl.recipes.demo.serving import demo_settings
+        from waltzrl.recipes.demo.serving import demo_settings, example_prompt
 
-        said = demo_settings(Path("runs/demo"))
+        said = demo_settings(DEMO)
+        print(f"ask it in its own language: {example_prompt(DEMO)}", file=sys.stderr)
+    if not (recipe or said or settings):
+        raise InputError("name the model's server: --upstream http://localhost:8000/v1, or --demo")
     if keys:
         said["keys"] = keys
     if audit:

@@ -7,6 +7,7 @@ fixed distance, so that a part of a text is read as it is read in the whole.
 import binascii
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import islice
 from typing import Protocol
 
 from waltzrl.rules.scan import compiled
@@ -19,11 +20,11 @@ ROT13_REACH = 80
 _MIXED = r"[a-z][0-9@$!|]{1,3}[a-z]|[0-9@$][a-z]{3}"
 _SEPARATORS = b" ._*-"
 _SPACED = "|".join(rf"\b[a-z](?:[{chr(c)}][a-z]){{3,}}\b" for c in _SEPARATORS)
-_HEXADECIMAL, _BASE64 = r"\b(?:[0-9a-f]{2})", r"[a-z0-9+/]"
+_BASE64 = r"[a-z0-9+/]{20,}"
 _ROT13_CUE = r"\brot[ -]?13\b"
-_SHOWS = compiled(rf"{_ROT13_CUE}|{_MIXED}|{_SPACED}|{_HEXADECIMAL}{{10}}|{_BASE64}{{20}}")
-_PIECE = compiled(rf"{_SPACED}|{_HEXADECIMAL}{{10,}}\b|{_BASE64}{{20,}}")
-_IS_HEXADECIMAL = compiled(r"[0-9a-f]{20,}")
+_SHOWS = compiled(rf"{_ROT13_CUE}|{_MIXED}|{_SPACED}|{_BASE64}")
+_PIECE = compiled(rf"{_SPACED}|{_BASE64}")
+_HEXADECIMAL = compiled(r"[0-9a-f]{20,}")
 _SAYS_ROT13 = compiled(_ROT13_CUE)
 _SHOWS_DIGITS = compiled(_MIXED)
 _LETTERS = bytes.maketrans(b"013457@$!|8", b"oieastasilb")
@@ -118,20 +119,18 @@ class _Undisguised:
         self._length += len(part)
 
     def _add_piece(self, piece: bytes, origin: int) -> None:
-        """Add what `piece` says.
-
-        One at the very start may have been cut there, so it is read from each possible beginning.
-        """
+        """Add what `piece` says, from each beginning: it may be a cut of something longer."""
         if piece[1:2] in _SEPARATORS:
             self._add_letters(piece, origin)
             return
-        decode, width, scale = _from_base64, 4, 4 / 3
-        if _IS_HEXADECIMAL.fullmatch(piece):
-            decode, width, scale = _from_hexadecimal, 2, 2.0
-        for phase in range(width if origin == 0 else 1):
-            if phase:
+        for phase in range(4):
+            self._add(_BETWEEN if phase else b"", origin)
+            self._add(_from_base64(piece[phase:]), origin + phase, 4 / 3, piece=True)
+        for run in islice(_HEXADECIMAL.finditer(piece), MOST_PIECES):
+            for start in (run.start(), run.start() + 1):
                 self._add(_BETWEEN, origin)
-            self._add(decode(piece[phase:]), origin + phase, scale, piece=True)
+                decoded = _from_hexadecimal(piece[start : run.end()])
+                self._add(decoded, origin + start, 2.0, piece=True)
 
     def _add_letters(self, piece: bytes, origin: int) -> None:
         """Add a word that was spaced out; an `a` or `I` before it may be a word of its own."""

@@ -14,7 +14,8 @@ from waltzrl.rules.pattern import expand
 from waltzrl.rules.rule import CATEGORIES, Rule, Side
 from waltzrl.rules.scan import compiled
 
-DEFAULT_PACKS = ("harmful", "malicious", "privacy", "refusals")
+HARMFUL_PACKS = ("violence", "crime", "hate", "self_harm", "sexual", "misinformation")
+DEFAULT_PACKS = (*HARMFUL_PACKS, "malicious", "privacy", "refusals")
 """Packs that come with waltzrl; each is `packs/NAME.toml` of this folder."""
 
 
@@ -30,8 +31,8 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     version: int
-    words: dict[str, list[str]]
     rule: list[_Row]
+    words: dict[str, list[str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Pack:
     """The file's name without its ending; begins the id of every rule."""
     version: int
     digest: str
-    """SHA-256 of the file, in hexadecimal."""
+    """SHA-256 of the file and of the shared words, in hexadecimal."""
     rules: tuple[Rule, ...]
 
 
@@ -57,19 +58,23 @@ def load_pack(source: str | Path) -> Pack:
         file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise InputError(f"{path}: {error}; mend the file, or see docs/rules.md") from None
-    rules = tuple(_rule(name, path, row, file) for row in file.rule)
+    shared = _shipped("words")
+    words = {n: "|".join(w) for n, w in tomllib.loads(shared.decode("utf-8")).items()}
+    if taken := words.keys() & file.words.keys():
+        raise InputError(f"{path}: word list {min(taken)!r} comes with waltzrl; rename yours")
+    words |= {n: "|".join(w) for n, w in file.words.items()}
+    rules = tuple(_rule(name, path, row, words) for row in file.rule)
     return Pack(
         name=name,
         version=file.version,
-        digest=hashlib.sha256(content).hexdigest(),
+        digest=hashlib.sha256(shared + content).hexdigest(),
         rules=rules,
     )
 
 
 def _read(source: str | Path) -> tuple[str, str, bytes]:
     if source in DEFAULT_PACKS:
-        shipped = files("waltzrl.rules") / "packs" / f"{source}.toml"
-        return str(source), str(shipped), shipped.read_bytes()
+        return str(source), f"{source}.toml", _shipped(str(source))
     path = Path(source)
     try:
         return path.stem, str(path), path.read_bytes()
@@ -79,7 +84,11 @@ def _read(source: str | Path) -> tuple[str, str, bytes]:
         ) from None
 
 
-def _rule(pack: str, path: str, row: _Row, file: _File) -> Rule:
+def _shipped(name: str) -> bytes:
+    return (files("waltzrl.rules") / "packs" / f"{name}.toml").read_bytes()
+
+
+def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     where = f"{path}: rule {row.id!r}"
     if row.category not in CATEGORIES:
         raise InputError(
@@ -87,7 +96,6 @@ def _rule(pack: str, path: str, row: _Row, file: _File) -> Rule:
         )
     if not 0 < row.severity <= 1:
         raise InputError(f"{where} has severity {row.severity:g}; say more than 0, at most 1")
-    words = {name: "|".join(alternatives) for name, alternatives in file.words.items()}
     try:
         patterns = tuple(expand(source, words) for source in row.patterns)
         if pack not in DEFAULT_PACKS:

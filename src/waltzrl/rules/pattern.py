@@ -1,9 +1,9 @@
 """The small language of the packs: a re2 pattern in which words have names and gaps are bounded.
 
-<make> .. <bomb>        `make` and `bomb` are word lists of the pack
+<make> .. <bomb>        `make` and `bomb` are word lists, of the pack or shared
 a space                 one to three characters that are neither a word nor end a sentence
 ` .. `, ` ... `         up to two, up to five words between, within one sentence
-|                       alternatives, up to the next gap or parenthesis
+!                       before a word: it is rare, so texts are searched for it first
 everything else         re2, without `*`, `+` and `{n,}`, so that every match is short
 """
 

@@ -48,6 +48,7 @@ class Visit:
         self.body = b""
         self.asked = False
         """The gateway knows of it, and its ledger counts what fails."""
+        self._begun = False
         self._send = send
 
     async def reply(self, body: bytes, headers: Headers = (JSON,), status: int = 200) -> None:
@@ -58,6 +59,7 @@ class Visit:
 
     async def begin(self, headers: Headers, status: int = 200) -> None:
         """Send the status and headers."""
+        self._begun = True
         named = (b"x-request-id", self.head.id.encode())
         await self._send(
             {"type": "http.response.start", "status": status, "headers": (*headers, named)}
@@ -68,7 +70,9 @@ class Visit:
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
 
     async def refuse(self, problem: RequestError) -> None:
-        """Send an error as the API spells it."""
+        """Send an error as the API spells it; a reply that has begun is broken off instead."""
+        if self._begun:
+            return
         headers = [JSON]
         if problem.retry_after_seconds is not None:
             seconds = max(1, round(problem.retry_after_seconds))
@@ -159,10 +163,10 @@ class App:
             bearer=self._bearer(visit),
             traceparent=visit.head.traceparent,
         )
-        visit.asked = True
         if exchange.stream:
             await self._stream(visit, request)
             return
+        visit.asked = True
         answers = await self._gateway.answers(request)
         body = visit.dialect.write(exchange, answers)
         if visit.head.wants_collaboration and visit.caller.may_see_drafts:
@@ -172,6 +176,7 @@ class App:
     async def _stream(self, visit: Visit, request: Request) -> None:
         mode = self._stream_mode(visit)
         request = msgspec.structs.replace(request, mode=mode)
+        visit.asked = True
         writer = visit.dialect.writer(request.exchange)
         await visit.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
         async with aclosing(stream(self._gateway, request, self._open_window, writer)) as parts:

@@ -1,5 +1,6 @@
 """Who comes in: what a request's headers say, whose key it bears, and how much it may bring."""
 
+import asyncio
 import secrets
 from itertools import count
 from typing import Self
@@ -13,6 +14,8 @@ from waltzrl.serving.presence import Event, Receive
 
 PROCESS = secrets.token_hex(6)
 """Begins the ids of this process's requests, so that no other's are like them."""
+BODY_SECONDS = 30.0
+"""A client that takes longer to send a request keeps others from a place."""
 _requests = count()
 
 
@@ -53,11 +56,14 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 class Door:
     """Lets a request in when its key is known, its caller is not too fast, and there is room."""
 
-    def __init__(self, keys: KeyRing, limits: Limits) -> None:
+    def __init__(
+        self, keys: KeyRing, limits: Limits, *, body_seconds: float = BODY_SECONDS
+    ) -> None:
         self.keys = keys
         self.admission = Admission(limits)
         self._rates = RateLimits()
         self._limits = limits
+        self._body_seconds = body_seconds
 
     def caller(self, head: Head) -> Caller:
         """Say who asks.
@@ -76,9 +82,20 @@ class Door:
         """Read the request's body.
 
         Raises:
-            RequestError: 413, it is too long.
+            RequestError: 413, it is too long; 408, it does not come.
         """
         check_request_size(head.length, self._limits)
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                return await self._read(receive)
+        except TimeoutError:
+            raise RequestError(
+                408,
+                "invalid_request",
+                f"the request's body did not come within {self._body_seconds:g} s; send it again",
+            ) from None
+
+    async def _read(self, receive: Receive) -> bytes:
         event = await receive()
         raw: bytes = event.get("body", b"")
         if not event.get("more_body"):

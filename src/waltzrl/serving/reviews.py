@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.records import Reply
+from waltzrl.records import Feedback, Reply
 from waltzrl.serving.exchange import Answer, Exchange, Json
 from waltzrl.serving.gateway import Gateway, Request
 from waltzrl.serving.keys import Caller
@@ -15,6 +15,8 @@ from waltzrl.serving.wire.fields import read_object
 
 NO_MODEL = "none"
 """Stands for the model in a request that asks for no revision."""
+UNREVIEWED = Feedback(unsafe=False, overrefuse=False, well_formed=False)
+"""What a gateway that reviews nothing says of a reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ def write_review(answer: Answer) -> bytes:
     """Spell a reviewed draft: the labels of its first review, and what should be sent."""
     said = answer.collaboration
     assert said is not None
-    feedback = said.rounds[0].feedback
+    feedback = said.rounds[0].feedback if said.rounds else UNREVIEWED
     return msgspec.json.encode(
         {
             "id": said.prompt.id,

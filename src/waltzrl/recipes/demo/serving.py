@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from waltzrl.data import read_prompts
 from waltzrl.errors import InputError
 from waltzrl.recipes.door import Table
 from waltzrl.training.export import CONVERSATION, FEEDBACK
@@ -18,15 +19,30 @@ def demo_settings(folder: Path) -> Table:
     Raises:
         InputError: there is none.
     """
-    pairs = sorted(folder.glob(f"seed-*/{PAIR}/{FEEDBACK}"))
-    if not pairs:
+    agents = _seed(folder) / PAIR
+    told = {"wording": "tiny", "max_new_tokens": MAX_NEW_TOKENS}
+    return {
+        "stage": 2,
+        "upstream": {"folder": str(agents / CONVERSATION), **told},
+        "feedback": {"model": str(agents / FEEDBACK), **told},
+    }
+
+
+def example_prompt(folder: Path) -> str:
+    """Return a harmful prompt of the demo's held-out set.
+
+    Raises:
+        InputError: there is none.
+    """
+    prompts = read_prompts(_seed(folder) / "data" / "test.jsonl")
+    return next(prompt for prompt in prompts if prompt.label == "unsafe").messages[-1].content
+
+
+def _seed(folder: Path) -> Path:
+    found = sorted(place for place in folder.glob("seed-*") if (place / PAIR / FEEDBACK).is_dir())
+    if not found:
         raise InputError(
             f"{folder} holds no trained pair; run `make demo` first, which takes some minutes, "
             "or name a model with --upstream"
         )
-    told = {"wording": "tiny", "max_new_tokens": MAX_NEW_TOKENS}
-    return {
-        "stage": 2,
-        "upstream": {"folder": str(pairs[0].with_name(CONVERSATION)), **told},
-        "feedback": {"model": str(pairs[0]), **told},
-    }
+    return found[0]

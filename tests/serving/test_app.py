@@ -1,0 +1,336 @@
+"""The gateway as an application: its routes, its door, and what leaves when something is wrong."""
+
+import asyncio
+import logging
+
+import pytest
+from small_gateway import (
+    CHAT,
+    GUARDRAIL,
+    HELLO,
+    MENDED,
+    MESSAGES,
+    NOWHERE,
+    RESPONSES,
+    REVIEW,
+    UNSAFE,
+    Model,
+    ask,
+    chat,
+    gateway,
+    with_gateway,
+)
+
+from waltzrl.agents import RulesReviewer
+from waltzrl.errors import RequestError
+from waltzrl.recipes.bundles import rules_bundle
+from waltzrl.recipes.gateway import load_gateway
+from waltzrl.rules import load_rulebook
+from waltzrl.serving.app import App
+from waltzrl.serving.door import Door, Head
+from waltzrl.serving.exchange import Delta
+from waltzrl.serving.gateway import Gateway
+from waltzrl.serving.keys import KeyRing, add_key
+from waltzrl.serving.ledger import Book
+from waltzrl.serving.limits import Limits
+from waltzrl.serving.metrics import GatewayMetrics, Now
+from waltzrl.serving.window import Open
+
+BODIES = {
+    CHAT: {"model": "echo", "messages": HELLO},
+    RESPONSES: {"model": "echo", "input": "hello"},
+    MESSAGES: {"model": "echo", "messages": HELLO, "max_tokens": 9},
+}
+SECRET = "words of the draft"
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_each_api_is_answered_with_an_id_and_the_decision(path):
+    async def work(app):
+        return [await ask(app, path, BODIES[path]) for _ in range(2)]
+
+    one, other = with_gateway(work)
+    assert (one.status, one.headers["content-type"]) == (200, "application/json")
+    assert "You said hello." in one.text
+    assert one.headers["x-waltzrl-decision"] == "draft"
+    assert int(one.headers["content-length"]) == len(one.text.encode())
+    assert one.headers["x-request-id"] != other.headers["x-request-id"]
+
+
+def test_the_header_tells_the_decision_of_every_choice():
+    said = with_gateway(lambda app: chat(app, "unsafe", n=2))
+    assert said.headers["x-waltzrl-decision"] == "revised,revised"
+    assert [choice["message"]["content"] for choice in said.json["choices"]] == [MENDED] * 2
+
+
+def test_models_are_the_upstreams():
+    said = with_gateway(lambda app: ask(app, "/v1/models", method="GET"))
+    assert [model["id"] for model in said.json["data"]] == ["echo"]
+
+
+def test_a_path_that_is_not_there_is_told_which_are():
+    said = with_gateway(lambda app: ask(app, "/v1/completions", {}))
+    assert (said.status, CHAT in said.error, "/healthz" in said.error) == (404, True, True)
+    assert said.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", CHAT), ("POST", "/v1/models"), ("PUT", REVIEW), ("POST", "/readyz")],
+)
+def test_a_method_that_a_path_does_not_take_is_refused(method, path):
+    said = with_gateway(lambda app: ask(app, path, {}, method=method))
+    assert (said.status, said.error) == (405, f"{path} does not take {method}")
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Make a key file, and say how to make keys in it."""
+    path = tmp_path / "keys.toml"
+    return lambda **policy: (f"keys={path}", add_key(path, {"name": "ada", **policy}))
+
+
+@pytest.mark.parametrize("path", [*BODIES, REVIEW, GUARDRAIL, "/v1/models"])
+def test_with_a_key_file_nothing_is_answered_without_a_key(keys, path):
+    override, key = keys()
+    method = "GET" if path == "/v1/models" else "POST"
+
+    async def work(app):
+        refused = [
+            await ask(app, path, BODIES.get(path), method=method, **headers)
+            for headers in ({}, {"authorization": "Bearer no"}, {"authorization": f"Basic {key}"})
+        ]
+        asked = [("authorization", f"Bearer {key}"), ("x-api-key", key)]
+        return refused, [
+            await ask(app, path, BODIES.get(path), method=method, **{name: value})
+            for name, value in asked
+        ]
+
+    refused, let_in = with_gateway(work, override)
+    assert [said.status for said in refused] == [401] * 3
+    assert "an API key is needed" in refused[0].error
+    assert "this API key opens nothing here" in refused[1].error
+    assert {said.status for said in let_in} <= {200, 400}
+
+
+def test_probes_and_metrics_need_no_key_and_ours_never_reach_the_upstream(keys):
+    override, key = keys()
+    model = Model()
+
+    async def work(app):
+        assert (await chat(app, key=key)).status == 200
+        paths = ("/healthz", "/readyz", "/metrics")
+        return [(await ask(app, path, method="GET")).status for path in paths]
+
+    assert with_gateway(work, override, model=model) == [200] * 3
+    assert len(model.heads) == 1
+    assert key not in model.heads[0]
+
+
+def test_a_caller_that_is_too_fast_is_told_when_to_come_back(keys):
+    override, key = keys(requests_per_minute=6, burst=1)
+
+    async def work(app):
+        assert (await chat(app, key=key)).status == 200
+        return await chat(app, key=key)
+
+    said = with_gateway(work, override)
+    assert (said.status, said.headers["retry-after"]) == (429, "10")
+
+
+def test_a_stream_leaves_as_its_client_asks_if_the_key_may(keys):
+    override, key = keys(stream_modes=["buffer", "audit", "speculative"])
+
+    async def work(app):
+        async def mode(**headers):
+            said = await chat(app, stream=True, key=key, **headers)
+            return said.headers["x-waltzrl-mode"] if said.status == 200 else said.status
+
+        return [
+            await mode(),
+            await mode(x_waltzrl_mode="buffer"),
+            await mode(x_waltzrl_mode="audit"),
+            await mode(x_waltzrl_mode="speculative"),
+            await mode(x_waltzrl_mode="speculative", x_waltzrl_retract="yes"),
+            await mode(x_waltzrl_mode="window"),
+            await mode(x_waltzrl_mode="whole"),
+        ]
+
+    modes = with_gateway(work, override)
+    assert modes == ["window", "buffer", "audit", "window", "speculative", 403, 403]
+
+
+def test_a_mode_that_the_key_may_not_ask_for_is_refused_counted_and_not_asked_upstream():
+    model = Model()
+
+    async def work(app):
+        said = await chat(app, stream=True, x_waltzrl_mode="audit")
+        return said, (await ask(app, "/metrics", method="GET")).text
+
+    said, metrics = with_gateway(work, model=model)
+    assert said.error == "X-Waltzrl-Mode 'audit' is not for this key; it may ask for buffer, window"
+    assert 'waltzrl_errors_total{api="chat",kind="permission"} 1.0' in metrics
+    assert model.heads == []
+
+
+def test_a_stream_is_sent_as_one():
+    said = with_gateway(lambda app: chat(app, "unsafe", stream=True))
+    assert said.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert said.headers["x-accel-buffering"] == "no"
+    assert said.text.endswith("data: [DONE]\n\n")
+    assert said.whole
+    assert UNSAFE not in said.text
+
+
+@pytest.mark.parametrize("length", [{"content_length": 2001}, {}])
+def test_a_request_that_is_too_long_is_refused_before_it_is_read(length):
+    parts = [b" " * 600] * 5
+    said = with_gateway(
+        lambda app: ask(app, CHAT, parts=parts, **length), "limits.max_request_bytes=2000"
+    )
+    assert (said.status, "more than 2000 bytes" in said.error) == (413, True)
+
+
+def test_a_request_may_come_in_parts():
+    raw = b'{"model": "echo", "messages": [{"role": "user", "content": "hello"}]}'
+    parts = [raw[:10], b"", raw[10:]]
+    assert with_gateway(lambda app: ask(app, CHAT, parts=parts)).status == 200
+
+
+def test_a_body_that_does_not_come_is_given_up():
+    door = Door(KeyRing(None), Limits(), body_seconds=0.02)
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    with pytest.raises(RequestError, match=r"did not come within 0\.02 s") as raised:
+        asyncio.run(door.body(Head(id="1"), receive))
+    assert raised.value.status == 408
+
+
+def test_drafts_are_shown_only_to_keys_that_may_see_them(keys):
+    override, may = keys(may_see_drafts=True)
+    _, may_not = keys(name="bob")
+
+    async def work(app):
+        include = {"x_waltzrl_include": "collaboration"}
+        return [
+            await chat(app, "unsafe", key=may, **include),
+            await chat(app, "unsafe", key=may),
+            await chat(app, "unsafe", key=may_not, **include),
+        ]
+
+    shown, *hidden = with_gateway(work, override)
+    (said,) = shown.json["waltzrl"]["collaborations"]
+    assert UNSAFE in said["draft"]["text"]
+    assert said["rounds"][0]["feedback"]["unsafe"] is True
+    for answer in hidden:
+        assert "waltzrl" not in answer.json
+        assert UNSAFE not in answer.text
+
+
+def test_a_gateway_that_stops_is_not_ready_and_lets_nothing_in():
+    async def work(app):
+        ready = (await ask(app, "/readyz", method="GET")).status
+        await app.door.admission.drain(1)
+        paths = ("/readyz", "/healthz")
+        return ready, [await ask(app, path, method="GET") for path in paths], await chat(app)
+
+    ready, (not_ready, alive), refused = with_gateway(work)
+    assert (ready, not_ready.status, alive.status) == (200, 503, 200)
+    assert not_ready.json["reason"] == "shutting down"
+    assert (refused.status, "shutting down" in refused.error) == (503, True)
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_what_the_upstream_refuses_is_told_in_its_words(n):
+    said = with_gateway(lambda app: chat(app, "busy", n=n))
+    assert (said.status, said.headers["retry-after"]) == (429, "7")
+    assert said.error == "the upstream answered 429: slow down"
+
+
+@pytest.mark.parametrize("path", [*BODIES, REVIEW, GUARDRAIL])
+def test_no_depth_of_nesting_is_a_mistake_of_ours(path):
+    texts = {"reply": "x", "texts": ["x"], "input_type": "response", "max_tokens": 9}
+    depths = [*range(1, 200, 7), *range(200, 1100, 3), 100_000]
+
+    async def work(app):
+        found = set()
+        for depth in depths:
+            deep = b'"metadata": ' + b"[" * depth + b"]" * depth
+            known = {**BODIES.get(path, BODIES[CHAT]), **texts}
+            for name in ("input", "texts") if path == RESPONSES else ("input",):
+                known.pop(name, None) if path != RESPONSES else None
+            raw = str(known).replace("'", '"').encode()[:-1] + b", " + deep + b"}"
+            found.add((await ask(app, path, raw)).status)
+        return found
+
+    assert with_gateway(work) <= {200, 400}
+
+
+async def lifespan_is_not_ours():
+    async with gateway() as app:
+        return await app({"type": "lifespan"}, None, None)
+
+
+def test_what_is_not_http_is_left_alone():
+    assert asyncio.run(lifespan_is_not_ours()) is None
+
+
+class Mistaken:
+    """An upstream with a mistake in it."""
+
+    async def complete(self, body, bearer):
+        raise RuntimeError(SECRET)
+
+    async def stream(self, body, bearer):
+        yield Delta(text=SECRET)
+        raise RuntimeError(SECRET)
+
+
+def mistaken_app(open_window=lambda mode, prompt: Open()):
+    """Put a gateway together around a mistake."""
+    recipe = load_gateway(None, {"upstream": {"url": NOWHERE}}, [], {})
+    bundle = rules_bundle(recipe, RulesReviewer(load_rulebook(), recipe.threshold))
+    book = Book(None, [])
+    now = Now(active=0, waiting=0, draining=False, breaker="closed", keys=0, keys_stale=False,
+              bundle=bundle.id, unaudited=0)  # fmt: skip
+    return App(
+        Gateway(upstream=Mistaken(), bundle_for=lambda _: bundle, ledger=book),
+        Door(KeyRing(None), Limits()),
+        mode="buffer",
+        open_window=open_window,
+        metrics=GatewayMetrics(lambda: now, {}),
+        ready=book.require,
+    )
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("path", BODIES)
+def test_a_mistake_of_ours_is_told_without_a_word_of_the_draft_and_logged_once(path, n, caplog):
+    body = BODIES[path] | ({"n": n} if path == CHAT else {})
+    said = asyncio.run(ask(mistaken_app(), path, body))
+    assert said.status == 500
+    assert said.headers["x-request-id"] in said.error
+    assert SECRET not in said.text
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert caplog.records[0].exc_info
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_mistake_in_a_stream_ends_it_with_an_error(path, caplog):
+    said = asyncio.run(ask(mistaken_app(), path, BODIES[path] | {"stream": True}))
+    assert (said.status, said.whole) == (200, True)
+    assert said.headers["x-request-id"] in said.text
+    assert SECRET not in said.text
+    assert len(caplog.records) == 1
+
+
+def test_a_mistake_after_the_head_of_a_reply_breaks_it_off(caplog):
+    def open_window(mode, prompt):
+        raise RuntimeError(SECRET)
+
+    said = asyncio.run(chat(mistaken_app(open_window), stream=True))
+    assert (said.status, said.text, said.whole) == (200, "", False)
+    assert len(caplog.records) == 1

@@ -1,0 +1,244 @@
+"""Reading a model server's replies: what is passed on as it came, and what never is."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltzrl.errors import RequestError
+from waltzrl.records import ToolCall
+from waltzrl.serving.chat_reader import StreamReader, read_completion, server_message
+from waltzrl.serving.exchange import Delta
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+HIDDEN = "words that nobody reviewed"
+DEEP = b"[" * 100_000
+
+
+def completion(message=None, choice=None, **more):
+    """Spell a reply with these additions to its message, its choice and itself."""
+    said = {"role": "assistant", "content": "Hello.", **(message or {})}
+    return {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": 0, "message": said, "finish_reason": "stop", **(choice or {})}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
+        **more,
+    }
+
+
+def read(answer):
+    return read_completion(json.dumps(answer).encode(), 5.0)
+
+
+def test_a_reply_is_read_and_its_bytes_are_kept():
+    raw = json.dumps(completion()).encode()
+    said = read_completion(raw, 5.0)
+    assert (said.reply.text, said.finish, said.raw) == ("Hello.", "stop", raw)
+    counts = (said.reply.prompt_tokens, said.reply.reply_tokens, said.reply.milliseconds)
+    assert counts == (3, 4, 5.0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        completion({"refusal": None, "annotations": [], "audio": None, "function_call": None}),
+        completion({"reasoning": None, "reasoning_content": None, "tool_calls": []}),
+        completion(choice={"stop_reason": 2, "logprobs": None, "token_ids": None}),
+        completion(prompt_logprobs=None, prompt_token_ids=None, kv_transfer_params=None),
+        completion(service_tier="default", system_fingerprint=None),
+        completion({"content": None, "tool_calls": [CALL]}),
+        completion({"content": None, "refusal": "I won't."}),
+        completion(usage=None),
+    ],
+)
+def test_keys_that_hold_no_other_words_leave_the_bytes_as_they_are(answer):
+    assert json.loads(read(answer).raw) == answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        completion({"reasoning_content": HIDDEN}),
+        completion({"reasoning": HIDDEN}),
+        completion({"thinking_blocks": [HIDDEN]}),
+        completion({"annotations": [{"url": HIDDEN}]}),
+        completion({"audio": {"transcript": HIDDEN}}),
+        completion({"function_call": {"name": "f", "arguments": HIDDEN}}),
+        completion({"refusal": HIDDEN}),
+        completion({"tool_calls": [{**CALL, "extra_content": HIDDEN}]}),
+        completion({"tool_calls": [{**CALL, "function": {"name": "f", "thought": HIDDEN}}]}),
+        completion({"tool_calls": [{"id": "1", "type": "custom", "custom": {"input": HIDDEN}}]}),
+        completion(choice={"text": HIDDEN}),
+        completion(choice={"token_ids": [1, 2]}),
+        completion(hidden=HIDDEN),
+        completion(prompt_logprobs=[HIDDEN]),
+        completion(choices=[*completion()["choices"], *completion()["choices"]]),
+    ],
+)
+def test_a_reply_with_other_words_is_read_and_its_bytes_are_dropped(answer):
+    said = read(answer)
+    assert (said.reply.text, said.raw) == ("Hello.", None)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["annotations", "audio", "function_call", "reasoning"]) | st.text(),
+        st.recursive(
+            st.none() | st.booleans() | st.integers(0, 9) | st.text(),
+            lambda inner: st.lists(inner, max_size=3),
+        ),
+        max_size=3,
+    )
+)
+def test_whatever_a_server_adds_the_bytes_go_out_only_without_unread_words(extra):
+    known = {"role", "content", "refusal", "tool_calls"}
+    extra = {key: value for key, value in extra.items() if key not in known}
+    said = read(completion(extra))
+    assert said.reply.text == "Hello."
+    assert said.raw is None or not any(extra.values())
+
+
+def test_a_refusal_is_the_text_of_a_reply_that_has_no_other():
+    assert read(completion({"content": None, "refusal": "I won't."})).reply.text == "I won't."
+
+
+def test_tool_calls_are_read():
+    said = read(
+        completion({"content": None, "tool_calls": [CALL]}, {"finish_reason": "tool_calls"})
+    )
+    assert said.reply.calls == (ToolCall(id="call_1", name="f", arguments='{"a": 1}'),)
+    assert (said.reply.text, said.finish) == ("", "tool_calls")
+
+
+def test_a_reply_that_was_cut_says_so_and_an_unknown_end_is_an_end():
+    cut = read(completion(choice={"finish_reason": "length"}))
+    assert (cut.finish, cut.reply.finish) == ("length", "length")
+    assert read(completion(choice={"finish_reason": "eos"})).finish == "stop"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"<html>",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"choices": []}',
+        b'{"choices": [{}]}',
+        b'{"choices": [{"message": {"content": 1}}]}',
+        b'{"choices": [{"message": {"content": "\xff"}}]}',
+        b'{"choices": [{"message": {"content": "\\ud800"}}]}',
+        b'{"choices": [{"message": {"content": "Hello."}}]',
+        b'{"x": ' + DEEP,
+    ],
+)
+def test_what_is_no_chat_completion_is_the_upstreams_fault(answer):
+    with pytest.raises(RequestError, match="not a chat completion") as raised:
+        read_completion(answer, 0.0)
+    assert (raised.value.status, raised.value.kind) == (502, "upstream")
+
+
+def chunk(delta, finish=None, **more):
+    return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more})
+
+
+def heard(*events):
+    """Return a reader that has read these events, and what it said."""
+    reader = StreamReader()
+    return reader, [delta for data in events for delta in reader.read(data)]
+
+
+def test_a_stream_is_words_then_an_end_then_counts():
+    usage = json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
+    words = (chunk({"role": "assistant", "content": ""}), chunk({"content": "Hel"}))
+    reader, deltas = heard(*words, chunk({"content": "lo."}), chunk({}, "length"), usage, "[DONE]")
+    assert deltas == [
+        Delta(text="Hel"),
+        Delta(text="lo."),
+        Delta(finish="length"),
+        Delta(prompt_tokens=3, reply_tokens=4),
+    ]
+    assert reader.ended
+
+
+def test_fragments_of_calls_are_gathered_by_their_index():
+    def part(index, name=None, arguments="", **more):
+        call = {"index": index, "function": {"name": name, "arguments": arguments}, **more}
+        return chunk({"tool_calls": [call]})
+
+    _, deltas = heard(
+        part(0, "f", id="a"),
+        part(1, "g", '{"x"', id="b"),
+        part(0, arguments='{"y"'),
+        part(1, arguments=": 1}"),
+        part(0, arguments=": 2}"),
+        chunk({}, "tool_calls"),
+    )
+    calls = (
+        ToolCall(id="a", name="f", arguments='{"y": 2}'),
+        ToolCall(id="b", name="g", arguments='{"x": 1}'),
+    )
+    assert deltas == [Delta(calls=calls, finish="tool_calls")]
+
+
+def test_an_end_without_a_reason_loses_no_call():
+    reader, deltas = heard(chunk({"tool_calls": [CALL]}), "[DONE]")
+    assert deltas == [
+        Delta(calls=(ToolCall(id="call_1", name="f", arguments='{"a": 1}'),), finish="tool_calls")
+    ]
+    assert reader.ended
+    assert heard(chunk({"content": "Hi"}), "[DONE]")[1][-1] == Delta(finish="stop")
+
+
+def test_a_stream_that_breaks_off_has_not_ended():
+    assert not heard(chunk({"content": "Hel"}))[0].ended
+
+
+def test_only_the_first_choice_and_only_reviewed_words_of_a_stream_are_heard():
+    two = json.dumps({"choices": [{"delta": {"content": "a"}}, {"delta": {"content": HIDDEN}}]})
+    thinks = chunk({"content": None, "reasoning_content": HIDDEN})
+    assert heard(two, thinks, chunk({"refusal": "No."}))[1] == [Delta(text="a"), Delta(text="No.")]
+
+
+def test_an_error_in_a_stream_is_told_in_the_servers_words():
+    with pytest.raises(RequestError, match="the upstream failed: out of memory") as raised:
+        heard(json.dumps({"error": {"message": "out of memory"}}))
+    assert raised.value.status == 502
+    assert heard(chunk({"content": "a"}, error=None))[1] == [Delta(text="a")]
+
+
+@pytest.mark.parametrize(
+    "data", ["", "rubbish", "[]", "1", '{"choices": 1}', '{"x": "\\ud800', "["]
+)
+def test_an_event_that_is_no_chunk_is_the_upstreams_fault(data):
+    with pytest.raises(RequestError, match="cannot be read") as raised:
+        heard(data)
+    assert raised.value.status == 502
+
+
+def test_an_event_that_is_nested_without_end_is_the_upstreams_fault():
+    with pytest.raises(RequestError, match="cannot be read"):
+        heard('{"choices": ' + DEEP.decode())
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b'{"error": {"message": "no"}}', "no"),
+        (b'{"error": "no"}', "no"),
+        (b"no", "no"),
+        (b"", "no message"),
+        (b'["no"]', '["no"]'),
+        (b'{"error": {"code": 1}}', '{"error": {"code": 1}}'),
+        (b'{"error": {"message": "\xff"}}', '{"error": {"message": "\ufffd"}}'),
+        (b'{"error": "' + b"x" * 999 + b'"}', "x" * 300),
+        (DEEP, "[" * 200),
+    ],
+)
+def test_the_servers_words_are_found_and_shortened(answer, said):
+    assert server_message(answer) == said

@@ -1,0 +1,288 @@
+"""The server behind the gateway: what its answers, failures and silences become."""
+
+import asyncio
+import json
+from contextlib import aclosing
+
+import pytest
+from small_site import HANG_UP, events, http, read_request, saying, site, words
+
+from waltzrl.errors import RequestError
+from waltzrl.serving.breaker import Breaker
+from waltzrl.serving.http_upstream import OPEN_SECONDS, HttpUpstream
+from waltzrl.serving.limits import Limits
+
+ASKED = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+ANSWER = {"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}
+NOWHERE = "http://127.0.0.1:9/v1"
+LIMITS = Limits(max_reply_bytes=10_000)
+
+
+def upstream_of(url, api_key=None, timeout_seconds=5.0):
+    return HttpUpstream(url, LIMITS, api_key=api_key, timeout_seconds=timeout_seconds)
+
+
+def with_upstream(work, *answers, **more):
+    """Let `work(upstream)` ask a server that gives these answers."""
+
+    async def run():
+        async with site(saying(*answers)) as server:
+            upstream = upstream_of(server.url, **more)
+            try:
+                return await work(upstream)
+            finally:
+                await upstream.aclose()
+
+    return asyncio.run(run())
+
+
+async def complete(upstream):
+    return await upstream.complete(ASKED, None)
+
+
+async def models(upstream):
+    return await upstream.models(None)
+
+
+async def heard(upstream):
+    async with aclosing(upstream.stream(ASKED, None)) as deltas:
+        return [delta async for delta in deltas]
+
+
+def problem(work, *answers, **more):
+    """Return the error that `work` ends with."""
+    with pytest.raises(RequestError) as raised:
+        with_upstream(work, *answers, **more)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("api_key", "bearer", "sent"),
+    [
+        (None, None, None),
+        (None, "theirs", b"Bearer theirs"),
+        ("ours", "theirs", b"Bearer ours"),
+        ("ours\n", None, b"Bearer ours"),
+    ],
+)
+def test_the_request_is_sent_with_the_gateways_key_or_else_the_clients(api_key, bearer, sent):
+    seen = []
+
+    async def talk(reader, writer):
+        seen.append(await read_request(reader))
+        writer.write(http(ANSWER))
+
+    async def work():
+        async with site(talk) as server:
+            await upstream_of(server.url, api_key).complete(ASKED, bearer)
+
+    asyncio.run(work())
+    head, _, body = seen[0].partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    assert lines[0] == b"POST /base/chat/completions HTTP/1.1"
+    assert b"Content-Type: application/json" in lines
+    keys = [line.partition(b": ")[2] for line in lines if line.startswith(b"Authorization")]
+    assert keys == ([sent] if sent else [])
+    assert json.loads(body) == ASKED
+
+
+def test_a_reply_is_read_and_timed():
+    said = with_upstream(complete, [http(ANSWER)])
+    assert (said.reply.text, json.loads(said.raw)) == ("Hello.", ANSWER)
+    assert 0 < said.reply.milliseconds < 5_000
+
+
+def test_models_are_named_or_it_is_the_upstreams_fault():
+    listed = {"object": "list", "data": [{"id": "a", "owned_by": "x"}, {"id": "b"}]}
+    assert with_upstream(models, [http(listed)]) == ["a", "b"]
+    for rubbish in (b"<html>", {"data": [{}]}, b'{"data": [{"id": "\xff"}]}'):
+        failed = problem(models, [http(rubbish)])
+        assert (failed.status, "list of models" in str(failed)) == (502, True)
+
+
+@pytest.mark.parametrize("work", [complete, heard, models])
+@pytest.mark.parametrize(
+    ("answered", "status", "kind"),
+    [
+        (400, 400, "invalid_request"),
+        (401, 401, "authentication"),
+        (403, 403, "permission"),
+        (404, 404, "not_found"),
+        (408, 408, "upstream_timeout"),
+        (413, 413, "too_large"),
+        (422, 422, "invalid_request"),
+        (429, 429, "rate_limit"),
+        (302, 502, "upstream"),
+        (409, 502, "upstream"),
+        (500, 502, "upstream"),
+        (503, 503, "upstream"),
+        (504, 502, "upstream"),
+    ],
+)
+def test_what_is_the_clients_business_is_passed_on(work, answered, status, kind):
+    failed = problem(work, [http({"error": {"message": "because"}}, answered)])
+    assert (failed.status, failed.kind) == (status, kind)
+    assert str(failed) == f"the upstream answered {answered}: because"
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7.0),
+        ("0", 0.0),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+        ("-1", None),
+        ("\xb2", None),
+        ("9" * 400, None),
+    ],
+)
+def test_a_busy_upstream_says_when_to_come_back_in_seconds_or_not_at_all(header, seconds):
+    failed = problem(complete, [http({"error": "busy"}, 429, Retry_After=header)])
+    assert failed.retry_after_seconds == seconds
+
+
+def test_a_stream_is_asked_for_with_its_counts_and_heard():
+    seen = []
+
+    async def talk(reader, writer):
+        seen.append(await read_request(reader))
+        writer.write(events(words("Hel"), words("lo."), words("", "stop"), "[DONE]"))
+
+    async def work():
+        async with site(talk) as server:
+            return await heard(upstream_of(server.url))
+
+    assert [delta.text for delta in asyncio.run(work())] == ["Hel", "lo.", ""]
+    asked = json.loads(seen[0].partition(b"\r\n\r\n")[2])
+    assert asked == {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def test_an_upstream_that_does_not_stream_is_heard_at_once():
+    usage = {"prompt_tokens": 3, "completion_tokens": 4}
+    (delta,) = with_upstream(heard, [http({**ANSWER, "usage": usage})])
+    assert (delta.text, delta.finish) == ("Hello.", "stop")
+    assert (delta.prompt_tokens, delta.reply_tokens) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ([events(words("Hel"))], "ended before its end"),
+        ([http(b"<html>", kind="text/html")], "ended before its end"),
+        ([events(words("Hel"), whole=False), HANG_UP], "the connection to the upstream failed"),
+        ([events('{"error": {"message": "no room"}}')], "the upstream failed: no room"),
+        ([events("rubbish")], "cannot be read"),
+        ([http(b"rubbish")], "not a chat completion"),
+    ],
+)
+def test_a_stream_without_a_proper_end_is_the_upstreams_fault(answer, said):
+    failed = problem(heard, answer)
+    assert (failed.status, failed.kind) == (502, "upstream")
+    assert said in str(failed)
+
+
+def test_words_are_heard_before_the_stream_breaks():
+    async def work(upstream):
+        async with aclosing(upstream.stream(ASKED, None)) as deltas:
+            first = await anext(deltas)
+            with pytest.raises(RequestError):
+                await anext(deltas)
+            return first.text
+
+    assert with_upstream(work, [events(words("Hel"), whole=False), HANG_UP]) == "Hel"
+
+
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("work", [complete, heard, models])
+def test_an_answer_that_is_too_large_is_refused(work, status):
+    failed = problem(work, [http(b"x" * 10_001, status)])
+    assert (failed.status, "more than 10000 bytes" in str(failed)) == (502, True)
+
+
+def test_a_stream_that_is_too_large_is_refused():
+    failed = problem(heard, [events(*[words("x" * 900)] * 12)])
+    assert (failed.status, "more than 10000 bytes" in str(failed)) == (502, True)
+
+
+@pytest.mark.parametrize("work", [complete, heard, models])
+@pytest.mark.parametrize("said", [[], [http(b"x")[:-1]], [events(words("a"), whole=False)]])
+def test_silence_is_a_gateway_timeout(work, said):
+    failed = problem(work, said, timeout_seconds=0.05)
+    assert (failed.status, failed.kind) == (504, "upstream_timeout")
+    assert str(failed) == "the upstream said nothing for 0.05 s"
+
+
+def test_leaving_a_stream_stops_the_server():
+    async def work():
+        async with site(saying([events(words("Hel"), whole=False)])) as server:
+            async with aclosing(upstream_of(server.url).stream(ASKED, None)) as deltas:
+                await anext(deltas)
+            await asyncio.wait_for(server.left.wait(), 5)
+
+    asyncio.run(work())
+
+
+async def statuses(upstream, count):
+    """Return the statuses of so many requests, one after the other."""
+    found = []
+    for _ in range(count):
+        try:
+            await complete(upstream)
+            found.append(200)
+        except RequestError as error:
+            found.append(error.status)
+    return found
+
+
+def test_an_upstream_that_cannot_be_reached_is_left_alone_for_a_while():
+    async def work():
+        upstream = upstream_of(NOWHERE)
+        found = await statuses(upstream, 5)
+        with pytest.raises(RequestError) as raised:
+            await complete(upstream)
+        return found, raised.value
+
+    found, refused = asyncio.run(work())
+    assert found == [502] * 5
+    assert (refused.status, refused.retry_after_seconds) == (503, OPEN_SECONDS)
+
+
+def test_one_probe_that_is_answered_lets_the_others_in_again():
+    now = 0.0
+
+    async def work(upstream):
+        nonlocal now
+        upstream.breaker = Breaker(open_seconds=10, clock=lambda: now)
+        found = await statuses(upstream, 6)
+        now = 11
+        found += await statuses(upstream, 2)  # the probe fails
+        now = 22
+        return found + await statuses(upstream, 2)
+
+    answers = [*[[HANG_UP]] * 6, [http(ANSWER)], [http(ANSWER)]]
+    found = with_upstream(work, *answers)
+    assert found == [502] * 5 + [503] + [502, 503] + [200, 200]
+
+
+def test_the_others_need_not_wait_for_the_end_of_a_probe_that_streams():
+    now = 0.0
+
+    async def work(upstream):
+        nonlocal now
+        upstream.breaker = Breaker(open_seconds=10, clock=lambda: now)
+        await statuses(upstream, 5)
+        now = 11
+        async with aclosing(upstream.stream(ASKED, None)) as deltas:
+            await anext(deltas)
+            return await statuses(upstream, 1)
+
+    begun = [events(words("Hel"), whole=False)]
+    assert with_upstream(work, *[[HANG_UP]] * 5, begun, [http(ANSWER)]) == [200]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [[http(b"broken", 500)], [http(b"rubbish")], [http(ANSWER)[:-1], HANG_UP]],
+)
+def test_an_upstream_that_answers_badly_is_asked_again(answer):
+    assert with_upstream(lambda it: statuses(it, 7), *[answer] * 7) == [502] * 7
