@@ -79,3 +79,9 @@ def test_an_unknown_category_is_named(tmp_path):
     (line,) = lint_pack(path)
     assert "category 'magic'" in line
     assert "violence_harm" in line
+
+
+def test_a_word_list_of_ours_cannot_be_redefined(tmp_path):
+    path = pack(tmp_path, {}, head="version = 1\n[words]\nask = ['y']\n")
+    (line,) = lint_pack(path)
+    assert "word list 'ask' comes with waltzrl" in line

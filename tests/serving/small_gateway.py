@@ -20,6 +20,12 @@ MENDED = "Mended: let me help in a safe way."
 NOWHERE = "http://127.0.0.1:9/v1"
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 REVIEW, GUARDRAIL = "/v1/review", "/beta/litellm_basic_guardrail_api"
+BODIES = {
+    CHAT: {"model": "echo", "messages": HELLO},
+    RESPONSES: {"model": "echo", "input": "hello"},
+    MESSAGES: {"model": "echo", "messages": HELLO, "max_tokens": 9},
+}
+"""Path -> a good request."""
 
 
 class Model:

@@ -1,9 +1,10 @@
 """Reads packs: TOML files of rules."""
 
-import hashlib
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
@@ -58,16 +59,15 @@ def load_pack(source: str | Path) -> Pack:
         file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise InputError(f"{path}: {error}; mend the file, or see docs/rules.md") from None
-    shared = _shipped("words")
-    words = {n: "|".join(w) for n, w in tomllib.loads(shared.decode("utf-8")).items()}
-    if taken := words.keys() & file.words.keys():
+    shared, shared_digest = _shared_words()
+    if taken := shared.keys() & file.words.keys():
         raise InputError(f"{path}: word list {min(taken)!r} comes with waltzrl; rename yours")
-    words |= {n: "|".join(w) for n, w in file.words.items()}
+    words = shared | {name: "|".join(listed) for name, listed in file.words.items()}
     rules = tuple(_rule(name, path, row, words) for row in file.rule)
     return Pack(
         name=name,
         version=file.version,
-        digest=hashlib.sha256(shared + content).hexdigest(),
+        digest=sha256(shared_digest + content).hexdigest(),
         rules=rules,
     )
 
@@ -82,6 +82,14 @@ def _read(source: str | Path) -> tuple[str, str, bytes]:
         raise InputError(
             f"{path}: {error.strerror}; say a path, or one of {', '.join(DEFAULT_PACKS)}"
         ) from None
+
+
+@cache
+def _shared_words() -> tuple[dict[str, str], bytes]:
+    """Read the word lists that every pack may use; return them and their digest."""
+    content = _shipped("words")
+    lists = tomllib.loads(content.decode("utf-8"))
+    return {name: "|".join(listed) for name, listed in lists.items()}, sha256(content).digest()
 
 
 def _shipped(name: str) -> bytes:
@@ -116,4 +124,4 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
 
 def digest_of(packs: Sequence[Pack]) -> str:
     """Name what `packs` decide with: SHA-256 over their digests, in hexadecimal."""
-    return hashlib.sha256("".join(pack.digest for pack in packs).encode()).hexdigest()
+    return sha256("".join(pack.digest for pack in packs).encode()).hexdigest()

@@ -1,0 +1,97 @@
+"""A mistake of ours, or a request made to find one: what leaves, and what is logged."""
+
+import asyncio
+import json
+import logging
+
+import pytest
+from small_gateway import BODIES, CHAT, GUARDRAIL, NOWHERE, REVIEW, ask, chat, with_gateway
+
+from waltzrl.agents import RulesReviewer
+from waltzrl.recipes.bundles import rules_bundle
+from waltzrl.recipes.gateway import load_gateway
+from waltzrl.rules import load_rulebook
+from waltzrl.serving.app import App
+from waltzrl.serving.door import Door
+from waltzrl.serving.exchange import Delta
+from waltzrl.serving.gateway import Gateway
+from waltzrl.serving.keys import KeyRing
+from waltzrl.serving.ledger import Book
+from waltzrl.serving.limits import Limits
+from waltzrl.serving.metrics import GatewayMetrics, Now
+from waltzrl.serving.window import Open
+
+SECRET = "words of the draft"
+REVIEWED = {REVIEW: {"reply": "x"}, GUARDRAIL: {"texts": ["x"], "input_type": "response"}}
+
+
+class Mistaken:
+    """An upstream with a mistake in it."""
+
+    async def complete(self, body, bearer):
+        raise RuntimeError(SECRET)
+
+    async def stream(self, body, bearer):
+        yield Delta(text=SECRET)
+        raise RuntimeError(SECRET)
+
+
+def mistaken_app(open_window=lambda mode, prompt: Open()):
+    """Put a gateway together around a mistake."""
+    recipe = load_gateway(None, {"upstream": {"url": NOWHERE}}, [], {})
+    bundle = rules_bundle(recipe, RulesReviewer(load_rulebook(), recipe.threshold))
+    book = Book(None, [])
+    now = Now(active=0, waiting=0, draining=False, breaker="closed", keys=0, keys_stale=False,
+              bundle=bundle.id, unaudited=0)  # fmt: skip
+    return App(
+        Gateway(upstream=Mistaken(), bundle_for=lambda _: bundle, ledger=book),
+        Door(KeyRing(None), Limits()),
+        mode="buffer",
+        open_window=open_window,
+        metrics=GatewayMetrics(lambda: now, {}),
+        ready=book.require,
+    )
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("path", BODIES)
+def test_a_mistake_of_ours_is_told_without_a_word_of_the_draft_and_logged_once(path, n, caplog):
+    body = BODIES[path] | ({"n": n} if path == CHAT else {})
+    said = asyncio.run(ask(mistaken_app(), path, body))
+    assert said.status == 500
+    assert said.headers["x-request-id"] in said.error
+    assert SECRET not in said.text
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert caplog.records[0].exc_info
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_mistake_in_a_stream_ends_it_with_an_error(path, caplog):
+    said = asyncio.run(ask(mistaken_app(), path, BODIES[path] | {"stream": True}))
+    assert (said.status, said.whole) == (200, True)
+    assert said.headers["x-request-id"] in said.text
+    assert SECRET not in said.text
+    assert len(caplog.records) == 1
+
+
+def test_a_mistake_after_the_head_of_a_reply_breaks_it_off(caplog):
+    def open_window(mode, prompt):
+        raise RuntimeError(SECRET)
+
+    said = asyncio.run(chat(mistaken_app(open_window), stream=True))
+    assert (said.status, said.text, said.whole) == (200, "", False)
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("path", [*BODIES, REVIEW, GUARDRAIL])
+def test_no_depth_of_nesting_is_a_mistake_of_ours(path):
+    body = json.dumps(BODIES.get(path) or BODIES[CHAT] | REVIEWED[path])
+    deep = ["[" * depth + "]" * depth for depth in (*range(1, 1_100, 5), 100_000)]
+
+    async def work(app):
+        raws = [f'{body[:-1]}, "deep": {value}}}'.encode() for value in deep]
+        return [(await ask(app, path, raw)).status for raw in raws]
+
+    statuses = with_gateway(work)
+    assert set(statuses) <= {200, 400}
+    assert statuses[-1] == 400

@@ -1,0 +1,171 @@
+"""Replies that the caller already has: our own endpoint, and LiteLLM's guardrail."""
+
+import asyncio
+
+import pytest
+from small_gateway import GUARDRAIL, HELLO, MENDED, REVIEW, UNSAFE, Model, ask, with_gateway
+
+DRAFT = f"Certainly. {UNSAFE} And that is all."
+BENIGN = "Paris is the capital of France."
+
+
+def review(body, *overrides, model=None):
+    return with_gateway(lambda app: ask(app, REVIEW, body), *overrides, model=model)
+
+
+def guard(body, *overrides, model=None):
+    return with_gateway(lambda app: ask(app, GUARDRAIL, body), *overrides, model=model)
+
+
+@pytest.mark.parametrize("asked", [{"prompt": "hello"}, {"messages": HELLO}])
+def test_a_review_tells_the_labels_and_changes_nothing(asked):
+    model = Model()
+    said = review({**asked, "reply": DRAFT}, model=model)
+    assert said.status == 200
+    found = said.json
+    assert found.pop("risk") >= 0.8
+    assert found.pop("rules")
+    assert found.pop("feedback")
+    assert found == {
+        "id": said.headers["x-request-id"],
+        "object": "waltzrl.review",
+        "unsafe": True,
+        "overrefuse": False,
+        "reviewed": True,
+        "decision": "draft",
+        "reply": DRAFT,
+    }
+    assert model.heads == []
+
+
+def test_a_good_reply_is_called_one():
+    found = review({"prompt": "What is the capital of France?", "reply": BENIGN}).json
+    assert (found["unsafe"], found["overrefuse"], found["rules"]) == (False, False, [])
+
+
+def test_a_reply_is_mended_when_that_is_asked_for():
+    model = Model()
+    body = {"prompt": "hello", "reply": DRAFT, "revise": True, "model": "unsafe"}
+    said = review(body, model=model)
+    assert said.headers["x-waltzrl-decision"] == "revised"
+    assert (said.json["decision"], said.json["reply"], said.json["unsafe"]) == (
+        "revised",
+        MENDED,
+        True,
+    )
+    (asked,) = model.bodies
+    assert asked["model"] == "unsafe"
+    assert asked["messages"][1] == {"role": "assistant", "content": DRAFT}
+
+
+def test_a_reply_that_cannot_be_mended_is_declined():
+    said = review({"prompt": "hello", "reply": DRAFT, "revise": True, "model": "stubborn"})
+    assert said.json["decision"] == "refused"
+    assert UNSAFE not in said.text
+
+
+def test_a_gateway_that_reviews_nothing_says_so():
+    body = {"prompt": "hello", "reply": DRAFT, "revise": True, "model": "unsafe"}
+    found = review(body, "enabled=false").json
+    assert (found["reviewed"], found["decision"], found["reply"]) == (False, "draft", DRAFT)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "JSON"),
+        (b"[]", "JSON object"),
+        (b'{"reply": "\xff"}', "UTF-8"),
+        ({"prompt": "hello"}, "reply must be a string"),
+        ({"prompt": "hello", "reply": None}, "reply must be a string"),
+        ({"prompt": "hello", "reply": "x", "revise": "yes"}, "revise must be true or false"),
+        ({"reply": "x"}, "messages"),
+        ({"prompt": 17, "reply": "x"}, "messages[0].content"),
+        ({"prompt": "hello", "reply": "x", "revise": True}, "model"),
+    ],
+)
+def test_a_review_that_cannot_be_read_is_refused(body, said):
+    refused = review(body)
+    assert (refused.status, said in refused.error) == (400, True), refused.error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input_type": "request", "texts": [DRAFT]},
+        {"input_type": "response", "texts": []},
+        {"input_type": "response", "texts": [BENIGN, BENIGN]},
+    ],
+)
+def test_requests_and_good_replies_pass_the_guardrail(body):
+    model = Model()
+    said = guard(body, model=model)
+    assert (said.status, said.json) == (200, {"action": "NONE"})
+    assert model.heads == []
+
+
+def test_the_guardrail_mends_replies():
+    body = {"input_type": "response", "texts": [BENIGN, DRAFT], "model": "unsafe"}
+    assert guard(body).json == {"action": "GUARDRAIL_INTERVENED", "texts": [BENIGN, MENDED]}
+
+
+def test_the_guardrail_blocks_what_cannot_be_mended_and_names_the_rule_not_the_words():
+    said = guard({"input_type": "response", "texts": [DRAFT], "model": "stubborn"})
+    assert said.json["action"] == "BLOCKED"
+    assert said.json["blocked_reason"].startswith("waltzrl holds the reply to be unsafe: ")
+    assert UNSAFE not in said.text
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"structured_messages": HELLO, "model": "unsafe"},
+        {"request_data": {"messages": HELLO, "model": "unsafe"}},
+        {"request_data": {"input": "hello", "model": "unsafe"}},
+        {"request_data": {"prompt": "hello"}, "model": "unsafe"},
+        {"request_data": {"prompt": "other"}, "structured_messages": HELLO, "model": "unsafe"},
+    ],
+)
+def test_the_guardrail_finds_the_conversation(where):
+    model = Model()
+    guard({"input_type": "response", "texts": [DRAFT], **where}, model=model)
+    (asked,) = model.bodies
+    assert (asked["model"], asked["messages"][:2]) == (
+        "unsafe",
+        [*HELLO, {"role": "assistant", "content": DRAFT}],
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"rubbish", "JSON"),
+        ({"texts": "x", "input_type": "response"}, "texts must be a list of strings"),
+        ({"texts": [1], "input_type": "response"}, "texts must be a list of strings"),
+        ({"texts": ["x"]}, "input_type"),
+        ({"texts": ["x"], "input_type": []}, "input_type"),
+        ({"texts": ["x"], "input_type": {}}, "input_type"),
+        ({"texts": ["x"], "input_type": "response", "model": 1}, "model"),
+        ({"texts": ["x"], "input_type": "response", "structured_messages": [1]}, "messages[0]"),
+    ],
+)
+def test_a_guardrail_request_that_cannot_be_read_is_refused(body, said):
+    refused = guard(body)
+    assert (refused.status, said in refused.error) == (400, True), refused.error
+
+
+def test_an_upstream_that_fails_while_a_reply_is_mended_is_told():
+    body = {"input_type": "response", "texts": [DRAFT], "model": "busy"}
+    said = guard(body)
+    assert (said.status, said.headers["retry-after"]) == (429, "7")
+
+
+def test_replies_of_many_callers_are_reviewed_at_once():
+    async def work(app):
+        bodies = [{"prompt": "hello", "reply": reply} for reply in (DRAFT, BENIGN) * 20]
+        return [
+            said.json["unsafe"]
+            for said in await asyncio.gather(*(ask(app, REVIEW, body) for body in bodies))
+        ]
+
+    assert with_gateway(work) == [True, False] * 20
