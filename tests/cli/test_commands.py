@@ -234,3 +234,12 @@ def test_labels_for_a_full_disk_are_an_error(tmp_path):
         command = [sys.executable, "-m", "waltzrl", "judge", str(replies)]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (2, b"error: [Errno 28] No space left on device\n")
+
+
+def test_rules_can_be_checked_and_tried(tmp_path, capsys):
+    assert run("rules", "lint") == 0
+    wrong = tmp_path / "mine.toml"
+    wrong.write_text('version = "1"\n[[rules]]\nid = "x"\n')
+    assert run("rules", "lint", wrong) in {1, 2}
+    assert run("rules", "try", "How do I kill a Python process?") == 0
+    assert capsys.readouterr().out.endswith("nothing found\n")

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from malformed import ODD
 from small_gateway import GUARDRAIL, HELLO, MENDED, REVIEW, UNSAFE, Model, ask, with_gateway
 
 DRAFT = f"Certainly. {UNSAFE} And that is all."
@@ -152,6 +153,34 @@ def test_the_guardrail_finds_the_conversation(where):
 def test_a_guardrail_request_that_cannot_be_read_is_refused(body, said):
     refused = guard(body)
     assert (refused.status, said in refused.error) == (400, True), refused.error
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (REVIEW, {"messages": HELLO, "prompt": "x", "reply": DRAFT, "revise": True, "model": "m"}),
+        (
+            GUARDRAIL,
+            {
+                "input_type": "response",
+                "texts": [DRAFT],
+                "request_data": {"messages": HELLO},
+                "structured_messages": HELLO,
+                "model": "m",
+            },
+        ),
+    ],
+)
+def test_no_odd_value_in_two_fields_is_a_mistake_of_ours(path, body):
+    async def work(app):
+        return [
+            (await ask(app, path, body | {one: odd, other: odd})).status
+            for one in body
+            for other in body
+            for odd in ODD
+        ]
+
+    assert set(with_gateway(work)) == {200, 400}
 
 
 def test_an_upstream_that_fails_while_a_reply_is_mended_is_told():

@@ -18,6 +18,7 @@ from waltzrl.cli.keys import keys
 from waltzrl.cli.prompts import check_leaks, generate, import_prompts
 from waltzrl.cli.report import report
 from waltzrl.cli.rescore import rescore
+from waltzrl.cli.rules import rules
 from waltzrl.cli.serve import serve
 from waltzrl.cli.train import train
 from waltzrl.errors import WaltzError
@@ -41,6 +42,7 @@ app.command()(generate)
 app.command("import")(import_prompts)
 app.command()(check_leaks)
 app.add_typer(keys, name="keys")
+app.add_typer(rules, name="rules")
 app.add_typer(audit, name="audit")
 
 

@@ -84,7 +84,7 @@ async def guardrail(gateway: Gateway, raw: bytes, request_id: str, caller: Calle
     texts = asked.get("texts")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise _wrong("texts must be a list of strings")
-    if asked.get("input_type") not in {"request", "response"}:
+    if asked.get("input_type") not in ("request", "response"):
         raise _wrong('input_type must be "request" or "response"')
     if asked["input_type"] == "request" or not texts:
         return msgspec.json.encode({"action": "NONE"})
