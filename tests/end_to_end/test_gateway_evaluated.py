@@ -3,10 +3,10 @@
 import json
 
 import pytest
+
 from gateway_processes import gateway_process
 from openai_server import serving
 from small_runs import run, save_prompts
-
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.serving.keys import add_key

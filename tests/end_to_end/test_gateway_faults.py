@@ -7,8 +7,8 @@ import time
 
 import aiohttp
 import pytest
-from gateway_processes import gateway_process, upstream_process
 
+from gateway_processes import gateway_process, upstream_process
 from waltzrl.audit import verify
 from waltzrl.audit.note import PublicKey
 
@@ -156,7 +156,7 @@ def test_on_a_full_disk_the_operator_may_choose_to_answer_unaudited(serve, tmp_p
     with serve(*told, largest_file_kb=64) as gateway:
         outcomes = asyncio.run(_load(gateway.url + CHAT, seconds=2, at_once=4))
         assert ask(gateway, "echo")[0] == 200
-        assert gateway.metric("waltzrl_unaudited_total") > 0
+        assert gateway.metric("waltzrl_audit_failing") == 1
     assert {status for status, _ in outcomes} == {200}
     assert "audit log cannot be written" in (tmp_path / "gateway.log").read_text()
 
@@ -178,15 +178,34 @@ async def _load(url, *, seconds, at_once, model="echo"):
     return outcomes
 
 
+async def _flood(url, *, per_second, seconds):
+    """Ask so often, whether answers come or not; return statuses and milliseconds."""
+    outcomes = []
+
+    async def one(session):
+        started = time.monotonic()
+        async with session.post(url, json={"model": "slow", "messages": HELLO}) as response:
+            await response.read()
+            outcomes.append((response.status, (time.monotonic() - started) * 1e3))
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
+        for number in range(int(per_second * seconds)):
+            group.create_task(one(session))
+            await asyncio.sleep(1 / per_second if number else 0)
+    return outcomes
+
+
 @pytest.mark.slow
 def test_ten_times_more_than_it_can_take_is_refused_and_the_rest_is_answered_in_time(serve):
     limits = ("--set", "limits.max_active=8", "--set", "limits.max_waiting=8")
     wait = ("--set", "limits.max_wait_seconds=0.5")
     with serve(*limits, *wait) as gateway:
-        outcomes = asyncio.run(_load(gateway.url + CHAT, seconds=20, at_once=80, model="slow"))
+        capacity = 8 / 0.3
+        outcomes = asyncio.run(_flood(gateway.url + CHAT, per_second=10 * capacity, seconds=20))
         assert ask(gateway, "echo")[0] == 200
     accepted = sorted(ms for status, ms in outcomes if status == 200)
     assert {status for status, _ in outcomes} == {200, 503}
-    assert len(outcomes) > 10 * len(accepted)
+    assert len(outcomes) > 5 * len(accepted) > 0
     # 300 ms of work and 500 ms of waiting at most; the rest is for a busy machine.
     assert accepted[int(len(accepted) * 0.99)] < 2_000

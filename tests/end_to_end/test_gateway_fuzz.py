@@ -6,10 +6,12 @@ from random import Random
 
 import aiohttp
 import pytest
+
 from gateway_processes import gateway_process
 from malformed import malformed
+from small_site import events, http, read_request, site, words
 
-pytestmark = [pytest.mark.xdist_group("fuzz"), pytest.mark.slow]
+pytestmark = pytest.mark.xdist_group("fuzz")
 
 AT_ONCE = 32
 PATIENCE_SECONDS = 0.5
@@ -77,42 +79,23 @@ RAW = [
 
 async def lenient(reader, writer):
     """Answer whatever an upstream is asked with a good reply, in a stream where one is wanted."""
-    try:
-        while head := await reader.readuntil(b"\r\n\r\n"):
-            body = await reader.readexactly(int(head.split(b"Content-Length: ")[1].split(b"\r")[0]))
-            writer.write(answer(json.loads(body)))
-    except (asyncio.IncompleteReadError, ConnectionError):
-        writer.close()
-
-
-def answer(asked):
-    if asked.get("stream"):
-        choice = {"delta": {"content": "Hello."}, "finish_reason": "stop"}
-        raw = b"data: %s\n\ndata: [DONE]\n\n" % json.dumps({"choices": [choice]}).encode()
-        kind = b"text/event-stream"
-    else:
-        choice = {"message": {"content": "Hello."}, "finish_reason": "stop"}
-        raw, kind = json.dumps({"choices": [choice]}).encode(), b"application/json"
-    return b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s" % (
-        kind,
-        len(raw),
-        raw,
-    )
+    while raw := await read_request(reader):
+        if json.loads(raw.partition(b"\r\n\r\n")[2]).get("stream"):
+            writer.write(events(words("Hello.", "stop"), "[DONE]"))
+        else:
+            message = {"role": "assistant", "content": "Hello."}
+            writer.write(http({"choices": [{"message": message, "finish_reason": "stop"}]}))
 
 
 def against_a_gateway(log, attack):
     """Run `attack(gateway)`, and check that the gateway lives and did not stumble."""
 
     async def work():
-        upstream = await asyncio.start_server(lenient, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{upstream.sockets[0].getsockname()[1]}"
-        with gateway_process("--upstream", url, log=log) as gateway:
-            try:
+        async with site(lenient) as upstream:
+            with gateway_process("--upstream", upstream.url, log=log) as gateway:
                 outcomes = await attack(gateway)
                 assert await asyncio.to_thread(still_answers, gateway)
-            finally:
-                upstream.close()
-        return outcomes
+                return outcomes
 
     outcomes = asyncio.run(work())
     assert "Traceback" not in log.read_text()

@@ -201,10 +201,13 @@ async def visit(dialect, mode, upstream, headers=()):
         ready=BOOK.require,
     )
     body = json.dumps({"model": "m", "stream": True, **ASKED[dialect]}).encode()
+    coming = [{"type": "http.request", "body": body, "more_body": False}]
     sent = []
 
     async def receive():
-        return {"type": "http.request", "body": body, "more_body": False}
+        if not coming:
+            await asyncio.Event().wait()  # the client stays
+        return coming.pop()
 
     async def send(event):
         sent.append(event)

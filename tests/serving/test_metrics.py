@@ -32,6 +32,7 @@ QUIET = Now(
     keys_stale=True,
     bundle="b1",
     unaudited=4,
+    audit_failing=True,
 )
 CATEGORIES = {"harm/a": "weapons", "harm/b": "weapons", "harm/c": "privacy_violation"}
 
@@ -189,6 +190,7 @@ def test_what_holds_now_is_asked_at_every_scrape():
     assert value(metrics, "waltzrl_keys_stale") == 1
     assert value(metrics, "waltzrl_build_info", bundle="b1") == 1
     assert value(metrics, "waltzrl_unaudited_total") == 4
+    assert value(metrics, "waltzrl_audit_failing") == 1
 
 
 def test_first_words_are_timed_by_mode():

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from waltzrl.audit import Fault, find, latest, prove, verify
@@ -61,7 +62,7 @@ def show(
     """
     entries = latest(folder, LATEST) if record_id is None else find(folder, record_id)
     if as_json:
-        print_json([asdict(entry) for entry in entries])
+        print_json(msgspec.to_builtins(entries))
     else:
         print("\n".join(map(one_line if record_id is None else one_page, entries)))
 

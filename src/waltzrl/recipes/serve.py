@@ -149,4 +149,5 @@ def _now(door: Door, breaker: Breaker, serving: Bundle, log: Log | None) -> Now:
         keys_stale=door.keys.stale,
         bundle=serving.id,
         unaudited=0 if log is None else log.unaudited,
+        audit_failing=log is not None and log.failed is not None,
     )

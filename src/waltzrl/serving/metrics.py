@@ -66,6 +66,8 @@ class Now:
     """Id of what serves."""
     unaudited: int
     """Answers that went out without an audit record, since the start."""
+    audit_failing: bool
+    """The disk does not take the audit log's records."""
 
 
 class GatewayMetrics(Collector):
@@ -225,6 +227,7 @@ def _final(last: Round) -> Called:
 def _gauges(now: Now) -> Iterator[Metric]:
     lost = "Answers that went out without an audit record."
     yield CounterMetricFamily("waltzrl_unaudited", lost, value=now.unaudited)
+    yield _gauge("waltzrl_audit_failing", "1 if the audit log fails.", now.audit_failing)
     yield _gauge("waltzrl_active_requests", "Requests under way.", now.active)
     yield _gauge("waltzrl_waiting_requests", "Requests that wait for a place.", now.waiting)
     yield _gauge("waltzrl_draining", "1 while the gateway shuts down.", now.draining)

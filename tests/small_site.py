@@ -5,7 +5,7 @@ import json
 import re
 import socket
 import struct
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import uvloop
 
@@ -34,7 +34,8 @@ class Site:
         self.opened += 1
         self._tasks.append(asyncio.current_task())
         try:
-            await self._talk(reader, writer)
+            with suppress(asyncio.CancelledError):
+                await self._talk(reader, writer)
         finally:
             self.left.set()
             writer.close()
