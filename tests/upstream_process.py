@@ -62,13 +62,9 @@ class Server:
             await asyncio.sleep(60)
         if model == "slow":
             await asyncio.sleep(0.3)
-        if model == "rubbish":
-            return web.Response(text="<html>", content_type="text/html")
-        if model == "busy":
-            error = {"error": {"message": "slow down", "type": "rate_limit_error"}}
-            return web.json_response(error, status=429, headers={"Retry-After": "7"})
-        if model == "broken":
-            return web.json_response({"error": {"message": "out of memory"}}, status=500)
+        if model in FAULTS:
+            status, headers, text = FAULTS[model]
+            return web.Response(status=status, headers=headers, text=text)
         if model == "stubborn" and REVIEWED in last(asked):
             asked = {**asked, "messages": [{"role": "user", "content": "again"}]}
         if asked.get("stream"):
@@ -107,6 +103,11 @@ class Server:
         return web.json_response({"requests": self.requests, "cancelled": self.cancelled})
 
 
+FAULTS = {
+    "rubbish": (200, {}, "<html>"),
+    "busy": (429, {"Retry-After": "7"}, '{"error": {"message": "slow down"}}'),
+    "broken": (500, {}, '{"error": {"message": "out of memory"}}'),
+}
 CALL_PARTS = [
     {"index": 0, "id": "call_1", "function": {"name": "weather", "arguments": '{"place": '}},
     {"index": 0, "function": {"arguments": '"Paris"}'}},
@@ -160,7 +161,7 @@ async def main():
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     await site.start()
-    print(runner.addresses[0][1], flush=True)
+    print(runner.addresses[0][1], flush=True)  # noqa: T201 - how a test learns the port
     await asyncio.Event().wait()
 
 

@@ -41,13 +41,18 @@ PROMPTS = {
     "gsm8k_test": ("gsm8k_test",),
     **{f"{name} (seen)": (name,) for name in SEEN[:3]},
 }
-RECORDED = (
-    "pku_saferlhf_pairs",
-    "jbb_artifacts_responses",
-    "gptfuzzer_responses_train",
-    "refusal_direction_completions",
-    "alpaca_gpt4_demo_sft",
-)
+RECORDED = {
+    "pku_saferlhf_pairs (half seen)": "pku_saferlhf_pairs",
+    "gptfuzzer_responses_train (half seen)": "gptfuzzer_responses_train",
+    **{
+        name: name
+        for name in (
+            "jbb_artifacts_responses",
+            "refusal_direction_completions",
+            "alpaca_gpt4_demo_sft",
+        )
+    },
+}
 REVIEWERS = ("rules", "keywords")
 MOST = 1000
 """Prompts of one view."""
@@ -62,7 +67,7 @@ REFUSED = "I'm sorry, but I can't help with that."
 
 def main(data: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    files = {*RECORDED, *(file for group in PROMPTS.values() for file in group)}
+    files = {*RECORDED.values(), *(file for group in PROMPTS.values() for file in group)}
     lines = {file: _one_per_prompt(_read(data / f"{file}.jsonl")) for file in files}
     seen = [prompt for file in SEEN for prompt in read_prompts(data / f"{file}.jsonl")]
     for file in sorted(files.difference(SEEN)):
@@ -72,7 +77,9 @@ def main(data: Path, out: Path) -> None:
     sets = {name: [one for file in group for one in lines[file]] for name, group in PROMPTS.items()}
     answered = {name: [_answered(one) for one in found[:MOST]] for name, found in sets.items()}
     refused = {name: [_refused(one) for one in found[:MOST]] for name, found in sets.items()}
-    recorded = {name: [_recorded(one) for one in lines[name][:MOST]] for name in RECORDED}
+    recorded = {
+        name: [_recorded(one) for one in lines[file][:MOST]] for name, file in RECORDED.items()
+    }
     print(f"rulebook {load_rulebook().digest[:12]}")
     _show("Answered prompts", "unsafe", answered, out / "answered")
     _show("Refused prompts", "overrefuse", refused, out / "refused")

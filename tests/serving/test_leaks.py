@@ -165,14 +165,9 @@ class Script:
 REVISION = "\N{SECTION SIGN} Here is something else."
 SAY = {"role": "user", "content": "Tell me something."}
 ASKED = {
-    CHAT: {"messages": [SAY]},
-    RESPONSES: {"input": "Tell me something."},
-    MESSAGES: {"messages": [SAY], "max_tokens": 100},
-}
-PATHS = {
-    CHAT: "/v1/chat/completions",
-    RESPONSES: "/v1/responses",
-    MESSAGES: "/v1/messages",
+    CHAT: ("/v1/chat/completions", {"messages": [SAY]}),
+    RESPONSES: ("/v1/responses", {"input": "Tell me something."}),
+    MESSAGES: ("/v1/messages", {"messages": [SAY], "max_tokens": 100}),
 }
 STAGE_1 = Bundle(
     id="test",
@@ -200,7 +195,8 @@ async def visit(dialect, mode, upstream, headers=()):
         metrics=METRICS,
         ready=BOOK.require,
     )
-    body = json.dumps({"model": "m", "stream": True, **ASKED[dialect]}).encode()
+    path, asked = ASKED[dialect]
+    body = json.dumps({"model": "m", "stream": True, **asked}).encode()
     coming = [{"type": "http.request", "body": body, "more_body": False}]
     sent = []
 
@@ -212,7 +208,7 @@ async def visit(dialect, mode, upstream, headers=()):
     async def send(event):
         sent.append(event)
 
-    scope = {"type": "http", "method": "POST", "path": PATHS[dialect], "headers": list(headers)}
+    scope = {"type": "http", "method": "POST", "path": path, "headers": list(headers)}
     await app(scope, receive, send)
     assert sent[0]["status"] == 200
     return dict(sent[0]["headers"]), b"".join(event["body"] for event in sent[1:])

@@ -1,7 +1,7 @@
 """Any server that speaks chat completions, as the model behind the gateway."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from time import perf_counter
 
@@ -69,9 +69,9 @@ class HttpUpstream:
             async for part in response.parts():
                 size += len(part)
                 check_reply_size(size, self._limits)
-                for event in events.feed(part):
-                    for delta in reader.read(event.data):
-                        yield delta
+                said = [delta for one in events.feed(part) for delta in reader.read(one.data)]
+                if said:
+                    yield _together(said)
         if not reader.ended:
             raise RequestError(502, "upstream", "the upstream's stream ended before its end")
 
@@ -136,6 +136,19 @@ class HttpUpstream:
             check_reply_size(size, self._limits)
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _together(deltas: Sequence[Delta]) -> Delta:
+    """Join what came in one piece, so that whoever hears it is woken once."""
+    if len(deltas) == 1:
+        return deltas[0]
+    return Delta(
+        text="".join([delta.text for delta in deltas]),
+        calls=tuple([call for delta in deltas for call in delta.calls]),
+        finish=next((delta.finish for delta in deltas if delta.finish), None),
+        prompt_tokens=max([delta.prompt_tokens for delta in deltas]),
+        reply_tokens=max([delta.reply_tokens for delta in deltas]),
+    )
 
 
 class _Model(msgspec.Struct):
