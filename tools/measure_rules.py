@@ -44,14 +44,9 @@ PROMPTS = {
 RECORDED = {
     "pku_saferlhf_pairs (half seen)": "pku_saferlhf_pairs",
     "gptfuzzer_responses_train (half seen)": "gptfuzzer_responses_train",
-    **{
-        name: name
-        for name in (
-            "jbb_artifacts_responses",
-            "refusal_direction_completions",
-            "alpaca_gpt4_demo_sft",
-        )
-    },
+    "jbb_artifacts_responses": "jbb_artifacts_responses",
+    "refusal_direction_completions": "refusal_direction_completions",
+    "alpaca_gpt4_demo_sft": "alpaca_gpt4_demo_sft",
 }
 REVIEWERS = ("rules", "keywords")
 MOST = 1000
