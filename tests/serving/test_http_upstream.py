@@ -5,8 +5,8 @@ import json
 from contextlib import aclosing
 
 import pytest
-from small_site import HANG_UP, events, http, read_request, saying, site, words
 
+from small_site import HANG_UP, events, http, read_request, saying, site, words
 from waltzrl.errors import RequestError
 from waltzrl.serving.breaker import Breaker
 from waltzrl.serving.http_upstream import OPEN_SECONDS, HttpUpstream

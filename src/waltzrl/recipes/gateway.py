@@ -93,6 +93,9 @@ class GatewayRecipe:
     on_failure: Literal["refuse", "rules", "serve"] = "refuse"
     """When no model could review: decline, let the rules decide, or send the draft unreviewed.
     What the rules hold to be critical is declined in the first two."""
+    rules_mend_refusals: bool = True
+    """Have a refusal mended when rules alone find nothing in the request. They often find nothing
+    in a harmful one: say False where a model behind the gateway refuses well by itself."""
     rules: tuple[str, ...] = DEFAULT_PACKS
     """Names of packs of ours, or TOML files."""
     stream: Mode | None = None

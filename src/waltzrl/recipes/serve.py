@@ -67,7 +67,9 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
         AuditError: the audit log was altered, or another process writes to it.
         MissingExtraError: something of the recipe needs an extra that is not installed.
     """
-    rules = RulesReviewer(load_rulebook(recipe.rules), recipe.threshold)
+    rules = RulesReviewer(
+        load_rulebook(recipe.rules), recipe.threshold, mend_refusals=recipe.rules_mend_refusals
+    )
     door, breaker = Door(KeyRing(recipe.keys), recipe.limits), Breaker()
     first = serving = rules_bundle(recipe, rules)
     async with AsyncExitStack() as stack:
