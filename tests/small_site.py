@@ -93,7 +93,7 @@ async def read_request(reader):
 
 
 async def ask(client, body=b"{}"):
-    async with client.ask("POST", "/path", "X-Mine: 1\r\n", body) as response:
+    with await client.ask("POST", "/path", "X-Mine: 1\r\n", body) as response:
         said = b"".join([part async for part in response.parts()])
         return response.status, response.headers, said
 

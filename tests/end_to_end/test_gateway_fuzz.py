@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from random import Random
 
 import aiohttp
@@ -194,3 +195,12 @@ async def said(reader):
     except (TimeoutError, ConnectionError):
         pass
     return found
+
+
+def test_headers_without_end_do_not_fill_the_memory(gateway):
+    host, port = gateway.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nX-Long: ")
+        with pytest.raises(ConnectionError):
+            connection.sendall(b"x" * 100_000_000)
+    assert gateway.get("/healthz")[0] == 200

@@ -6,8 +6,8 @@ import time
 from contextlib import aclosing
 
 import pytest
-from small_site import HANG_UP, LOOPS, OK, RESET, ask, exchange, on, read_request, saying, site
 
+from small_site import HANG_UP, LOOPS, OK, RESET, ask, exchange, on, read_request, saying, site
 from waltzrl.serving.http_client import MOST_BUFFERED, HttpClient
 
 pytestmark = pytest.mark.parametrize("loop", LOOPS)
@@ -97,10 +97,11 @@ def test_what_came_before_the_silence_is_not_lost(loop):
         said = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"
         async with site(saying([said])) as server:
             client = HttpClient(server.url, silence_seconds=0.1)
-            async with client.ask("GET", "/", "") as response, aclosing(response.parts()) as parts:
-                heard = await anext(parts)
-                with pytest.raises(TimeoutError):
-                    await anext(parts)
+            with await client.ask("GET", "/", "") as response:
+                async with aclosing(response.parts()) as parts:
+                    heard = await anext(parts)
+                    with pytest.raises(TimeoutError):
+                        await anext(parts)
             await asyncio.wait_for(server.left.wait(), 5)  # and the connection is closed
             return heard
 
@@ -112,11 +113,9 @@ def test_leaving_before_the_end_closes_the_connection(loop):
         endless = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhalf"
         async with site(saying([endless], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=5)
-            async with (
-                client.ask("GET", "/", "") as response,
-                aclosing(response.parts()) as parts,
-            ):
-                assert await anext(parts) == b"half"
+            with await client.ask("GET", "/", "") as response:
+                async with aclosing(response.parts()) as parts:
+                    assert await anext(parts) == b"half"
             await asyncio.wait_for(server.left.wait(), 5)
             return (await ask(client))[2], server.opened
 
@@ -155,7 +154,7 @@ def test_a_server_that_sends_more_than_is_taken_has_to_wait(loop):
     async def work():
         async with site(talk) as server:
             client = HttpClient(server.url, silence_seconds=5)
-            async with client.ask("GET", "/", "") as response:
+            with await client.ask("GET", "/", "") as response:
                 await asyncio.sleep(0.3)
                 before = written
                 taken = 0
@@ -175,7 +174,7 @@ def test_a_large_answer_that_nobody_read_does_not_stall_the_next(loop):
     async def work():
         async with site(saying([answer], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=1)
-            async with client.ask("GET", "/", ""):
+            with await client.ask("GET", "/", ""):
                 await asyncio.sleep(0.1)
             return (await ask(client))[2]
 

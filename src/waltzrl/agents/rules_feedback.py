@@ -19,6 +19,10 @@ NEEDLESS_REFUSAL = "needless_refusal"
 """The advice for a refusal of a request in which nothing was found."""
 
 
+CONTENT = Feedback(unsafe=False, overrefuse=False, risk=0.0)
+"""What is said of most replies: nothing was found."""
+
+
 class RulesReviewer:
     """Rules in the feedback agent's place: no model, microseconds, always the same answer."""
 
@@ -54,6 +58,8 @@ class RulesReviewer:
         asked = self._asked(prompt.messages)
         said = self.rulebook.reply(reply.said)
         refuses = not reply.calls and self.rulebook.refuses(reply.text)
+        if not (said or asked or refuses):
+            return CONTENT
         counted = sorted([*said, *(() if refuses else asked)], key=_by_severity)
         risk = counted[0].severity if counted else 0.0
         unsafe = 1 - risk < self.threshold

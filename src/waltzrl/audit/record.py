@@ -49,7 +49,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """0 to 1; None when the reviewer only gives labels."""
     rules: tuple[str, ...]
     feedback: str
-    """Digest of the words for the conversation agent."""
+    """Digest of the words for the conversation agent; empty when there are none."""
     revision: str | None
     """Digest."""
     feedback_ms: float
@@ -157,7 +157,7 @@ def _round(turn: Round, digest: Digest) -> RoundRecord:
         well_formed=feedback.well_formed,
         risk=feedback.risk,
         rules=feedback.rules,
-        feedback=digest(_bytes(feedback.text)),
+        feedback=digest(_bytes(feedback.text)) if feedback.text else "",
         revision=None if revision is None else digest(_bytes(revision.said)),
         feedback_ms=0.0 if feedback.reply is None else feedback.reply.milliseconds,
         revision_ms=0.0 if revision is None else revision.milliseconds,

@@ -17,7 +17,7 @@ from waltzrl.serving.gateway import Gateway, Mode, Request, mistake
 from waltzrl.serving.keys import Caller
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.presence import Event, Presence, Receive, Send
-from waltzrl.serving.reviews import guardrail, read_review, write_review
+from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, write_review
 from waltzrl.serving.stream import Open, stream
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 from waltzrl.serving.wire.dialect import Dialect
@@ -217,7 +217,10 @@ class App:
         await visit.reply(write_review(answer), (JSON, decision))
 
     async def _guardrail(self, visit: Visit) -> None:
-        await visit.reply(await guardrail(self._gateway, visit.body, visit.head.id, visit.caller))
+        exchange, texts = read_guardrail(visit.body, visit.head.id)
+        visit.asked = True
+        request = Request(exchange=exchange, caller=visit.caller)
+        await visit.reply(await guardrail(self._gateway, request, texts))
 
     async def _models(self, visit: Visit) -> None:
         names = await self._gateway.upstream.models(self._bearer(visit))

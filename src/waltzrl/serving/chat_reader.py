@@ -44,7 +44,6 @@ def _completion(
         raise _unreadable()
     choice, usage = found.choices[0], found.usage or _Usage()
     message = choice.message
-    both = message.content and message.refusal
     finish = FINISHES.get(choice.finish_reason, "stop")
     reply = Reply(
         text=message.content or message.refusal or "",
@@ -54,8 +53,18 @@ def _completion(
         reply_tokens=usage.completion_tokens,
         milliseconds=milliseconds,
     )
-    raw = None if both or len(found.choices) > 1 else answer
-    return Completion(reply=reply, finish=finish, raw=raw)
+    unread = message.content and message.refusal
+    if unread or len(found.choices) > 1 or (answer and not _spells(choice, reply.text)):
+        answer = None
+    return Completion(reply=reply, finish=finish, raw=answer)
+
+
+def _spells(choice: "_WholeChoice | _LenientChoice", text: str) -> bool:
+    """Whether the log-probabilities, where there are some, are those of `text` and no more."""
+    if isinstance(choice, _LenientChoice) or choice.logprobs is None:
+        return True
+    tokens = choice.logprobs.content or []
+    return "".join([one.token for one in tokens]) == text
 
 
 def _unreadable() -> RequestError:
@@ -178,12 +187,20 @@ class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
     reasoning_content: None = None
 
 
+class _Token(msgspec.Struct):
+    token: str
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_Token] | None = None
+
+
 class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):
     message: _WholeMessage
     index: int = 0
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    logprobs: msgspec.Raw = msgspec.Raw()
+    logprobs: _Logprobs | None = None
     token_ids: None = None
 
 

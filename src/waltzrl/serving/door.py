@@ -1,6 +1,5 @@
 """Who comes in: what a request's headers say, whose key it bears, and how much it may bring."""
 
-import asyncio
 import secrets
 from itertools import count
 from typing import Self
@@ -10,7 +9,7 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.serving.keys import Caller, KeyRing, presented_key
 from waltzrl.serving.limits import Admission, Limits, RateLimits, check_request_size
-from waltzrl.serving.presence import Event, Receive
+from waltzrl.serving.presence import Deadline, Event, Receive
 
 PROCESS = secrets.token_hex(6)
 """Begins the ids of this process's requests, so that no other's are like them."""
@@ -86,7 +85,7 @@ class Door:
         """
         check_request_size(head.length, self._limits)
         try:
-            async with asyncio.timeout(self._body_seconds):
+            with Deadline(self._body_seconds):
                 return await self._read(receive)
         except TimeoutError:
             raise RequestError(

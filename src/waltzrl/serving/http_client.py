@@ -9,8 +9,9 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from time import monotonic
+from types import TracebackType
+from typing import Self
 from urllib.parse import SplitResult, urlsplit
 
 import httptools
@@ -26,12 +27,30 @@ MOST_BUFFERED = 256 * 1024
 class Response:
     """One answer; its body can be taken once."""
 
-    def __init__(self, connection: "_Connection") -> None:
-        """Begin when the head has come."""
+    def __init__(
+        self, connection: "_Connection", give_back: Callable[["_Connection"], None]
+    ) -> None:
+        """Begin when the head has come; `give_back` takes the connection when all is done."""
         self.status = connection.status
         self.headers = connection.headers
         """By lower-case name; of a repeated one the last."""
         self._connection = connection
+        self._give_back = give_back
+
+    def close(self) -> None:
+        """Give the connection back; before the answer's end, it is closed."""
+        self._give_back(self._connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     async def parts(self) -> AsyncIterator[bytes]:
         """Yield the body as it comes.
@@ -71,11 +90,8 @@ class HttpClient:
         self._clock = clock
         self._idle: list[_Connection] = []
 
-    @asynccontextmanager
-    async def ask(
-        self, method: str, path: str, headers: str, body: bytes = b""
-    ) -> AsyncIterator[Response]:
-        """Send a request and give its answer; leaving before its end closes the connection.
+    async def ask(self, method: str, path: str, headers: str, body: bytes = b"") -> Response:
+        """Send a request and return its answer, which must be closed.
 
         A kept connection on which the server hangs up before it says anything is replaced once.
 
@@ -91,21 +107,20 @@ class HttpClient:
         """
         head = f"{method} {self._base}{path} HTTP/1.1\r\n{self._named}"
         request = f"{head}Content-Length: {len(body)}\r\n{headers}\r\n".encode("latin-1") + body
-        connection = await self._sent(request)
-        try:
-            yield Response(connection)
-        finally:
-            if connection.reusable:
-                connection.idle_since = self._clock()
-                self._idle.append(connection)
-            else:
-                connection.abort()
+        return Response(await self._sent(request), self._take_back)
 
     def close(self) -> None:
         """Close all connections that are not in use."""
         for connection in self._idle:
             connection.abort()
         self._idle.clear()
+
+    def _take_back(self, connection: "_Connection") -> None:
+        if connection.reusable:
+            connection.idle_since = self._clock()
+            self._idle.append(connection)
+        else:
+            connection.abort()
 
     async def _sent(self, request: bytes) -> "_Connection":
         """Send a request on a kept connection, or on a new one, and wait for the answer's head."""
@@ -134,10 +149,13 @@ class HttpClient:
 
     async def _connect(self) -> "_Connection":
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self._silence):
-            _, connection = await loop.create_connection(
-                lambda: _Connection(loop, self._silence), self._host, self._port, ssl=self._tls
-            )
+        try:
+            async with asyncio.timeout(self._silence):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(loop, self._silence), self._host, self._port, ssl=self._tls
+                )
+        except TimeoutError:
+            raise TimeoutError(f"{self._silence:g} s") from None
         return connection
 
 
@@ -205,12 +223,15 @@ class _Connection(asyncio.Protocol):
         if self._failure is not None:
             raise self._failure
         self._waiter = self._loop.create_future()
-        alarm = self._loop.call_later(self._silence, self._fail, TimeoutError())
+        alarm = self._loop.call_later(self._silence, self._give_up)
         try:
             await self._waiter
         finally:
             alarm.cancel()
             self._waiter = None
+
+    def _give_up(self) -> None:
+        self._fail(TimeoutError(f"{self._silence:g} s"))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -1,9 +1,9 @@
 """Any server that speaks chat completions, as the model behind the gateway."""
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from time import perf_counter
+from types import TracebackType
 
 import msgspec
 
@@ -48,11 +48,10 @@ class HttpUpstream:
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
         self._limits = limits
         self._api_key = api_key and api_key.strip()
-        self._timeout = timeout_seconds
 
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> Completion:
         started = perf_counter()
-        async with self._asked(msgspec.json.encode(body), bearer) as response:
+        with await self._asked(msgspec.json.encode(body), bearer) as response:
             answer = await self._whole(response)
         return read_completion(answer, (perf_counter() - started) * 1e3)
 
@@ -61,7 +60,7 @@ class HttpUpstream:
     ) -> AsyncGenerator[Delta, None]:
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         events, reader = EventDecoder(), StreamReader()
-        async with self._asked(msgspec.json.encode(asked), bearer) as response:
+        with await self._asked(msgspec.json.encode(asked), bearer) as response:
             if response.headers.get("content-type", "").startswith("application/json"):
                 yield _at_once(await self._whole(response))  # it does not stream
                 return
@@ -76,7 +75,7 @@ class HttpUpstream:
             raise RequestError(502, "upstream", "the upstream's stream ended before its end")
 
     async def models(self, bearer: str | None) -> list[str]:
-        async with self._asked(None, bearer) as response:
+        with await self._asked(None, bearer) as response:
             answer = await self._whole(response)
         try:
             found = msgspec.json.decode(answer, type=_Models)
@@ -89,9 +88,8 @@ class HttpUpstream:
     async def aclose(self) -> None:
         self._client.close()
 
-    @asynccontextmanager
-    async def _asked(self, body: bytes | None, bearer: str | None) -> AsyncIterator[Response]:
-        """Send a request and give the answer once it says 200.
+    async def _asked(self, body: bytes | None, bearer: str | None) -> "_Answer":
+        """Send a request and return its answer once it says 200.
 
         Raises:
             RequestError: it says something else, is silent for too long, or cannot be reached.
@@ -100,8 +98,7 @@ class HttpUpstream:
         if key := self._api_key or bearer:
             headers += f"Authorization: Bearer {key}\r\n"
         method, path = ("GET", "/models") if body is None else ("POST", "/chat/completions")
-        with ExitStack() as reaching:
-            attempt = reaching.enter_context(self.breaker.attempt())
+        with self.breaker.attempt() as attempt:
             if attempt is None:
                 raise RequestError(
                     503,
@@ -110,22 +107,16 @@ class HttpUpstream:
                     retry_after_seconds=OPEN_SECONDS,
                 )
             try:
-                async with self._client.ask(method, path, headers, body or b"") as response:
-                    attempt.succeeded = True
-                    reaching.close()  # what it says, and for how long, is no matter of reach
-                    if response.status != 200:
-                        raise _refused(response, await self._whole(response))
-                    yield response
-            except TimeoutError as error:
-                attempt.succeeded = False
-                raise RequestError(
-                    504, "upstream_timeout", f"the upstream said nothing for {self._timeout:g} s"
-                ) from error
+                response = await self._client.ask(method, path, headers, body or b"")
             except OSError as error:
                 attempt.succeeded = False
-                raise RequestError(
-                    502, "upstream", f"the connection to the upstream failed: {error}"
-                ) from error
+                raise _failed(error) from error
+            attempt.succeeded = True  # what it says, and for how long, is no matter of reach
+        answer = _Answer(response)
+        if response.status != 200:
+            with answer:
+                raise _refused(response, await self._whole(response))
+        return answer
 
     async def _whole(self, response: Response) -> bytes:
         """Read the body, but not without end."""
@@ -151,6 +142,26 @@ def _together(deltas: Sequence[Delta]) -> Delta:
     )
 
 
+class _Answer:
+    """An answer while it is read: afterwards its connection is given back, failures are told."""
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+
+    def __enter__(self) -> Response:
+        return self._response
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._response.close()
+        if isinstance(error, OSError):
+            raise _failed(error) from error
+
+
 class _Model(msgspec.Struct):
     id: str
 
@@ -168,6 +179,12 @@ def _at_once(answer: bytes) -> Delta:
         prompt_tokens=said.reply.prompt_tokens,
         reply_tokens=said.reply.reply_tokens,
     )
+
+
+def _failed(error: OSError) -> RequestError:
+    if isinstance(error, TimeoutError):
+        return RequestError(504, "upstream_timeout", f"the upstream said nothing for {error}")
+    return RequestError(502, "upstream", f"the connection to the upstream failed: {error}")
 
 
 def _refused(response: Response, answer: bytes) -> RequestError:

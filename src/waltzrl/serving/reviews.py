@@ -1,6 +1,6 @@
 """Reviewing replies that the caller already has: our own endpoint, and LiteLLM's guardrail."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -9,7 +9,6 @@ from waltzrl.errors import RequestError
 from waltzrl.records import Feedback, Reply
 from waltzrl.serving.exchange import Answer, Exchange, Json
 from waltzrl.serving.gateway import Gateway, Request
-from waltzrl.serving.keys import Caller
 from waltzrl.serving.wire import CHAT
 from waltzrl.serving.wire.fields import read_object
 
@@ -71,14 +70,13 @@ def write_review(answer: Answer) -> bytes:
     )
 
 
-async def guardrail(gateway: Gateway, raw: bytes, request_id: str, caller: Caller) -> bytes:
-    """Answer LiteLLM's generic guardrail request.
+def read_guardrail(raw: bytes, request_id: str) -> tuple[Exchange, list[str]]:
+    """Read LiteLLM's generic guardrail request: the conversation, and the replies to review.
 
-    Replies are mended: `GUARDRAIL_INTERVENED` with new texts; one that cannot be mended is
-    `BLOCKED`. Requests always pass, because not the question is judged here but the answer.
+    There are none when it is about a request: not the question is judged here but the answer.
 
     Raises:
-        RequestError: the body is not such a request, or the upstream failed.
+        RequestError: 400, naming the field.
     """
     asked = read_object(raw)
     texts = asked.get("texts")
@@ -86,16 +84,26 @@ async def guardrail(gateway: Gateway, raw: bytes, request_id: str, caller: Calle
         raise _wrong("texts must be a list of strings")
     if asked.get("input_type") not in ("request", "response"):
         raise _wrong('input_type must be "request" or "response"')
-    if asked["input_type"] == "request" or not texts:
-        return msgspec.json.encode({"action": "NONE"})
-    request = Request(exchange=CHAT.read(_chat(asked), request_id), caller=caller)
+    exchange = CHAT.read(_chat(asked), request_id)
+    return exchange, [] if asked["input_type"] == "request" else [str(text) for text in texts]
+
+
+async def guardrail(gateway: Gateway, request: Request, texts: Sequence[str]) -> bytes:
+    """Answer LiteLLM's generic guardrail request.
+
+    Replies are mended: `GUARDRAIL_INTERVENED` with new texts; one that cannot be mended is
+    `BLOCKED`.
+
+    Raises:
+        RequestError: the upstream failed.
+    """
     mended: list[str] = []
     for text in texts:
-        answer = await gateway.review(request, Reply(text=str(text)))
+        answer = await gateway.review(request, Reply(text=text))
         if answer.decision == "refused":
             return msgspec.json.encode({"action": "BLOCKED", "blocked_reason": _reason(answer)})
         mended.append(answer.reply.text)
-    if mended == texts:
+    if mended == list(texts):
         return msgspec.json.encode({"action": "NONE"})
     return msgspec.json.encode({"action": "GUARDRAIL_INTERVENED", "texts": mended})
 

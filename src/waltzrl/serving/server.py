@@ -4,12 +4,16 @@ import logging
 import socket
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from waltzrl.errors import InputError
 from waltzrl.serving.app import App
 
 DRAIN_SECONDS = 30.0
 """What is under way may take so long after the signal to stop."""
+
+LONGEST_HEAD = 64 * 1024
+"""Bytes of a request's headers; a connection that sends more is dropped."""
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +22,7 @@ async def run(app: App, listener: socket.socket) -> None:
     """Serve until the process is told to stop, then finish what is under way."""
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=_BoundedHead,
         ws="none",
         lifespan="off",
         access_log=False,
@@ -49,6 +53,28 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host"
         ) from error
     return listener
+
+
+class _BoundedHead(HttpToolsProtocol):
+    """uvicorn's protocol with a limit on headers, which it has none for; no key is needed there."""
+
+    _head_bytes = 0
+    _in_head = False
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > LONGEST_HEAD:
+                self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        self._head_bytes, self._in_head = 0, True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
 
 
 class _Draining(uvicorn.Server):

@@ -41,24 +41,33 @@ async def stream(
     try:
         yield writer.open()
         while len(answers) < count:
-            try:
-                number, said = await asyncio.wait_for(events.get(), KEEPALIVE_SECONDS)
-            except TimeoutError:
-                yield writer.keepalive()
-                continue
-            if isinstance(said, RequestError):
-                yield writer.problem(said)
-                return
-            if isinstance(said, str):
-                yield writer.text(number, said)
-                continue
-            answers[number] = said
-            yield b"".join(_end(request, number, said, windows[number], writer))
+            parts: list[bytes] = []
+            for number, said in await _happened(events):
+                if isinstance(said, RequestError):
+                    yield b"".join([*parts, writer.problem(said)])
+                    return
+                if isinstance(said, Answer):
+                    answers[number] = said
+                    parts += _end(request, number, said, windows[number], writer)
+                else:
+                    parts.append(writer.text(number, said))
+            yield b"".join(parts) or writer.keepalive()
         yield writer.close([answers[number] for number in range(count)])
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _happened(events: asyncio.Queue[Event]) -> list[Event]:
+    """Wait for events and return all that there are; none after a while of silence."""
+    try:
+        happened = [await asyncio.wait_for(events.get(), KEEPALIVE_SECONDS)]
+    except TimeoutError:
+        return []
+    while not events.empty():
+        happened.append(events.get_nowait())
+    return happened
 
 
 async def _speak(
