@@ -94,7 +94,9 @@ async def read_request(reader):
 
 async def ask(client, body=b"{}"):
     with await client.ask("POST", "/path", "X-Mine: 1\r\n", body) as response:
-        said = b"".join([part async for part in response.parts()])
+        said = b""
+        while part := await response.part():
+            said += part
         return response.status, response.headers, said
 
 

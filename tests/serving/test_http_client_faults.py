@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import time
-from contextlib import aclosing
 
 import pytest
 
@@ -98,10 +97,9 @@ def test_what_came_before_the_silence_is_not_lost(loop):
         async with site(saying([said])) as server:
             client = HttpClient(server.url, silence_seconds=0.1)
             with await client.ask("GET", "/", "") as response:
-                async with aclosing(response.parts()) as parts:
-                    heard = await anext(parts)
-                    with pytest.raises(TimeoutError):
-                        await anext(parts)
+                heard = await response.part()
+                with pytest.raises(TimeoutError):
+                    await response.part()
             await asyncio.wait_for(server.left.wait(), 5)  # and the connection is closed
             return heard
 
@@ -114,8 +112,7 @@ def test_leaving_before_the_end_closes_the_connection(loop):
         async with site(saying([endless], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=5)
             with await client.ask("GET", "/", "") as response:
-                async with aclosing(response.parts()) as parts:
-                    assert await anext(parts) == b"half"
+                assert await response.part() == b"half"
             await asyncio.wait_for(server.left.wait(), 5)
             return (await ask(client))[2], server.opened
 
@@ -158,7 +155,7 @@ def test_a_server_that_sends_more_than_is_taken_has_to_wait(loop):
                 await asyncio.sleep(0.3)
                 before = written
                 taken = 0
-                async for part in response.parts():
+                while part := await response.part():
                     taken += len(part)
             return before, taken
 

@@ -30,8 +30,10 @@ class Reader:
 
     def read(self, text: str) -> tuple[Finding, ...]:
         """Find what the rules say, in order of place."""
-        hits = sorted(set(self._hits(text)))
-        found = [self._finding(text, number, start, end) for number, start, end in hits]
+        hits = set(self._hits(text))
+        if not hits:  # as in most texts
+            return ()
+        found = [self._finding(text, number, start, end) for number, start, end in sorted(hits)]
         joined = _joined(sorted(found, key=lambda f: (f.rule, f.start)))
         return tuple(sorted(joined, key=lambda f: (f.start, f.rule)))
 

@@ -8,7 +8,7 @@ does everything.
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -52,15 +52,14 @@ class Response:
     ) -> None:
         self.close()
 
-    async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes.
+    async def part(self) -> bytes:
+        """Return the next part of the body as it comes; nothing at its end.
 
         Raises:
             ConnectionError: it broke off.
             TimeoutError: the server was silent for too long.
         """
-        while part := await self._connection.part():
-            yield part
+        return await self._connection.part()
 
 
 class HttpClient:

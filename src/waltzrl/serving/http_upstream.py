@@ -65,7 +65,7 @@ class HttpUpstream:
                 yield _at_once(await self._whole(response))  # it does not stream
                 return
             size = 0
-            async for part in response.parts():
+            while part := await response.part():
                 size += len(part)
                 check_reply_size(size, self._limits)
                 said = [delta for one in events.feed(part) for delta in reader.read(one.data)]
@@ -122,7 +122,7 @@ class HttpUpstream:
         """Read the body, but not without end."""
         parts: list[bytes] = []
         size = 0
-        async for part in response.parts():
+        while part := await response.part():
             size += len(part)
             check_reply_size(size, self._limits)
             parts.append(part)
