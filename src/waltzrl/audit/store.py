@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from time import monotonic_ns
 from typing import NamedTuple, Self
 
 from waltzrl.audit.disk import ONLY_OWNER, GrowingFile, whole_lines
@@ -26,16 +27,16 @@ CONTENTS = "contents-{:06}.jsonl"
 FRONTIER = "frontier.json"
 
 
-class Waiting(NamedTuple):
-    """An entry on its way to the disk."""
+class Line(NamedTuple):
+    """An entry on its way to the disk, with its place in the log."""
 
-    seconds: float
-    """Wall clock, since the epoch."""
-    monotonic_ns: int
-    body: bytes
-    """The line's keys from `event` on, as JSON without braces."""
-    id: str = ""
-    said: Collaboration | None = None
+    raw: bytes
+    hash: str
+    """SHA-256 of `raw`, in hex, which the next line repeats."""
+    leaf: bytes
+    """Its hash in the Merkle tree."""
+    id: str
+    said: Collaboration | None
     """What to keep beside the log; None when contents are not kept."""
 
 
@@ -46,6 +47,8 @@ class Store:
         self.folder = folder
         self._key = key
         self._at = position
+        self._next = position.frontier.size
+        self._last = position.head
         self._checkpoints = GrowingFile(folder / CHECKPOINTS, _length_of_notes(folder))
         self._open_segment(position.offset)
 
@@ -76,27 +79,47 @@ class Store:
         """Entries that no checkpoint vouches for yet."""
         return self._at.frontier.size - self._at.signed
 
-    def commit(self, entries: Sequence[Waiting]) -> None:
-        """Append entries; they are on the disk when this returns.
+    def line(self, seconds: float, body: bytes, record_id: str, said: Collaboration | None) -> Line:
+        """Give an entry its place: the next one. Every line must be committed, in this order.
+
+        The hashing is done here, entry by entry, and not in `commit`, where it would keep the
+        other threads from running for a group's length.
+
+        Args:
+            seconds: wall clock, since the epoch.
+            body: the line's keys from `event` on, as JSON without braces.
+            record_id: of the decision.
+            said: what to keep beside the log.
+        """
+        when = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
+        raw = b'{"seq":%d,"prev":"%b","time":"%b","monotonic_ns":%d,%b}' % (
+            self._next,
+            self._last.encode(),
+            when.encode(),
+            monotonic_ns(),
+            body,
+        )
+        self._next += 1
+        self._last = sha256(raw).hexdigest()
+        return Line(raw, self._last, leaf_hash(raw), record_id, said)
+
+    def commit(self, lines: Sequence[Line]) -> None:
+        """Append lines; they are on the disk when this returns.
 
         Raises:
             OSError: the disk is full or fails; none of them was appended.
         """
-        head, lines = self._at.head, []
-        for seq, entry in enumerate(entries, start=self._at.frontier.size):
-            lines.append(_line(seq, head, entry))
-            head = sha256(lines[-1]).hexdigest()
         before = self._contents.length
-        if contents := b"".join(_content(entry) for entry in entries if entry.said is not None):
+        if contents := b"".join(_content(line) for line in lines if line.said is not None):
             self._contents.append(contents)
         try:
-            self._segment.append(b"\n".join([*lines, b""]))
+            self._segment.append(b"\n".join([*[line.raw for line in lines], b""]))
         except OSError:
             self._contents.shorten(before)
             raise
         for line in lines:
-            self._at.frontier.append(leaf_hash(line))
-        self._at.head, self._at.offset = head, self._segment.length
+            self._at.frontier.append(line.leaf)
+        self._at.head, self._at.offset = lines[-1].hash, self._segment.length
 
     def checkpoint(self) -> None:
         """Sign what the log is now.
@@ -138,19 +161,8 @@ class Store:
         self._contents = GrowingFile(contents, whole_lines(contents), ONLY_OWNER)
 
 
-def _line(seq: int, prev: str, entry: Waiting) -> bytes:
-    time = datetime.fromtimestamp(entry.seconds, UTC).isoformat(timespec="microseconds")
-    return b'{"seq":%d,"prev":"%b","time":"%b","monotonic_ns":%d,%b}' % (
-        seq,
-        prev.encode(),
-        time.encode(),
-        entry.monotonic_ns,
-        entry.body,
-    )
-
-
-def _content(entry: Waiting) -> bytes:
-    return b'{"id":%b,"collaboration":%b}\n' % (encode(entry.id), encode(entry.said))
+def _content(line: Line) -> bytes:
+    return b'{"id":%b,"collaboration":%b}\n' % (encode(line.id), encode(line.said))
 
 
 def _length_of_notes(folder: Path) -> int:

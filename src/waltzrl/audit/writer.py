@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from waltzrl.audit.settings import LogSettings
-from waltzrl.audit.store import Store, Waiting
+from waltzrl.audit.store import Line, Store
 from waltzrl.errors import AuditError
 from waltzrl.records import Collaboration
 
@@ -29,9 +29,11 @@ class Writer:
         """Decisions that found no room; the log tells of them when there is room again."""
         self._told = 0
         self._store, self._settings, self._clock = store, settings, clock
-        self._queue: deque[Waiting | threading.Event] = deque()
-        self._batch: list[Waiting] = []
+        self._queue: deque[Line | threading.Event] = deque()
+        self._batch: list[Line] = []
         self._flushed: list[threading.Event] = []
+        self._order = threading.Lock()
+        """Lines are queued in the order in which they get their places."""
         self._wake = threading.Event()
         self._stopping = False
         self._signed_at = time.monotonic()
@@ -55,8 +57,9 @@ class Writer:
         return len(self._queue) >= self._settings.queue_records
 
     def put(self, body: bytes, record_id: str = "", said: Collaboration | None = None) -> None:
-        """Hand over an entry; see `Waiting`."""
-        self._queue.append(Waiting(self._clock(), time.monotonic_ns(), body, record_id, said))
+        """Hand over an entry; see `Store.line`."""
+        with self._order:
+            self._queue.append(self._store.line(self._clock(), body, record_id, said))
         if len(self._queue) >= self._settings.commit_records and not self._wake.is_set():
             self._wake.set()
 
