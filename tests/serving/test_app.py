@@ -17,10 +17,7 @@ from small_gateway import (
     with_gateway,
 )
 
-from waltzrl.errors import RequestError
-from waltzrl.serving.door import Door, Head
-from waltzrl.serving.keys import KeyRing, add_key
-from waltzrl.serving.limits import Limits
+from waltzrl.serving.keys import add_key
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -174,17 +171,6 @@ def test_a_request_may_come_in_parts():
     raw = b'{"model": "echo", "messages": [{"role": "user", "content": "hello"}]}'
     parts = [raw[:10], b"", raw[10:]]
     assert with_gateway(lambda app: ask(app, CHAT, parts=parts)).status == 200
-
-
-def test_a_body_that_does_not_come_is_given_up():
-    door = Door(KeyRing(None), Limits(), body_seconds=0.02)
-
-    async def receive():
-        await asyncio.sleep(60)
-
-    with pytest.raises(RequestError, match=r"did not come within 0\.02 s") as raised:
-        asyncio.run(door.body(Head(id="1"), receive))
-    assert raised.value.status == 408
 
 
 def test_drafts_are_shown_only_to_keys_that_may_see_them(keys):

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 from small_gateway import Model, ask, chat, gateway
-from small_site import read_request
 
+from small_site import read_request
+from waltzrl.errors import RequestError
 from waltzrl.serving.presence import PATIENCE_SECONDS, Presence
 
 
@@ -160,3 +161,24 @@ def test_no_task_is_left_over_by_those_who_stay():
             return len(ours - {asyncio.current_task()})
 
     assert asyncio.run(work()) == 0
+
+
+def test_a_body_that_does_not_come_is_given_up():
+    async def work():
+        with Presence(Line().receive, body_seconds=0.02) as presence:
+            await presence.reads(asyncio.sleep(60, b""))
+
+    with pytest.raises(RequestError, match=r"did not come within 0\.02 s") as raised:
+        asyncio.run(work())
+    assert raised.value.status == 408
+
+
+def test_a_body_that_comes_slowly_is_read_and_its_client_is_watched_from_then_on():
+    async def work():
+        line = Line()
+        with Presence(line.receive, body_seconds=PATIENCE_SECONDS) as presence:
+            body = await presence.reads(asyncio.sleep(PATIENCE_SECONDS + 0.05, b"late"))
+            await asyncio.sleep(2 * PATIENCE_SECONDS)
+        return body, line.watched, await nothing_is_left()
+
+    assert asyncio.run(work()) == (b"late", 1, True)

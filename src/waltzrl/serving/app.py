@@ -144,8 +144,9 @@ class App:
             visit.caller = self.door.caller(visit.head)
             self._ready()
             async with self.door.admission:
-                visit.body = await self.door.body(visit.head, visit.receive)
-                with Presence(visit.receive):
+                with Presence(visit.receive) as presence:
+                    body = self.door.body(visit.head, visit.receive)
+                    visit.body = await presence.reads(body)
                     await work(visit)
         except RequestError as problem:
             if not visit.asked:

@@ -9,7 +9,7 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.serving.keys import Caller, KeyRing, presented_key
 from waltzrl.serving.limits import Admission, Limits, RateLimits, check_request_size
-from waltzrl.serving.presence import Deadline, Event, Receive
+from waltzrl.serving.presence import Event, Receive
 
 PROCESS = secrets.token_hex(6)
 """Begins the ids of this process's requests, so that no other's are like them."""
@@ -55,14 +55,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 class Door:
     """Lets a request in when its key is known, its caller is not too fast, and there is room."""
 
-    def __init__(
-        self, keys: KeyRing, limits: Limits, *, body_seconds: float = BODY_SECONDS
-    ) -> None:
+    def __init__(self, keys: KeyRing, limits: Limits) -> None:
         self.keys = keys
         self.admission = Admission(limits)
         self._rates = RateLimits()
         self._limits = limits
-        self._body_seconds = body_seconds
 
     def caller(self, head: Head) -> Caller:
         """Say who asks.
@@ -81,20 +78,9 @@ class Door:
         """Read the request's body.
 
         Raises:
-            RequestError: 413, it is too long; 408, it does not come.
+            RequestError: 413, it is too long.
         """
         check_request_size(head.length, self._limits)
-        try:
-            with Deadline(self._body_seconds):
-                return await self._read(receive)
-        except TimeoutError:
-            raise RequestError(
-                408,
-                "invalid_request",
-                f"the request's body did not come within {self._body_seconds:g} s; send it again",
-            ) from None
-
-    async def _read(self, receive: Receive) -> bytes:
         event = await receive()
         raw: bytes = event.get("body", b"")
         if not event.get("more_body"):

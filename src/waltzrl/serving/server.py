@@ -1,5 +1,6 @@
 """Runs the application: uvicorn on uvloop, which drains before it stops."""
 
+import asyncio
 import logging
 import socket
 
@@ -22,7 +23,7 @@ async def run(app: App, listener: socket.socket) -> None:
     """Serve until the process is told to stop, then finish what is under way."""
     config = uvicorn.Config(
         app,
-        http=_BoundedHead,
+        http=_Protocol,
         ws="none",
         lifespan="off",
         access_log=False,
@@ -55,11 +56,43 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _BoundedHead(HttpToolsProtocol):
-    """uvicorn's protocol with a limit on headers, which it has none for; no key is needed there."""
+class _Gathered:
+    """A transport that sends what is written in one turn of the loop by one system call.
+
+    uvicorn writes a reply's head and its body apart, and a stream's events one by one.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._call_soon = asyncio.get_running_loop().call_soon
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        if self._parts:
+            self._transport.write(b"".join(self._parts))
+            self._parts.clear()
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's protocol, with gathered writes and with a limit on headers, which need no key."""
 
     _head_bytes = 0
     _in_head = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(_Gathered(transport))  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
