@@ -30,6 +30,12 @@ def one_by_one(text: bytes) -> set[tuple[int, int, int]]:
     return found
 
 
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_the_engine_finds_what_each_pattern_finds_alone_in_one_sentence(sentence):
+    text = sentence.encode("latin-1", "replace")
+    assert set(SCANNER.scan(text)) == one_by_one(text)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.sampled_from(SENTENCES), min_size=1, max_size=4), st.sampled_from(" ,\n."))
 def test_the_engine_finds_what_each_pattern_finds_alone(sentences, between):

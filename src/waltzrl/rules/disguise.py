@@ -22,7 +22,8 @@ _SEPARATORS = b" ._*-"
 _SPACED = "|".join(rf"\b[a-z](?:[{chr(c)}][a-z]){{3,}}\b" for c in _SEPARATORS)
 _BASE64 = r"[a-z0-9+/]{20,}"
 _ROT13_CUE = r"\brot[ -]?13\b"
-_SHOWS = compiled(rf"{_ROT13_CUE}|{_MIXED}|{_SPACED}|{_BASE64}")
+DISGUISE = rf"{_ROT13_CUE}|{_MIXED}|{_SPACED}|{_BASE64}"
+"""Shows that a text may be disguised."""
 _PIECE = compiled(rf"{_SPACED}|{_BASE64}")
 _HEXADECIMAL = compiled(r"[0-9a-f]{20,}")
 _SAYS_ROT13 = compiled(_ROT13_CUE)
@@ -51,9 +52,7 @@ class Reading(Protocol):
 
 
 def readings(raw: bytes) -> Iterator[Reading]:
-    """Yield the ways to read `raw` that it asks for; most texts ask for none."""
-    if not _SHOWS.search(raw):
-        return
+    """Yield the ways to read a text that matches `DISGUISE`."""
     yield _Undisguised(raw)
     if _SAYS_ROT13.search(raw):
         yield _Rotated(raw)

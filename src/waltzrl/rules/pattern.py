@@ -61,8 +61,15 @@ def expand(source: str, words: Mapping[str, str]) -> Pattern:
         source=source,
         regex=regex,
         loose=rf"\b(?:{_written_out(plain, words, _uncounted)})\b",
-        key=rf"\b(?:{_written_out(_key(source), words, _counted)})\b",
+        key=_search_for(_key(source), words),
     )
+
+
+def _search_for(word: str, words: Mapping[str, str]) -> str:
+    """Write the key out; where an ending that it may have was dropped, the word goes on."""
+    bare = _needed(word)
+    ends = r"\b" if word.endswith(bare) else ""
+    return rf"\b(?:{_written_out(bare, words, _counted)}){ends}"
 
 
 def _counted(gap: str) -> str:
@@ -76,8 +83,8 @@ def _uncounted(_gap: str) -> str:
 def _key(source: str) -> str:
     """Choose the word of `source` that texts are searched for: the marked one, or the last."""
     words = _words(source)
-    marked = [_needed(word[1:]) for word in words if word.startswith("!")]
-    literal = [need for word in words if (need := _needed(word)) and not _WILD.search(need)]
+    marked = [word[1:] for word in words if word.startswith("!")]
+    literal = [word for word in words if (bare := _needed(word)) and not _WILD.search(bare)]
     return (marked or literal[-1:] or [source])[0]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from waltzrl.rules.context import REACH, weigh
-from waltzrl.rules.disguise import ROT13_REACH, readings
+from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, readings
 from waltzrl.rules.finding import Finding
 from waltzrl.rules.fold import Folded, foldable
 from waltzrl.rules.rule import Rule
@@ -24,7 +24,7 @@ class Reader:
         """
         self._rules = [rule for rule in rules for _pattern in rule.patterns]
         patterns = [pattern for rule in rules for pattern in rule.patterns]
-        self._scanner = Scanner(patterns)
+        self._scanner = Scanner(patterns, sign=DISGUISE)
         self._longest = max((p.longest for p in patterns), default=0) if local else None
         self.horizon = (self._longest or 0) + max(REACH, ROT13_REACH)
 
@@ -53,7 +53,12 @@ class Reader:
                 yield number, first, last + 1
 
     def _seen(self, raw: bytes) -> Iterator[tuple[int, int, int]]:
-        yield from self._scanner.scan(raw)
+        keys = self._scanner.keys(raw)
+        if not keys:
+            return
+        yield from self._scanner.scan(raw, keys)
+        if self._scanner.sign not in keys:
+            return
         for reading in readings(raw):
             for number, start, end in self._scanner.scan(reading.text):
                 first, last = reading.origin(start), reading.origin(end - 1)

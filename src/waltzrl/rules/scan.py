@@ -69,7 +69,8 @@ class _Finder:
 class Scanner:
     """Many patterns at once: a set of keys says which can match, and only those run."""
 
-    def __init__(self, patterns: Sequence[Pattern]) -> None:
+    def __init__(self, patterns: Sequence[Pattern], sign: str | None = None) -> None:
+        """Compile the keys of `patterns`, and with them a `sign` that `keys` is to tell of."""
         self._patterns = patterns
         self._finders: dict[int, _Finder] = {}
         """Filled when a key is first found: few patterns are ever needed."""
@@ -82,14 +83,28 @@ class Scanner:
                 numbers[pattern.key] = self._keys.Add(pattern.key.encode("latin-1"))
                 self._having.append([])
             self._having[numbers[pattern.key]].append(number)
-        if patterns:
+        self.sign = -1
+        """The number of the sign among the keys."""
+        if sign is not None:
+            self.sign = self._keys.Add(sign.encode("latin-1"))
+            self._having.append([])
+        if self._having:
             self._keys.Compile()
 
-    def scan(self, text: bytes) -> Iterator[tuple[int, int, int]]:
-        """Yield pattern number, start and end of every match, one for each start."""
-        if not self._patterns:
-            return
-        for key in self._keys.Match(text) or ():
+    def keys(self, text: bytes) -> Sequence[int]:
+        """Return the keys in `text`; none in most texts, and then nothing can match."""
+        return (self._keys.Match(text) or ()) if self._having else ()
+
+    def scan(
+        self, text: bytes, keys: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield pattern number, start and end of every match, one for each start.
+
+        Args:
+            text: to look through.
+            keys: those in `text`, where they are known.
+        """
+        for key in self.keys(text) if keys is None else keys:
             for number in self._having[key]:
                 if number not in self._finders:
                     self._finders[number] = _Finder(self._patterns[number])
