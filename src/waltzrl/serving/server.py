@@ -1,6 +1,7 @@
 """Runs the application: uvicorn on uvloop, which drains before it stops."""
 
 import asyncio
+import gc
 import logging
 import socket
 
@@ -33,6 +34,8 @@ async def run(app: App, listener: socket.socket) -> None:
         timeout_keep_alive=75,  # longer than load balancers keep an idle connection
         timeout_graceful_shutdown=5,
     )
+    gc.collect()
+    gc.freeze()  # what was loaded stays: no pause of a later collection goes through it again
     await _Draining(config, app).serve([listener])
 
 
