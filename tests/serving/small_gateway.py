@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from small_site import events, http, read_request, site, words
-
 from waltzrl.recipes.gateway import load_gateway
 from waltzrl.recipes.serve import open_gateway
 from waltzrl.rules import load_rulebook

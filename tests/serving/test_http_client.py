@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_site import HANG_UP, LOOPS, OK, ask, exchange, on, read_request, saying, site
 
+from small_site import HANG_UP, LOOPS, OK, ask, exchange, on, read_request, saying, site
 from waltzrl.errors import InputError
 from waltzrl.serving.http_client import IDLE_SECONDS, HttpClient
 

@@ -3,8 +3,9 @@
 import asyncio
 
 import pytest
-from malformed import ODD
 from small_gateway import GUARDRAIL, HELLO, MENDED, REVIEW, UNSAFE, Model, ask, with_gateway
+
+from malformed import ODD
 
 DRAFT = f"Certainly. {UNSAFE} And that is all."
 BENIGN = "Paris is the capital of France."

@@ -5,8 +5,8 @@ import time
 
 import msgspec
 import pytest
-from malformed import VALID, malformed
 
+from malformed import VALID, malformed
 from waltzrl.errors import RequestError
 from waltzrl.records import Reply
 from waltzrl.serving.exchange import Answer
