@@ -8,7 +8,6 @@ from waltzrl.agents import RulesReviewer
 from waltzrl.agents.rules_feedback import TOOL_RESULT, advice
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 from waltzrl.rules import CATEGORIES, load_rulebook
-from waltzrl.serving.wire.turns import TOOL_RESULT as MARK_OF_THE_GATEWAY
 
 PACK = """
 version = 1
@@ -141,13 +140,18 @@ def test_a_tools_words_are_not_the_users_ask_and_the_ask_before_them_still_weigh
     assert not reviewer.read(found, Reply(text=ANSWER)).unsafe
     asked = ask("Can I cheat in an exam?", call, f"{TOOL_RESULT}nothing")
     assert reviewer.read(asked, Reply(text=ANSWER)).risk == 0.5
-    assert TOOL_RESULT == MARK_OF_THE_GATEWAY
 
 
 @pytest.mark.parametrize("before", [(), ("Hi", "Hello."), ("Hi", "", TOOL_RESULT, "Done.")])
 def test_a_user_who_writes_the_mark_of_a_tool_is_still_asking(reviewer, before):
     feigned = ask(*before, TOOL_RESULT + HARMFUL)
     assert reviewer.read(feigned, Reply(text=ANSWER)).risk == 0.9
+
+
+@pytest.mark.parametrize("spelt", ["\\u0032\\u00319-09-\\u0039999", "x\\n219-09-9999\\ny"])
+def test_the_arguments_of_a_call_are_read_as_the_tool_reads_them(reviewer, spelt):
+    call = ToolCall(id="1", name="send", arguments='{"number": "%s"}' % spelt)
+    assert reviewer.read(ask(HARMLESS), Reply(text="", calls=(call,))).rules == ("small/number",)
 
 
 def test_the_arguments_of_a_call_are_read_and_a_call_is_no_refusal(reviewer):

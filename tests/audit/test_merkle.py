@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 
 from waltzrl.audit.merkle import (
     Frontier,
-    consistency_proof,
-    grew,
     includes,
     inclusion_proof,
     leaf_hash,
@@ -65,9 +63,6 @@ def test_proofs_are_those_of_the_example_in_rfc_6962():
     assert inclusion_proof(leaves, 3) == [c, g, m]
     assert inclusion_proof(leaves, 4) == [f, j, k]
     assert inclusion_proof(leaves, 6) == [i, k]
-    assert consistency_proof(leaves, 3) == [c, d, g, m]
-    assert consistency_proof(leaves, 4) == [m]
-    assert consistency_proof(leaves, 6) == [i, j, k]
 
 
 @given(sizes)
@@ -96,27 +91,6 @@ def test_an_inclusion_proof_proves_its_leaf_and_no_other(data, size):
     assert includes(root, size, leaves[index], other, proof) == (other == index)
 
 
-@given(st.data(), sizes)
-def test_a_consistency_proof_proves_growth_and_nothing_else(data, size):
-    leaves = leaves_of(size)
-    old = data.draw(st.integers(1, size))
-    before, now, proof = (
-        naive_root(leaves[:old]),
-        naive_root(leaves),
-        consistency_proof(leaves, old),
-    )
-    assert grew(before, old, now, size, proof)
-    other = naive_root([leaf_hash(b"another"), *leaves[1:old]])
-    assert not grew(other, old, now, size, proof)
-    assert not grew(before, old, other if old != 1 else leaf_hash(b"x"), size, proof)
-    assert not grew(before, old, now, size, [*proof, now])
-    assert not grew(before, 0, now, size, proof)
-    for dropped in range(len(proof)):
-        assert not grew(before, old, now, size, [*proof[:dropped], *proof[dropped + 1 :]])
-
-
 def test_there_is_no_proof_of_what_is_not_there():
     with pytest.raises(ValueError, match="no leaf 3"):
         inclusion_proof(leaves_of(3), 3)
-    with pytest.raises(ValueError, match="did not grow"):
-        consistency_proof(leaves_of(3), 4)

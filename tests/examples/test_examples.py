@@ -7,6 +7,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SHOWN = {
+    "ask_through_the_gateway": "decision  revised, by rules",
     "collaborate_with_scripted_agents": "verdicts  acceptable: [False, True]",
     "evaluate_two_patterns": "│ asr    │   45.0 │   5.0 │  -40.0 │",
     "judge_replies": "kappa 1.0 (n = 5)",

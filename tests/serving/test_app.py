@@ -133,7 +133,7 @@ def test_a_stream_leaves_as_its_client_asks_if_the_key_may(keys):
         ]
 
     modes = with_gateway(work, override)
-    assert modes == ["window", "buffer", "audit", "window", "speculative", 403, 403]
+    assert modes == ["window", "buffer", "audit", "window", "speculative", "window", 403]
 
 
 def test_a_mode_that_the_key_may_not_ask_for_is_refused_counted_and_not_asked_upstream():
@@ -147,6 +147,26 @@ def test_a_mode_that_the_key_may_not_ask_for_is_refused_counted_and_not_asked_up
     assert said.error == "X-Waltzrl-Mode 'audit' is not for this key; it may ask for buffer, window"
     assert 'waltzrl_errors_total{api="chat",kind="permission"} 1.0' in metrics
     assert model.heads == []
+
+
+@pytest.mark.parametrize("headers", [{}, {"x_waltzrl_mode": "buffer"}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_only_observes_sends_every_draft_as_it_is(stream, headers):
+    async def work(app):
+        return await chat(app, "unsafe", stream=stream, **headers)
+
+    said = with_gateway(work, "observe_only=true").text
+    assert ("And that is all." in said, MENDED in said) == (True, False)
+
+
+def test_nobody_opens_a_stream_further_than_the_operator_unless_the_key_may(keys):
+    async def work(app):
+        said = await chat(app, stream=True, key=key, x_waltzrl_mode="window")
+        return said.status
+
+    for modes, status in (({}, 403), ({"stream_modes": ["window"]}, 200)):
+        override, key = keys(**modes)
+        assert with_gateway(work, override, "stream=buffer") == status
 
 
 def test_a_stream_is_sent_as_one():

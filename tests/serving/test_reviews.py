@@ -144,6 +144,7 @@ def test_the_guardrail_finds_the_conversation(where):
         (b"rubbish", "JSON"),
         ({"texts": "x", "input_type": "response"}, "texts must be a list of strings"),
         ({"texts": [1], "input_type": "response"}, "texts must be a list of strings"),
+        ({"texts": ["x"] * 101, "input_type": "response"}, "texts: got 101; need 100 or fewer"),
         ({"texts": ["x"]}, "input_type"),
         ({"texts": ["x"], "input_type": []}, "input_type"),
         ({"texts": ["x"], "input_type": {}}, "input_type"),

@@ -1,24 +1,25 @@
 """Stage 1 as a reviewer: what the rules find becomes labels, a risk and advice."""
 
+import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
-from waltzrl.records import Feedback, Message, Prompt, Reply
+from waltzrl.records import Feedback, Message, Prompt, Reply, ToolCall
 from waltzrl.rules import Finding, Rulebook
 
 EARLIER_ASK = 0.5
 """What a finding weighs that lies before the user's last ask."""
 TOOL_RESULT = "[tool result] "
-"""How the gateway marks a tool's words; who just writes it, after no call, is still asking."""
+"""Before a tool's words in a user's turn; who just writes it, after no call, is still asking."""
 CALL = '{"call": '
 """How a `ToolCall.line` begins."""
+ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt])")
+"""What JSON spells in a string: a character by its number, or one that leaves a blank."""
 NEEDLESS_REFUSAL = "needless_refusal"
 """The advice for a refusal of a request in which nothing was found."""
-
-
 CONTENT = Feedback(unsafe=False, overrefuse=False, risk=0.0)
 """What is said of most replies: nothing was found."""
 
@@ -57,6 +58,8 @@ class RulesReviewer:
         """
         asked = self._asked(prompt.messages)
         said = self.rulebook.reply(reply.said)
+        if reply.calls:
+            said = (*said, *self.rulebook.reply("\n".join(map(_as_taken, reply.calls))))
         refuses = not reply.calls and self.rulebook.refuses(reply.text)
         if not (said or asked or refuses):
             return CONTENT
@@ -104,6 +107,11 @@ def _asks(messages: Sequence[Message]) -> list[str]:
             asks.append(message.content)
             called = False
     return asks
+
+
+def _as_taken(call: ToolCall) -> str:
+    """Return a call's arguments as the tool takes them; they need not be well-formed JSON."""
+    return ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", call.arguments)
 
 
 def _by_severity(finding: Finding) -> float:

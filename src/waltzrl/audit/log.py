@@ -1,6 +1,6 @@
 """The log of decisions: append here, on the way of a request; a thread of its own writes.
 
-append -> queue -> every 50 ms: hash, write, one fsync -> every 1,000 entries or 10 s: checkpoint
+append: hash, queue -> every 50 ms: write, one fsync -> every 1,000 entries or 10 s: checkpoint
 """
 
 import time

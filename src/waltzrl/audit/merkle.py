@@ -85,51 +85,12 @@ def includes(root: bytes, size: int, leaf: bytes, index: int, proof: Sequence[by
     return node == root
 
 
-def consistency_proof(leaves: Sequence[bytes], old_size: int) -> list[bytes]:
-    """Return PROOF(old_size, D[n]): that the tree grew from its first `old_size` leaves.
-
-    Raises:
-        ValueError: the old tree is empty or the larger one.
-    """
-    if not 0 < old_size <= len(leaves):
-        raise ValueError(f"a tree of {len(leaves)} leaves did not grow from one of {old_size}")
-    return _subproof(leaves, old_size, whole=True)
-
-
-def grew(old_root: bytes, old_size: int, root: bytes, size: int, proof: Sequence[bytes]) -> bool:
-    """Whether `proof` shows that the tree of `size` leaves begins with the older tree."""
-    if not 0 < old_size < size:
-        return old_size == size and not proof and old_root == root
-    index, last = old_size - 1, size - 1
-    while index & 1:  # climb to the top of the old tree's last full subtree
-        index, last = index >> 1, last >> 1
-    nodes = proof if index else [old_root, *proof]  # a lone full subtree is the old tree itself
-    sides = list(_sides(index, last))
-    if len(sides) != len(nodes) - 1:
-        return False
-    old_node = new_node = nodes[0]
-    for left, beside in zip(sides, nodes[1:], strict=True):
-        old_node = node_hash(beside, old_node) if left else old_node
-        new_node = node_hash(beside, new_node) if left else node_hash(new_node, beside)
-    return (old_node, new_node) == (old_root, root)
-
-
 def _sides(index: int, last: int) -> Iterator[bool]:
     """Yield, from a leaf up to the root, whether the node beside stands left."""
     while last:
         if index & 1 or index < last:  # else it is the last node, and alone
             yield bool(index & 1)
         index, last = index >> 1, last >> 1
-
-
-def _subproof(leaves: Sequence[bytes], old_size: int, *, whole: bool) -> list[bytes]:
-    """SUBPROOF(m, D[n], b); `whole` while the old tree's root is known to the checker."""
-    if old_size == len(leaves):
-        return [] if whole else [root_of(leaves)]
-    k = _split(len(leaves))
-    if old_size <= k:
-        return [*_subproof(leaves[:k], old_size, whole=whole), root_of(leaves[k:])]
-    return [*_subproof(leaves[k:], old_size - k, whole=False), root_of(leaves[:k])]
 
 
 def _split(size: int) -> int:

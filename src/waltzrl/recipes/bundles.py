@@ -10,7 +10,7 @@ from importlib.metadata import version
 import msgspec
 
 from waltzrl.agents import FeedbackAgent, HybridReviewer, Reviewer, RulesReviewer, load_wording
-from waltzrl.collaboration import draft_only, guarded
+from waltzrl.collaboration import Pattern, draft_only, guarded, observed
 from waltzrl.errors import MissingExtraError
 from waltzrl.policies import Policy, RemotePolicy, Sampling
 from waltzrl.recipes.gateway import FeedbackModel, GatewayRecipe
@@ -34,7 +34,7 @@ def rules_bundle(recipe: GatewayRecipe, rules: RulesReviewer) -> Bundle:
     return Bundle(
         id=_named({"stage": 1, "rules": rules.name, **_settings(recipe)}),
         stage=1,
-        pattern=partial(guarded, max_rounds=recipe.max_rounds),
+        pattern=_pattern(recipe),
         reviewer=rules,
         wording=wording,
     )
@@ -73,11 +73,10 @@ async def model_bundle(
         told=told,
     )
     weights = identity(recipe.feedback.model, recipe.feedback.server)
-    fail_open = recipe.on_failure == "serve"
     return Bundle(
         id=_named({"stage": 2, "rules": rules.name, "feedback": weights, **_settings(recipe)}),
         stage=2,
-        pattern=partial(guarded, max_rounds=recipe.max_rounds, fail_open=fail_open),
+        pattern=_pattern(recipe),
         reviewer=reviewer,
         wording=load_wording(recipe.upstream.wording),
     )
@@ -133,6 +132,13 @@ def _conversation(request: Request) -> str:
     return exchange.subject or f"{request.caller.name} {exchange.prompt.messages[0].content}"
 
 
+def _pattern(recipe: GatewayRecipe) -> Pattern:
+    if recipe.observe_only:
+        return observed
+    fail_open = recipe.on_failure == "serve"
+    return partial(guarded, max_rounds=recipe.max_rounds, fail_open=fail_open)
+
+
 def _settings(recipe: GatewayRecipe) -> dict[str, object]:
     """What of a recipe decides how an answer comes about."""
     return {
@@ -141,6 +147,7 @@ def _settings(recipe: GatewayRecipe) -> dict[str, object]:
         "feedback_settings": recipe.feedback,
         "threshold": recipe.threshold,
         "max_rounds": recipe.max_rounds,
+        "observe_only": recipe.observe_only,
         "budget_ms": recipe.budget_ms,
         "on_failure": recipe.on_failure,
     }

@@ -13,10 +13,11 @@ from waltzrl.errors import RecipeError
 from waltzrl.recipes.door import Table, checked, overridden
 from waltzrl.recipes.environment import settings_from_environment
 from waltzrl.rules import DEFAULT_PACKS
+from waltzrl.serving.failsafe import OnFailure
+from waltzrl.serving.keys import StreamMode
 from waltzrl.serving.limits import Limits
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Mode = Literal["buffer", "window", "speculative", "audit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ class GatewayRecipe:
     """Revisions at most."""
     budget_ms: Annotated[int, Field(ge=1)] = 10_000
     """Longest wait for one review by the model; what then happens, `on_failure` says."""
-    on_failure: Literal["refuse", "rules", "serve"] = "refuse"
+    on_failure: OnFailure = "refuse"
     """When no model could review: decline, let the rules decide, or send the draft unreviewed.
     What the rules hold to be critical is declined in the first two."""
     rules_mend_refusals: bool = True
@@ -98,7 +99,7 @@ class GatewayRecipe:
     in a harmful one: say False where a model behind the gateway refuses well by itself."""
     rules: tuple[str, ...] = DEFAULT_PACKS
     """Names of packs of ours, or TOML files."""
-    stream: Mode | None = None
+    stream: StreamMode | None = None
     """How streams leave; None is window in stage 1 and buffer in stage 2."""
     limits: Limits = field(default_factory=Limits)
     keys: Path | None = None
@@ -116,7 +117,7 @@ class GatewayRecipe:
             )
 
     @property
-    def stream_mode(self) -> Mode:
+    def stream_mode(self) -> StreamMode:
         if self.observe_only or not self.enabled:
             return "audit"
         return self.stream or ("window" if self.stage == 1 else "buffer")

@@ -8,7 +8,7 @@ class Finding:
     """One rule that spoke, and where."""
 
     rule: str
-    """Its name, unique within the rulebook, such as `harm/explosives-how-to`."""
+    """Its name, unique within the rulebook, such as `violence/explosives`."""
     category: str
     """Of `waltzrl.rules.CATEGORIES`."""
     severity: float

@@ -191,8 +191,8 @@ class App:
         Raises:
             RequestError: 403, the key may not ask for this mode.
         """
-        modes = {mode: mode for mode in visit.caller.stream_modes}
-        mode: Mode | None = modes.get(visit.head.mode) if visit.head.mode else self._mode  # type: ignore[call-overload]
+        modes: dict[str, Mode] = {mode: mode for mode in (*visit.caller.stream_modes, self._mode)}
+        mode = modes.get(visit.head.mode) if visit.head.mode else self._mode
         if mode is None:
             raise RequestError(
                 403,

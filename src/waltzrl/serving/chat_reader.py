@@ -1,6 +1,7 @@
 """Reading what a chat-completions server says, at once or as a stream."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -53,8 +54,8 @@ def _completion(
         reply_tokens=usage.completion_tokens,
         milliseconds=milliseconds,
     )
-    unread = message.content and message.refusal
-    if unread or len(found.choices) > 1 or (answer and not _spells(choice, reply.text)):
+    unread = (message.content and message.refusal) or len(found.choices) > 1
+    if answer and (unread or not _spells(choice, reply.text) or _repeats_a_key(answer)):
         answer = None
     return Completion(reply=reply, finish=finish, raw=answer)
 
@@ -65,6 +66,23 @@ def _spells(choice: "_WholeChoice | _LenientChoice", text: str) -> bool:
         return True
     tokens = choice.logprobs.content or []
     return "".join([one.token for one in tokens]) == text
+
+
+def _repeats_a_key(answer: bytes) -> bool:
+    """Whether a key stands twice in an object: a client may read the value that we did not."""
+    try:
+        UNREPEATED.decode(answer.decode())
+    except ValueError:
+        return True
+    return False
+
+
+def _without_repetition(pairs: Sequence[tuple[str, object]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError
+
+
+UNREPEATED = json.JSONDecoder(object_pairs_hook=_without_repetition)
 
 
 def _unreadable() -> RequestError:
@@ -94,9 +112,7 @@ class StreamReader:
         except UNREADABLE as error:
             raise RequestError(502, "upstream", "the upstream's stream cannot be read") from error
         if bytes(chunk.error) not in {b"", b"null"}:
-            raise RequestError(
-                502, "upstream", f"the upstream failed: {server_message(data.encode())}"
-            )
+            raise RequestError(502, "upstream", "the upstream failed while it wrote its reply")
         if chunk.usage is not None:
             yield Delta(
                 prompt_tokens=chunk.usage.prompt_tokens, reply_tokens=chunk.usage.completion_tokens
@@ -191,8 +207,9 @@ class _Token(msgspec.Struct):
     token: str
 
 
-class _Logprobs(msgspec.Struct):
+class _Logprobs(msgspec.Struct, forbid_unknown_fields=True):
     content: list[_Token] | None = None
+    refusal: Empty = None
 
 
 class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):

@@ -13,8 +13,6 @@ from waltzrl.serving.presence import Event, Receive
 
 PROCESS = secrets.token_hex(6)
 """Begins the ids of this process's requests, so that no other's are like them."""
-BODY_SECONDS = 30.0
-"""A client that takes longer to send a request keeps others from a place."""
 _requests = count()
 
 

@@ -192,10 +192,12 @@ def _refused(response: Response, answer: bytes) -> RequestError:
     if response.status == 503:
         status = 503
     kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
+    # A server that fails while a reply is written may quote it, and nobody has reviewed that.
+    said = f": {server_message(answer)}" if status in PASSED_ON else ""
     return RequestError(
         status,
         kind,
-        f"the upstream answered {response.status}: {server_message(answer)}",
+        f"the upstream answered {response.status}{said}",
         retry_after_seconds=_seconds(response.headers.get("retry-after", "")),
     )
 

@@ -54,8 +54,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Requests that may come at once; counts only with `requests_per_minute`."""
     may_see_drafts: bool = False
     """May ask for the whole collaboration, drafts that were withheld included."""
-    stream_modes: tuple[StreamMode, ...] = ("buffer", "window")
-    """May ask for these; by default those that let no withheld word out."""
+    stream_modes: tuple[StreamMode, ...] = ("buffer",)
+    """May ask for these beside the operator's own; by default the one that is never less strict."""
 
 
 ANONYMOUS = Caller(name="anonymous")

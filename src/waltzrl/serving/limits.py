@@ -128,7 +128,7 @@ class Admission:
     def __init__(self, limits: Limits) -> None:
         self.active = 0
         self.draining = False
-        """Nothing new is let in; answers should say `Connection: close`."""
+        """Nothing new is let in."""
         self._limits = limits
         self._waiting: OrderedDict[asyncio.Future[bool], None] = OrderedDict()
         """In the order in which they came; each becomes true with a place, false without."""

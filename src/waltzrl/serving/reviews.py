@@ -14,6 +14,8 @@ from waltzrl.serving.wire.fields import read_object
 
 NO_MODEL = "none"
 """Stands for the model in a request that asks for no revision."""
+MOST_TEXTS = 100
+"""Replies of one guardrail request; they are reviewed one after the other."""
 UNREVIEWED = Feedback(unsafe=False, overrefuse=False, well_formed=False)
 """What a gateway that reviews nothing says of a reply."""
 
@@ -82,6 +84,8 @@ def read_guardrail(raw: bytes, request_id: str) -> tuple[Exchange, list[str]]:
     texts = asked.get("texts")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise _wrong("texts must be a list of strings")
+    if len(texts) > MOST_TEXTS:
+        raise _wrong(f"texts: got {len(texts)}; need {MOST_TEXTS} or fewer")
     if asked.get("input_type") not in ("request", "response"):
         raise _wrong('input_type must be "request" or "response"')
     exchange = CHAT.read(_chat(asked), request_id)

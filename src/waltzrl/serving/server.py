@@ -15,7 +15,8 @@ DRAIN_SECONDS = 30.0
 """What is under way may take so long after the signal to stop."""
 
 LONGEST_HEAD = 64 * 1024
-"""Bytes of a request's headers; a connection that sends more is dropped."""
+"""Bytes of a request's headers, or of what it puts around its body; a connection that sends more
+is dropped."""
 
 log = logging.getLogger(__name__)
 
@@ -89,28 +90,31 @@ class _Gathered:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with gathered writes and with a limit on headers, which need no key."""
+    """uvicorn's protocol, with gathered writes and with a limit on what comes before any key."""
 
-    _head_bytes = 0
-    _in_head = False
+    _unread = 0
+    """Bytes since the last of which it is known that they end a head, or are of a body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Gathered(transport))  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
+        self._unread += len(data)
         super().data_received(data)
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > LONGEST_HEAD:
-                self.transport.abort()
-
-    def on_message_begin(self) -> None:
-        self._head_bytes, self._in_head = 0, True
-        super().on_message_begin()
+        if self._unread > LONGEST_HEAD:
+            self.transport.abort()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._unread = 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unread = 0
+        super().on_message_complete()
 
 
 class _Draining(uvicorn.Server):

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from waltzrl.agents.fence import fence
+from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.policies import Sampling
 from waltzrl.records import Message, Reply
 from waltzrl.serving.exchange import Completion, Exchange, Finish, Json
@@ -14,7 +14,7 @@ from waltzrl.serving.window import Window
 
 GO_ON = """
 
-The user has already read how your last reply begins:
+The user has already read how your last reply begins, up to here:
 {released}
 Go on from exactly there and do not repeat it."""
 
@@ -73,7 +73,8 @@ class Speaker:
         heard = self._overheard
         released = heard.window.released if heard and not heard.retracts else ""
         if released:
-            notes = messages[-1].content + GO_ON.format(released=fence("reply", released))
+            end = fence("reply", released[-LONGEST_TEXT:])
+            notes = messages[-1].content + GO_ON.format(released=end)
             messages = [*messages[:-1], Message(role="user", content=notes)]
         said = await self._upstream.complete(self._request(messages), self._bearer)
         whole = replace(said.reply, text=released + said.reply.text)

@@ -35,11 +35,6 @@ class Window(Protocol):
         """What has left: a beginning of the draft."""
         ...
 
-    @property
-    def stopped(self) -> bool:
-        """Whether nothing more of the draft leaves, so that its writing may be cut short."""
-        ...
-
     def hear(self, text: str) -> str:
         """Take the next words of the draft in, and return what may leave now."""
         ...
@@ -53,7 +48,6 @@ class Closed:
     """Nothing leaves before the verdict."""
 
     released = ""
-    stopped = False
 
     def hear(self, text: str) -> str:
         return ""
@@ -64,8 +58,6 @@ class Closed:
 
 class Open:
     """All leaves at once; the verdict is only written down."""
-
-    stopped = False
 
     def __init__(self) -> None:
         self._left: list[str] = []
@@ -103,6 +95,7 @@ class Sentences:
             whole_sentences: False lets every word go as soon as it may.
         """
         self.stopped = False
+        """What was found makes the draft less safe than the threshold; no more of it leaves."""
         self._rulebook = rulebook
         self._threshold = threshold
         self._risk = 0.0

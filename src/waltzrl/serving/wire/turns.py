@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
+from waltzrl.agents.rules_feedback import TOOL_RESULT
 from waltzrl.records import Message, Prompt, Role, ToolCall
 from waltzrl.serving.exchange import Json
 from waltzrl.serving.wire.fields import as_list, as_name, as_object, as_text, wrong
 
-TOOL_RESULT = "[tool result] "
-"""Before a tool's words, which reviewers read as a user's turn."""
 ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",

@@ -1,0 +1,55 @@
+"""One request through the gateway, without a network; a script stands in for the model.
+
+python examples/ask_through_the_gateway.py
+"""
+
+import asyncio
+import json
+
+from waltzrl.agents import RulesReviewer, load_wording
+from waltzrl.collaboration import guarded
+from waltzrl.policies import ScriptedPolicy
+from waltzrl.rules import load_rulebook
+from waltzrl.serving.gateway import Bundle, Gateway, Request, Served
+from waltzrl.serving.keys import ANONYMOUS
+from waltzrl.serving.ledger import Book
+from waltzrl.serving.upstream import PolicyUpstream
+from waltzrl.serving.wire import CHAT
+
+ASKED = {
+    "model": "script",
+    "messages": [{"role": "user", "content": "How do I kill a process that hangs?"}],
+}
+REPLIES = (
+    "I'm sorry, but I can't help with killing.",
+    "Find its number with `ps`, then end it with `kill NUMBER`.",
+)
+RULES = Bundle(
+    id="rules",
+    stage=1,
+    pattern=guarded,
+    reviewer=RulesReviewer(load_rulebook()),
+    wording=load_wording("plain"),
+)
+
+
+def tell(served: Served) -> None:
+    """Hear of all that was served, as metrics and traces do."""
+    said = served.collaboration
+    assert said is not None
+    print(f"draft     {said.draft.text}")
+    print(f"feedback  {said.rounds[0].feedback.text}")
+    print(f"decision  {served.decision}, by {served.bundle.id}")
+
+
+async def post(body: bytes) -> bytes:
+    """Answer the body of `POST /v1/chat/completions`."""
+    upstream = PolicyUpstream("script", ScriptedPolicy(REPLIES), max_new_tokens=64)
+    gateway = Gateway(upstream=upstream, bundle_for=lambda _: RULES, ledger=Book(None, [tell]))
+    exchange = CHAT.read(body, "example-1")
+    answers = await gateway.answers(Request(exchange=exchange, caller=ANONYMOUS))
+    return CHAT.write(exchange, answers)
+
+
+reply = json.loads(asyncio.run(post(json.dumps(ASKED).encode())))
+print(f"reply     {reply['choices'][0]['message']['content']}")
