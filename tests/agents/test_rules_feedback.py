@@ -150,7 +150,7 @@ def test_a_user_who_writes_the_mark_of_a_tool_is_still_asking(reviewer, before):
 
 @pytest.mark.parametrize("spelt", ["\\u0032\\u00319-09-\\u0039999", "x\\n219-09-9999\\ny"])
 def test_the_arguments_of_a_call_are_read_as_the_tool_reads_them(reviewer, spelt):
-    call = ToolCall(id="1", name="send", arguments='{"number": "%s"}' % spelt)
+    call = ToolCall(id="1", name="send", arguments=f'{{"number": "{spelt}"}}')
     assert reviewer.read(ask(HARMLESS), Reply(text="", calls=(call,))).rules == ("small/number",)
 
 

@@ -139,6 +139,25 @@ def test_killed_under_load_the_audit_log_verifies_and_holds_all_but_the_last_mom
     assert verified.records <= len(answered) + len(late) + 20
 
 
+def test_told_to_stop_it_answers_what_is_under_way_and_signs_the_whole_log(serve, tmp_path):
+    folder = tmp_path / "audit"
+    with serve("--audit", str(folder)) as gateway:
+        body = json.dumps({"model": "slow", "messages": HELLO})
+        command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-d", body]
+        clients = [
+            subprocess.Popen([*command, gateway.url + CHAT], stdout=subprocess.PIPE, text=True)
+            for _ in range(8)
+        ]
+        while not gateway.metric("waltzrl_active_requests"):
+            time.sleep(0.01)
+        gateway.process.terminate()
+        answered = [client.communicate(timeout=20)[0] for client in clients].count("200")
+        assert gateway.process.wait(20) == 0
+    verified = verify(folder, PublicKey.parse((tmp_path / "audit.key.pub").read_text()))
+    assert answered
+    assert verified.records == verified.signed == answered + 2  # the log's own begin and end
+
+
 def test_on_a_full_disk_nothing_is_answered_unaudited(serve, tmp_path):
     with serve("--audit", str(tmp_path / "audit"), largest_file_kb=64) as gateway:
         outcomes = asyncio.run(_load(gateway.url + CHAT, seconds=2, at_once=4))

@@ -5,7 +5,7 @@ from waltzrl.data import write_lines
 from waltzrl.data.generator import generate
 from waltzrl.data.generator.lessons import lessons
 from waltzrl.errors import InputError
-from waltzrl.recipes.sources import Data, read_sets, training_lessons, training_prompts
+from waltzrl.recipes.sources import Data, audited, read_sets, training_lessons, training_prompts
 from waltzrl.records import Collaboration, Lesson, Message, Prompt, Reply
 
 
@@ -73,3 +73,14 @@ def test_the_generators_lessons_teach_both_roles_both_kinds_equally():
             r.feedback.unsafe is harmful for r in said.rounds if r.feedback.asks_for_revision
         )
     assert msgspec.convert(msgspec.to_builtins(taught[3]), Collaboration) == taught[3]
+
+
+def test_choices_of_one_request_in_an_audit_log_are_prompts_of_their_own(tmp_path):
+    asked = prompt("r", "How?")
+    said = [Collaboration(prompt=asked, draft=Reply(text=text)) for text in ("One.", "Two.")]
+    lines = [msgspec.json.encode({"id": "r", "collaboration": one}) + b"\n" for one in said]
+    (tmp_path / "contents-000001.jsonl").write_bytes(b"".join(lines))
+    found = list(audited(f"audit:{tmp_path}"))
+    assert [one.draft.text for one in found] == ["One.", "Two."]
+    assert [one.prompt for one in found] == read_sets([f"audit:{tmp_path}"])
+    assert [one.prompt.id for one in found] == ["r", "r/2"]

@@ -16,7 +16,6 @@ from waltzrl.agents import (
     RulesReviewer,
     load_wording,
 )
-from waltzrl.audit import read_collaborations
 from waltzrl.collaboration import (
     GuardReviewer,
     OracleReviewer,
@@ -38,12 +37,13 @@ from waltzrl.policies import Policy, RemotePolicy, Sampling, SavedPolicy
 from waltzrl.recipes.identity import identity
 from waltzrl.recipes.judging import remote_policy
 from waltzrl.recipes.saved import saved_policy
+from waltzrl.recipes.sources import AUDIT, audited
 from waltzrl.records import Prompt
 from waltzrl.rules import load_rulebook
 
 WITHOUT_WEIGHTS = {"rules", "keywords"}
 """Reviewers that are no policy: our rulebook, and the baseline of a plain keyword list."""
-SAVED, AUDIT = "saved:", "audit:"
+SAVED = "saved:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +140,7 @@ def _contestants(
     if isinstance(talker, RemotePolicy):
         known["served"] = (Served(talker), feedback, alone)
     if contest.conversation.startswith(AUDIT):
-        log = Path(contest.conversation.removeprefix(AUDIT))
-        replay = Replay(said for _id, said in read_collaborations(log))
-        known["replay"] = (replay, feedback, alone)
+        known["replay"] = (Replay(audited(contest.conversation)), feedback, alone)
     if contest.guard is not None:
         guard = GuardReviewer(LinearGuard.load(Path(contest.guard)))
         known["guard"] = (safeguard, guard, f"{alone}, guard {identity(contest.guard, None)}")

@@ -1,7 +1,8 @@
 """The prompts and lessons that a recipe names: JSON Lines files, or splits of the generator."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from waltzrl.data.generator.lessons import lessons as generated_lessons
 from waltzrl.data.generator.texts import Split
 from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError
-from waltzrl.records import Lesson, Prompt
+from waltzrl.records import Collaboration, Lesson, Prompt
 
 GENERATOR, AUDIT = "generator:", "audit:"
 
@@ -74,12 +75,28 @@ def read_sets(names: Sequence[str]) -> list[Prompt]:
     return [prompt for name in names for prompt in _prompts(name)]
 
 
+def audited(name: str) -> Iterator[Collaboration]:
+    """Yield what was said by `audit:<folder>`, each about a prompt with an id of its own.
+
+    Of a request for several choices the second is `ID/2`, and so on.
+
+    Raises:
+        InputError: the log kept no contents, or they are damaged.
+    """
+    choices: Counter[str] = Counter()
+    for request, said in read_collaborations(Path(name.removeprefix(AUDIT))):
+        choices[request] += 1
+        if choices[request] > 1:
+            prompt = replace(said.prompt, id=f"{request}/{choices[request]}")
+            said = replace(said, prompt=prompt)
+        yield said
+
+
 def _prompts(name: str) -> list[Prompt]:
     if name.startswith(GENERATOR):
         return [record.to_prompt() for record in _split(name)]
     if name.startswith(AUDIT):
-        log = Path(name.removeprefix(AUDIT))
-        return [said.prompt for _id, said in read_collaborations(log)]
+        return [said.prompt for said in audited(name)]
     public, colon, path = name.partition(":")
     if colon and public in SETS:
         return import_set(public, Path(path))

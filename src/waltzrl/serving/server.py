@@ -3,7 +3,9 @@
 import asyncio
 import gc
 import logging
+import signal
 import socket
+from types import FrameType
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -121,6 +123,11 @@ class _Draining(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: App) -> None:
         super().__init__(config)
         self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop; uvicorn would raise the signal again, before the audit log is closed."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if left := await self._app.door.admission.drain(DRAIN_SECONDS):
