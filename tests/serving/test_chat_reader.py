@@ -225,6 +225,13 @@ def test_only_the_first_choice_and_only_reviewed_words_of_a_stream_are_heard():
     assert heard(two, thinks, chunk({"refusal": "No."}))[1] == [Delta(text="a"), Delta(text="No.")]
 
 
+def test_a_server_that_ends_its_reply_twice_calls_once():
+    part = chunk({"tool_calls": [{**CALL, "index": 0}]})
+    ends = [chunk({}, "tool_calls")] * 2
+    _, deltas = heard(part, *ends, "[DONE]")
+    assert [call.name for delta in deltas for call in delta.calls] == ["f"]
+
+
 def test_an_error_in_a_stream_is_told_without_the_words_that_the_server_may_quote():
     with pytest.raises(RequestError, match="the upstream failed") as raised:
         heard(json.dumps({"error": {"message": f"cannot parse: {HIDDEN}"}}))

@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from small_site import HANG_UP, events, http, read_request, saying, site, words
-from waltzrl.errors import RequestError
+from waltzrl.errors import InputError, RequestError
 from waltzrl.serving.breaker import Breaker
 from waltzrl.serving.http_upstream import OPEN_SECONDS, HttpUpstream
 from waltzrl.serving.limits import Limits
@@ -84,6 +84,12 @@ def test_the_request_is_sent_with_the_gateways_key_or_else_the_clients(api_key, 
     keys = [line.partition(b": ")[2] for line in lines if line.startswith(b"Authorization")]
     assert keys == ([sent] if sent else [])
     assert json.loads(body) == ASKED
+
+
+@pytest.mark.parametrize("key", ["a\u20acb", "a\r\nX: b", "a\tb"])
+def test_a_key_that_no_header_can_carry_is_told_at_the_start(key):
+    with pytest.raises(InputError, match="no header can carry"):
+        HttpUpstream("http://a/v1", Limits(), api_key=key, timeout_seconds=1)
 
 
 def test_a_reply_is_read_and_timed():

@@ -126,7 +126,7 @@ class StreamReader:
                 self._gather(part)
             if words := choice.delta.content or choice.delta.refusal:
                 yield Delta(text=words)
-        if choice.finish_reason:
+        if choice.finish_reason and not self.ended:
             yield self._end(FINISHES.get(choice.finish_reason, "stop"))
 
     def _end(self, finish: Finish) -> Delta:

@@ -7,7 +7,7 @@ from types import TracebackType
 
 import msgspec
 
-from waltzrl.errors import RequestError
+from waltzrl.errors import InputError, RequestError
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.serving.breaker import Breaker
 from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion, server_message
@@ -43,11 +43,18 @@ class HttpUpstream:
             limits: say how long a reply may be.
             api_key: sent as a bearer token in place of the client's.
             timeout_seconds: longest silence: to the whole reply, or between parts of a stream.
+
+        Raises:
+            InputError: the URL is none of a server, or the key cannot be sent.
         """
         self.breaker = Breaker(open_seconds=OPEN_SECONDS)
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
         self._limits = limits
         self._api_key = api_key and api_key.strip()
+        if self._api_key and not (self._api_key.isascii() and self._api_key.isprintable()):
+            raise InputError(
+                "the key for the upstream has characters that no header can carry; give it anew"
+            )
 
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> Completion:
         started = perf_counter()

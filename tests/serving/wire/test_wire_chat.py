@@ -91,10 +91,11 @@ def test_calls_and_their_results_are_shown():
     ]
 
 
-def test_a_reply_that_the_client_began_is_cut_from_the_prompt_only():
-    begun = {"role": "assistant", "content": "Sure, "}
+@pytest.mark.parametrize("role", ["assistant", "system"])
+def test_what_the_client_says_after_the_user_is_shown_with_it(role):
+    begun = {"role": role, "content": "Sure, "}
     exchange = read([USER, begun])
-    assert [m.content for m in exchange.prompt.messages] == ["Hello"]
+    assert [m.content for m in exchange.prompt.messages] == ["Hello\nSure, "]
     assert exchange.body["messages"] == [USER, begun]
 
 

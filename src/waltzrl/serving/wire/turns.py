@@ -26,7 +26,8 @@ PLACEHOLDERS = {
 def prompt_of(messages: Json, request_id: str) -> Prompt:
     """Read the messages of a chat-completions request.
 
-    A prompt ends with what must be answered, so a reply that the client has begun is left out.
+    A prompt ends with what must be answered. What the client puts after that, such as a reply that
+    it has begun, steers the answer as much, so it is shown as a part of it.
     Where neither a user nor a tool speaks, the last turn counts as the user's.
 
     Raises:
@@ -107,5 +108,6 @@ def _part(part: Json, where: str) -> str:
 def _ending_with_user(turns: Sequence[Message]) -> tuple[Message, ...]:
     for end in range(len(turns), 0, -1):
         if turns[end - 1].role == "user":
-            return tuple(turns[:end])
+            asked = "\n".join(turn.content for turn in turns[end - 1 :])
+            return (*turns[: end - 1], Message(role="user", content=asked))
     return (*turns[:-1], Message(role="user", content=turns[-1].content))
