@@ -2,6 +2,7 @@
 
 import importlib.util
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -27,12 +28,16 @@ def device(request):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out the tests marked `gpu` where no CUDA device is."""
-    gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if not gpu or _has_cuda():
-        return
-    config.hook.pytest_deselected(items=gpu)
-    items[:] = [item for item in items if item not in gpu]
+    """Leave out what needs a CUDA device, or a package of npm's, where that is missing."""
+    for marker, is_there in (("gpu", _has_cuda), ("npm", _has_npm_client)):
+        needing = [item for item in items if item.get_closest_marker(marker)]
+        if needing and not is_there():
+            config.hook.pytest_deselected(items=needing)
+            items[:] = [item for item in items if item not in needing]
+
+
+def _has_npm_client():
+    return (Path(__file__).parents[1] / ".venv/npm/node_modules/openai").is_dir()
 
 
 def _has_cuda():

@@ -122,6 +122,7 @@ def test_the_anthropic_client_answers_and_streams(claude):
     assert refused.stop_reason == "refusal"
 
 
+@pytest.mark.npm
 def test_the_npm_client_answers_streams_and_raises(gateway):
     script = Path(__file__).with_name("gateway_client.js")
     modules = ROOT / ".venv/npm/node_modules"
