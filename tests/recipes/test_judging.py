@@ -3,7 +3,8 @@ import asyncio
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.recipes.judging import open_judge, remote_policy
+from waltzrl.recipes.judging import open_judge
+from waltzrl.recipes.models import remote_policy
 
 
 def named(name):

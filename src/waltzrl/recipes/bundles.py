@@ -1,7 +1,6 @@
 """From a gateway's recipe to the bundles that serve, and to which conversation each serves."""
 
 import hashlib
-import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -11,10 +10,10 @@ import msgspec
 
 from waltzrl.agents import FeedbackAgent, HybridReviewer, Reviewer, RulesReviewer, load_wording
 from waltzrl.collaboration import Pattern, draft_only, guarded, observed
-from waltzrl.errors import MissingExtraError
-from waltzrl.policies import Policy, RemotePolicy, Sampling
+from waltzrl.policies import Policy, Sampling
 from waltzrl.recipes.gateway import FeedbackModel, GatewayRecipe
 from waltzrl.recipes.identity import identity
+from waltzrl.recipes.models import local_policy, remote_policy
 from waltzrl.serving.breaker import Breaker
 from waltzrl.serving.failsafe import Cause, FailsafeReviewer
 from waltzrl.serving.gateway import Bundle, Request
@@ -57,7 +56,7 @@ async def model_bundle(
         stack: closes the connections to the model.
 
     Raises:
-        CheckpointError: there are no such weights, or they are damaged.
+        InputError: the server's address is none; no such weights, or they are damaged.
         MissingExtraError: weights are to be loaded and torch is missing.
     """
     assert recipe.feedback is not None
@@ -99,27 +98,13 @@ def bucket(conversation: str) -> int:
     return int.from_bytes(digest) % BUCKETS
 
 
-def load_weights(name: str) -> Policy:
-    """Load weights into this process, to decode in a thread.
-
-    Raises:
-        CheckpointError: there are none, or they are damaged.
-        MissingExtraError: torch is missing.
-    """
-    try:
-        from waltzrl.recipes.roles import load_policy
-    except ModuleNotFoundError as missing:
-        raise MissingExtraError("a model in this process", "PyTorch", "train") from missing
-    return load_policy(name, in_thread=True)
-
-
 async def _policy(about: FeedbackModel, stack: AsyncExitStack) -> Policy:
     if about.server is None:
-        return load_weights(about.model)
-    remote = RemotePolicy(
+        return local_policy(about.model, in_thread=True)
+    remote = remote_policy(
         about.server,
         about.model,
-        api_key=os.environ.get(about.api_key_env),
+        key_env=about.api_key_env,
         concurrency=REVIEWS_AT_ONCE,
         retries=1,
     )

@@ -29,13 +29,13 @@ from waltzrl.collaboration import (
     observed,
     safeguard,
 )
-from waltzrl.errors import InputError, MissingExtraError, PolicyError
+from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import Contestant, Row, evaluate
 from waltzrl.evaluation.runner import Progress
 from waltzrl.judges import Judge, LinearGuard
 from waltzrl.policies import Policy, RemotePolicy, Sampling, SavedPolicy
 from waltzrl.recipes.identity import identity
-from waltzrl.recipes.judging import remote_policy
+from waltzrl.recipes.models import local_policy, remote_policy
 from waltzrl.recipes.saved import saved_policy
 from waltzrl.recipes.sources import AUDIT, audited
 from waltzrl.records import Prompt
@@ -99,19 +99,11 @@ async def _policies(contest: Contest, connections: AsyncExitStack) -> dict[str, 
         elif name.startswith(AUDIT):
             policies[name] = SavedPolicy({})
         elif contest.server is not None:
-            remote = remote_policy(contest.server, name, contest.concurrency)
+            remote = remote_policy(contest.server, name, concurrency=contest.concurrency)
             policies[name] = await connections.enter_async_context(remote)
         else:
-            policies[name] = _local(name)
+            policies[name] = local_policy(name)
     return policies
-
-
-def _local(name: str) -> Policy:
-    try:
-        from waltzrl.recipes.roles import load_policy
-    except ModuleNotFoundError as missing:
-        raise MissingExtraError("an agent in this process", "PyTorch", "train") from missing
-    return load_policy(name)
 
 
 def _contestants(

@@ -150,6 +150,7 @@ def merged(below: Table, above: Table) -> Table:
     both = dict(below)
     for key, value in above.items():
         under = both.get(key)
-        inner = isinstance(value, dict) and isinstance(under, dict)
-        both[key] = merged(under, value) if inner else value  # type: ignore[arg-type]
+        if isinstance(under, dict) and isinstance(value, dict):
+            value = merged(under, value)
+        both[key] = value
     return both

@@ -1,14 +1,13 @@
 """From the name of a judge to the judge."""
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
 
 from waltzrl.errors import InputError
 from waltzrl.judges import Judge, LabelRefusalJudge, LLMJudge
-from waltzrl.policies import RemotePolicy, Sampling
+from waltzrl.policies import Sampling
+from waltzrl.recipes.models import remote_policy
 from waltzrl.recipes.saved import saved_judge
 
 
@@ -37,22 +36,3 @@ async def open_judge(name: str) -> AsyncIterator[Judge]:
         )
     async with remote_policy(server, model) as policy:
         yield LLMJudge(policy, Sampling(max_new_tokens=8), model)
-
-
-def remote_policy(server: str, model: str, concurrency: int = 16) -> RemotePolicy:
-    """Describe a model behind a server; a key is taken from OPENAI_API_KEY.
-
-    Raises:
-        InputError: the server's address is none.
-    """
-    if not _is_address(urlsplit(server)):
-        raise InputError(f"{server!r} is no server's address; say it like http://localhost:8000/v1")
-    key = os.environ.get("OPENAI_API_KEY")
-    return RemotePolicy(server, model, api_key=key, concurrency=concurrency)
-
-
-def _is_address(url: SplitResult) -> bool:
-    try:
-        return url.scheme in {"http", "https"} and bool(url.hostname) and url.port != 0
-    except ValueError:  # the port is no number below 65536
-        return False

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from waltzrl.agents import RulesReviewer
 from waltzrl.audit import Log, LogSettings
-from waltzrl.recipes.bundles import load_weights, model_bundle, rules_bundle, split
+from waltzrl.recipes.bundles import model_bundle, rules_bundle, split
 from waltzrl.recipes.gateway import Auditing, GatewayRecipe
+from waltzrl.recipes.models import local_policy
 from waltzrl.records import Prompt
 from waltzrl.rules import load_rulebook
 from waltzrl.serving.app import App
@@ -121,8 +122,8 @@ def _traces() -> Iterator[tuple[Told]]:
 def _upstream(recipe: GatewayRecipe) -> Upstream:
     about = recipe.upstream
     if about.folder is not None:
-        name = Path(about.folder).name
-        return PolicyUpstream(name, load_weights(about.folder), about.max_new_tokens)
+        policy = local_policy(about.folder, in_thread=True)
+        return PolicyUpstream(Path(about.folder).name, policy, about.max_new_tokens)
     assert about.url is not None
     return HttpUpstream(
         about.url,

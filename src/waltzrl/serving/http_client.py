@@ -11,9 +11,8 @@ from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
 from typing import Self
-from urllib.parse import SplitResult, urlsplit
 
-from waltzrl.errors import InputError
+from waltzrl.policies.address import server_address
 from waltzrl.serving.http_connection import Connection
 
 IDLE_SECONDS = 25.0
@@ -72,10 +71,10 @@ class HttpClient:
         Raises:
             InputError: the URL is none of a server.
         """
-        parts, port = _split(url)
+        parts = server_address(url)
         secure = parts.scheme == "https"
         self._host = parts.hostname or ""
-        self._port = port or (443 if secure else 80)
+        self._port = parts.port or (443 if secure else 80)
         self._tls = ssl.create_default_context() if secure else None
         self._base = parts.path.rstrip("/")
         self._named = f"Host: {parts.netloc.rpartition('@')[2]}\r\n"
@@ -150,15 +149,3 @@ class HttpClient:
         except TimeoutError:
             raise TimeoutError(f"{self._silence:g} s") from None
         return connection
-
-
-def _split(url: str) -> tuple[SplitResult, int | None]:
-    """Return the parts of a URL, and its port if it names one."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise InputError(f"{url!r} is no URL: {error}") from None
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise InputError(f"need a URL such as http://localhost:8000/v1, got {url!r}")
-    return parts, port

@@ -1,12 +1,12 @@
 """The model behind the gateway: a server that speaks chat completions, or policies of ours."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
 from waltzrl.errors import PolicyError, RequestError
 from waltzrl.policies import Policy, Sampling
-from waltzrl.records import Message
 from waltzrl.serving.exchange import Completion, Delta, Json
+from waltzrl.serving.wire.turns import turns_of
 
 
 class Upstream(Protocol):
@@ -60,7 +60,7 @@ class PolicyUpstream:
                 404, "not_found", f"there is no model {body.get('model')!r}; say {self.name!r}"
             )
         try:
-            reply = await self.policy.reply(_turns(body), self._sampling(body))
+            reply = await self.policy.reply(turns_of(body["messages"]), self._sampling(body))
         except PolicyError as error:
             raise RequestError(400, "invalid_request", str(error)) from error
         return Completion(reply=reply, finish=reply.finish)
@@ -89,24 +89,3 @@ class PolicyUpstream:
             raise RequestError(400, "invalid_request", "max_tokens and temperature must be numbers")
         limit = max(1, min(asked, self.max_new_tokens))
         return Sampling(max_new_tokens=limit, temperature=max(0.0, float(warmth)))
-
-
-def _turns(body: Mapping[str, Json]) -> Sequence[Message]:
-    """Read the messages as plain turns; only text is there for a policy of ours."""
-    found = body["messages"]
-    assert isinstance(found, list), "a dialect has read this request"
-    turns: list[Message] = []
-    for one in found:
-        assert isinstance(one, dict), "a dialect has read this request"
-        role = {"system": "system", "developer": "system", "assistant": "assistant"}.get(
-            str(one.get("role")), "user"
-        )
-        turns.append(Message(role=role, content=_text(one.get("content"))))  # type: ignore[arg-type]
-    return turns
-
-
-def _text(content: Json) -> str:
-    if isinstance(content, list):
-        parts = [one.get("text") for one in content if isinstance(one, dict)]
-        return "\n".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) else ""

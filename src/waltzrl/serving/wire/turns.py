@@ -33,11 +33,19 @@ def prompt_of(messages: Json, request_id: str) -> Prompt:
     Raises:
         RequestError: the messages are not what the API asks for.
     """
+    return Prompt(id=request_id, messages=_ending_with_user(turns_of(messages)))
+
+
+def turns_of(messages: Json) -> list[Message]:
+    """Read the messages as plain turns.
+
+    Raises:
+        RequestError: they are not what the API asks for.
+    """
     found = as_list(messages, "messages")
     if not found:
         raise wrong("messages", found, "one message or more")
-    turns = [_turn(one, f"messages[{place}]") for place, one in enumerate(found)]
-    return Prompt(id=request_id, messages=_ending_with_user(turns))
+    return [_turn(one, f"messages[{place}]") for place, one in enumerate(found)]
 
 
 def text_of(content: Json, where: str) -> str:
