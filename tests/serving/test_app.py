@@ -149,6 +149,15 @@ def test_a_mode_that_the_key_may_not_ask_for_is_refused_counted_and_not_asked_up
     assert model.heads == []
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_gateway_that_is_not_enabled_reviews_nothing(stream):
+    async def work(app):
+        await chat(app, "unsafe", stream=stream)
+        return (await ask(app, "/metrics", method="GET")).text
+
+    assert 'decision="draft",draft_verdict="unreviewed"' in with_gateway(work, "enabled=false")
+
+
 @pytest.mark.parametrize("headers", [{}, {"x_waltzrl_mode": "buffer"}])
 @pytest.mark.parametrize("stream", [False, True])
 def test_who_only_observes_sends_every_draft_as_it_is(stream, headers):

@@ -58,7 +58,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
 
     request: Request
     bundle: Bundle
-    decision: Decision | Literal["error"]
+    decision: Decision | Literal["error"] = "error"
     collaboration: Collaboration | None = None
     """None when there is no answer."""
     error: str = ""
@@ -137,7 +137,7 @@ class Gateway:
     ) -> Collaboration:
         started = perf_counter()
         bundle = self.bundle_for(request)
-        pattern = observed if request.mode in {"audit", "review"} else bundle.pattern
+        pattern = _pattern(request.mode, bundle)
         reviewer = _Timed(bundle.reviewer)
         agent = ConversationAgent(policy, bundle.wording, THEIR_OWN)
         said, error = None, "internal"
@@ -168,6 +168,12 @@ class Gateway:
 def mistake(request_id: str) -> RequestError:
     """Describe a failure of ours to a client; the log tells the rest."""
     return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
+
+
+def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
+    """What has left cannot be revised, and a mere review revises nothing."""
+    only_observed = mode == "review" or (mode == "audit" and bundle.stage > 0)
+    return observed if only_observed else bundle.pattern
 
 
 @dataclass(slots=True)

@@ -37,18 +37,22 @@ class Book:
         Raises:
             RequestError: as `require`; then the answer must not leave.
         """
+        try:
+            self._append(served)
+        except AuditError as error:
+            self._tell(Served(request=served.request, bundle=served.bundle, error="audit"))
+            raise _unaudited(error) from error
+        self._tell(served)
+
+    def _tell(self, served: Served) -> None:
         for tell in self._told:
             tell(served)
-        if self._log is None:
-            return
-        said = served.collaboration
-        record = record_of(
-            said or served.request.exchange.prompt, _circumstances(served), self._log.digest
-        )
-        try:
-            self._log.append(record, said)
-        except AuditError as error:
-            raise _unaudited(error) from error
+
+    def _append(self, served: Served) -> None:
+        if self._log is not None:
+            said = served.collaboration
+            about = said or served.request.exchange.prompt
+            self._log.append(record_of(about, _circumstances(served), self._log.digest), said)
 
 
 def _circumstances(served: Served) -> Circumstances:
