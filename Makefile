@@ -49,7 +49,7 @@ $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --editable ".[train,report]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[train,report,flywheel,postgres,parquet]" --group dev
 	touch $(READY)
 
 # One test drives OpenAI's client for JavaScript; where npm's registry cannot be reached, it is left out.

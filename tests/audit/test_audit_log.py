@@ -312,3 +312,12 @@ def test_a_writer_that_died_of_a_mistake_is_not_passed_over(tmp_path):
     with pytest.raises(AuditError, match="are lost"):
         log.close()
     assert verify(tmp_path / "log", log.public_key).records == 1
+
+
+def test_what_happens_to_the_gateway_stands_among_the_decisions(tmp_path):
+    with open_log(tmp_path) as log:
+        fill(log, 1)
+        log.notice({"kind": "release", "action": "roll_back", "why": "unsafe"})
+    entries = list(read_entries(tmp_path / "log"))
+    assert [entry.event for entry in entries] == ["opened", "decision", "notice", "closed"]
+    assert entries[2].notice == {"kind": "release", "action": "roll_back", "why": "unsafe"}

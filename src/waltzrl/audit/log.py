@@ -4,6 +4,7 @@ append: hash, queue -> every 50 ms: write, one fsync -> every 1,000 entries or 1
 """
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -107,6 +108,18 @@ class Log:
         body = b'"event":"decision","decision":' + encode(record)
         kept = said if self._settings.contents else None
         self._writer.put(body, record.id, kept)
+
+    def notice(self, body: Mapping[str, str | float | bool | None]) -> None:
+        """Accept what happened to the gateway itself: a release that moved, an erasure.
+
+        Raises:
+            AuditError: as `ready`.
+        """
+        self.ready()
+        if self._writer.full:
+            self._writer.dropped += 1
+            return
+        self._writer.put(b'"event":"notice","notice":' + encode(dict(body)), "", None)
 
     def flush(self) -> None:
         """Wait until all accepted records are on the disk; not for use in an event loop.

@@ -10,7 +10,7 @@ from waltzrl.records import Collaboration, Prompt, Round
 
 Decision = Literal["draft", "revised", "refused", "error"]
 """What went out: the draft as it was, a revision, a canned refusal, or an error."""
-Event = Literal["opened", "decision", "gap", "closed"]
+Event = Literal["opened", "decision", "notice", "gap", "closed"]
 Digest: TypeAlias = Callable[[bytes], str]
 """HMAC-SHA256 under the log's digest key, in hex: a plain hash of a short text can be guessed."""
 
@@ -100,6 +100,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A clock that never jumps back while the machine is up."""
     event: Event
     decision: DecisionRecord | None = None
+    notice: dict[str, str | float | bool | None] | None = None
+    """Of a notice: what happened to the gateway, such as a release that moved; no content."""
     unaudited: int = 0
     """Of a gap: decisions that went out while they could not be logged."""
 

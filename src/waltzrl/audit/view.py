@@ -8,7 +8,8 @@ def one_line(entry: Entry) -> str:
     start = f"{entry.seq:>8}  {entry.time}  "
     if entry.decision is None:
         missing = f": {entry.unaudited} decisions are not logged" if entry.unaudited else ""
-        return f"{start}({entry.event}{missing})"
+        said = "".join(f" {name}={value}" for name, value in (entry.notice or {}).items())
+        return f"{start}({entry.event}{missing}{said})"
     record = entry.decision
     return f"{start}{record.decision:<8}  {record.id}  {record.who or '-'}  {record.reason}"
 

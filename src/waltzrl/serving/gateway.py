@@ -39,6 +39,17 @@ class Bundle:
     pattern: Pattern
     reviewer: Reviewer
     wording: Wording
+    upstream: Upstream
+    """Drafts and revises."""
+
+
+class Assigned(msgspec.Struct, frozen=True):
+    """The bundle that serves a request, and what it is there for."""
+
+    bundle: Bundle
+    arm: Arm = ""
+    release: str = ""
+    """Id of the release under way; empty when there is none."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +68,9 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     """One choice that was answered, or could not be: what audit, metrics and traces are told."""
 
     request: Request
-    bundle: Bundle
+    assigned: Assigned
+    number: int = 0
+    """Of the choice, from 0."""
     decision: Decision | Literal["error"] = "error"
     collaboration: Collaboration | None = None
     """None when there is no answer."""
@@ -69,6 +82,10 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     """Wall time of the choice."""
     first_words_milliseconds: float | None = None
     """Until words left before the verdict; None when none did."""
+
+    @property
+    def bundle(self) -> Bundle:
+        return self.assigned.bundle
 
 
 class Ledger(Protocol):
@@ -87,8 +104,7 @@ class Ledger(Protocol):
 class Gateway:
     """The one place where a request becomes answers."""
 
-    upstream: Upstream
-    bundle_for: Callable[[Request], Bundle]
+    assigned: Callable[[Request], Assigned]
     ledger: Ledger
 
     async def answers(self, request: Request) -> list[Answer]:
@@ -118,8 +134,10 @@ class Gateway:
             RequestError: the upstream failed.
         """
         exchange = _varied(request.exchange, number)
-        speaker = Speaker(exchange, self.upstream, request.bearer, overheard)
-        said = await self._collaborate(request, speaker, speaker)
+        assigned = self.assigned(request)
+        speaker = Speaker(exchange, assigned.bundle.upstream, request.bearer, overheard)
+        task = Task(request=request, assigned=assigned, number=number)
+        said = await self._collaborate(task, speaker, speaker)
         return _answer(said, speaker)
 
     async def review(self, request: Request, draft: Reply) -> Answer:
@@ -128,8 +146,10 @@ class Gateway:
         Raises:
             RequestError: a revision was wanted and the upstream failed.
         """
-        speaker = Speaker(request.exchange, self.upstream, request.bearer)
-        said = await self._collaborate(request, GivenDraft(draft, speaker), speaker)
+        assigned = self.assigned(request)
+        speaker = Speaker(request.exchange, assigned.bundle.upstream, request.bearer)
+        task = Task(request=request, assigned=assigned)
+        said = await self._collaborate(task, GivenDraft(draft, speaker), speaker)
         return _answer(said, speaker)
 
     async def _collaborate(

@@ -1,0 +1,1 @@
+"""What was served, as trajectories, statistics and prompts to learn from."""

@@ -1,0 +1,1 @@
+"""Other people's seams, each in a few lines."""

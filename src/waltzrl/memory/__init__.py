@@ -1,0 +1,1 @@
+"""What was served, remembered: one namespaced store, on SQLite or PostgreSQL."""

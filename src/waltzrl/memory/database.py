@@ -1,0 +1,91 @@
+"""One database for all that replicas share: SQLite for one machine, PostgreSQL for many."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from waltzrl.errors import InputError, MissingExtraError
+
+try:
+    from sqlalchemy import Connection, Engine, MetaData, create_engine, event, make_url
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+    from sqlalchemy.exc import ArgumentError
+    from sqlalchemy.pool import ConnectionPoolEntry
+except ModuleNotFoundError as missing:
+    raise MissingExtraError("the memory", "SQLAlchemy", "flywheel") from missing
+
+TABLES = MetaData()
+"""Every room that keeps something there defines its tables here."""
+BUSY_MILLISECONDS = 5000
+"""How long one writer of SQLite waits for another."""
+
+
+def open_database(url: str) -> Engine:
+    """Return an engine; nothing is asked of the database yet.
+
+    Args:
+        url: `sqlite:///runs/memory.db`, `postgresql://user@host/name`, or a file's path.
+
+    Raises:
+        InputError: the URL is none, or names another kind of database.
+        MissingExtraError: it is PostgreSQL and its driver is missing.
+    """
+    try:
+        address = make_url(url if "://" in url else f"sqlite:///{url}")
+    except ArgumentError:
+        raise InputError(
+            f"{url!r} is no address of a database; say sqlite:///runs/memory.db or "
+            "postgresql://user@host/name"
+        ) from None
+    match address.get_backend_name():
+        case "sqlite":
+            return _sqlite(address.database)
+        case "postgresql":
+            try:
+                return create_engine(
+                    address.set(drivername="postgresql+psycopg"), pool_pre_ping=True, pool_size=4
+                )
+            except ModuleNotFoundError as missing:
+                raise MissingExtraError("PostgreSQL", "psycopg", "postgres") from missing
+        case other:
+            raise InputError(f"the memory runs on sqlite or postgresql, not {other}")
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """Give a connection in a transaction that may write, and that is whole or never happened.
+
+    On SQLite it takes the writer's turn at once, so that what it reads stays true until it ends.
+    """
+    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+        yield connection
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """Give a connection to read by; it waits for no writer."""
+    with engine.connect() as connection:
+        yield connection
+
+
+def _sqlite(file: str | None) -> Engine:
+    if not file or file == ":memory:":
+        raise InputError("the memory needs a file: say sqlite:///runs/memory.db")
+    Path(file).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(f"sqlite:///{file}")
+    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+    assert isinstance(connection, sqlite3.Connection)
+    connection.isolation_level = None  # SQLAlchemy's "begin" event begins transactions
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_MILLISECONDS}"):
+        connection.execute(f"PRAGMA {pragma}")

@@ -1,0 +1,1 @@
+"""Personal data and secrets: found, checked, and taken out before anything is kept."""
