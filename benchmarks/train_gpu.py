@@ -145,7 +145,7 @@ def measure(name: str, pair: Pair, steps: int) -> None:
         for role in ROLES
     }
     asyncio.run(stage.step(0, pair, learners))
-    device = pair.reference.causal_lm.model.device.type
+    device = pair.references["conversation"].causal_lm.model.device.type
     meter = METERS[device]()
     measured = [asyncio.run(stage.step(1 + n, pair, learners)) for n in range(steps)]
     memory, utilisation = meter.read()

@@ -10,9 +10,10 @@ from waltzrl.agents import RulesReviewer, load_wording
 from waltzrl.collaboration import guarded
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.rules import load_rulebook
-from waltzrl.serving.gateway import Bundle, Gateway, Request, Served
+from waltzrl.serving.gateway import Assigned, Bundle, Gateway, Request, Served
 from waltzrl.serving.keys import ANONYMOUS
 from waltzrl.serving.ledger import Book
+from waltzrl.serving.roster import Always
 from waltzrl.serving.upstream import PolicyUpstream
 from waltzrl.serving.wire import CHAT
 
@@ -30,6 +31,7 @@ RULES = Bundle(
     pattern=guarded,
     reviewer=RulesReviewer(load_rulebook()),
     wording=load_wording("plain"),
+    upstream=PolicyUpstream("script", ScriptedPolicy(REPLIES), max_new_tokens=64),
 )
 
 
@@ -44,8 +46,7 @@ def tell(served: Served) -> None:
 
 async def post(body: bytes) -> bytes:
     """Answer the body of `POST /v1/chat/completions`."""
-    upstream = PolicyUpstream("script", ScriptedPolicy(REPLIES), max_new_tokens=64)
-    gateway = Gateway(upstream=upstream, bundle_for=lambda _: RULES, ledger=Book(None, [tell]))
+    gateway = Gateway(roster=Always(Assigned(RULES)), ledger=Book(None, [tell]))
     exchange = CHAT.read(body, "example-1")
     answers = await gateway.answers(Request(exchange=exchange, caller=ANONYMOUS))
     return CHAT.write(exchange, answers)

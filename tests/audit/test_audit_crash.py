@@ -9,17 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
-from small_logs import SAID, open_log, record
+from small_logs import SAID, as_said, open_log, record
 
 from waltzrl.audit import Verified, read_entries, verify
 
 WRITER = """
 import sys
 from pathlib import Path
-from small_logs import fill, open_log
+from small_logs import as_said, fill, open_log
 
 log = open_log(Path(sys.argv[1]), commit_seconds=0.001, commit_records=8, checkpoint_records=20,
-               segment_bytes=20_000, contents=True)
+               segment_bytes=20_000, contents=as_said)
 number = 0
 while True:
     fill(log, 7, number)
@@ -62,7 +62,7 @@ def test_what_was_committed_survives_kill_9_and_the_log_goes_on(tmp_path, attemp
 
 @pytest.mark.parametrize("cut", [1, 30, 700])
 def test_a_line_that_a_crash_tore_is_cut_off_and_the_log_goes_on(tmp_path, cut):
-    with open_log(tmp_path, contents=True) as log:
+    with open_log(tmp_path, contents=as_said) as log:
         log.append(record(log, "first"))
         log.flush()
         folder = tmp_path / "log"
@@ -83,7 +83,7 @@ def test_a_line_that_a_crash_tore_is_cut_off_and_the_log_goes_on(tmp_path, cut):
         with (folder / name).open("ab") as file:
             file.write(torn)
     assert isinstance(verify(folder, log.public_key), Verified)
-    with open_log(tmp_path, contents=True) as log:
+    with open_log(tmp_path, contents=as_said) as log:
         log.append(record(log, "second"), SAID)
     found = verify(folder, log.public_key)
     assert isinstance(found, Verified)

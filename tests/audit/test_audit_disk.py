@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from small_logs import fill, open_log, record
+from small_logs import as_said, fill, open_log, record
 
 from waltzrl.audit import Verified, read_entries, verify
 from waltzrl.errors import AuditError
@@ -107,7 +107,9 @@ def test_a_log_that_must_not_miss_a_decision_refuses_while_the_disk_is_full(disk
 
 
 def test_a_log_that_may_miss_decisions_counts_them_and_tells_the_gap(disk):
-    with open_log(disk.folder.parent, on_failure="serve", queue_records=10, contents=True) as log:
+    with open_log(
+        disk.folder.parent, on_failure="serve", queue_records=10, contents=as_said
+    ) as log:
         disk.fill()
         before = fill_until_failed(log)
         fill(log, 25, start=before)

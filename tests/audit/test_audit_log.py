@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from small_logs import SAID, fill, open_log, record, write_log
+from small_logs import SAID, as_said, fill, open_log, record, write_log
 
 from waltzrl.audit import (
     Circumstances,
@@ -91,7 +91,7 @@ def test_half_a_character_is_logged_and_replayed(tmp_path):
         draft=Reply(text=half),
         rounds=(Round(feedback=Feedback(unsafe=True, overrefuse=False, text=half)),),
     )
-    with open_log(tmp_path, contents=True) as log:
+    with open_log(tmp_path, contents=as_said) as log:
         log.append(msgspec.structs.replace(record(log, half, said), model=half), said)
     assert list(read_collaborations(tmp_path / "log")) == [(half, said)]
     assert isinstance(verify(tmp_path / "log", log.public_key), Verified)
@@ -178,7 +178,7 @@ def test_a_clock_that_jumps_back_is_visible_and_does_no_harm(tmp_path):
 
 
 def test_keys_are_for_their_owner_only_and_the_public_key_is_for_all(tmp_path):
-    with open_log(tmp_path, contents=True) as log:
+    with open_log(tmp_path, contents=as_said) as log:
         fill(log, 1)
     for secret in ("audit.key", "audit.key.digest", "log/contents-000001.jsonl"):
         assert (tmp_path / secret).stat().st_mode & 0o777 == 0o600
@@ -226,7 +226,7 @@ def test_a_closed_log_takes_nothing(tmp_path):
 
 
 def test_contents_are_kept_on_request_and_replayed(tmp_path):
-    with open_log(tmp_path, contents=True, segment_bytes=3000) as log:
+    with open_log(tmp_path, contents=as_said, segment_bytes=3000) as log:
         for start in range(0, 12, 4):
             fill(log, 4, start)
             log.flush()
@@ -241,7 +241,7 @@ def test_without_contents_there_is_nothing_to_replay(tmp_path):
 
 
 def test_a_damaged_line_is_named(tmp_path):
-    with open_log(tmp_path, contents=True) as log:
+    with open_log(tmp_path, contents=as_said) as log:
         fill(log, 2)
     for name in ("decisions-000001.jsonl", "contents-000001.jsonl"):
         path = tmp_path / "log" / name
@@ -303,7 +303,7 @@ def test_the_verifier_needs_nothing_of_the_rest_of_the_house():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_writer_that_died_of_a_mistake_is_not_passed_over(tmp_path):
-    log = open_log(tmp_path, contents=True)
+    log = open_log(tmp_path, contents=as_said)
     log.append(record(log, "r0"), object())  # which is nothing that was said
     with pytest.raises(AuditError, match="has died"):
         log.flush()

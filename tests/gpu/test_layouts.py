@@ -85,7 +85,7 @@ def moved(before, weights):
 @pytest.mark.parametrize("learns", [("feedback",), ROLES])
 def test_a_step_moves_the_roles_that_learn_and_nothing_else(place, layout, learns):
     pair = layout(place, torch.bfloat16)
-    model = pair.reference.causal_lm.model
+    model = pair.references["conversation"].causal_lm.model
     assert sum(parameter.numel() for parameter in model.parameters()) >= place.parameters
     stage = reinforcement(learns)
     learners = {

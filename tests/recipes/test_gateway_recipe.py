@@ -2,11 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from waltzrl.agents import RulesReviewer
 from waltzrl.errors import RecipeError
-from waltzrl.recipes.bundles import BUCKETS, bucket, rules_bundle
-from waltzrl.recipes.gateway import load_gateway
-from waltzrl.rules import load_rulebook
+from waltzrl.recipes.bundles import bundle_id
+from waltzrl.recipes.door import checked
+from waltzrl.recipes.gateway import BundleRecipe, bundle_table, load_bundle, load_gateway
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "gateway.toml"
 UPSTREAM = "upstream.url=http://localhost:8000/v1"
@@ -56,18 +55,32 @@ def test_a_wrong_recipe_is_refused_with_a_reason(overrides, said):
         load(*overrides)
 
 
-def test_conversations_keep_their_bucket_and_fill_all_evenly():
-    places = [bucket(f"conversation {number}") for number in range(5_000)]
-    assert places == [bucket(f"conversation {number}") for number in range(5_000)]
-    first_tenth = sum(place < BUCKETS / 10 for place in places)
-    assert 400 < first_tenth < 600
-
-
 def test_a_bundle_is_named_by_what_is_in_it():
     def name(*overrides):
-        recipe = load(UPSTREAM, *overrides)
-        return rules_bundle(recipe, RulesReviewer(load_rulebook(), recipe.threshold)).id
+        return bundle_id(load(UPSTREAM, *overrides).bundle)
 
     assert name() == name()
     assert name() == name("limits.max_active=5")
     assert len({name(), name("threshold=0.8"), name("max_rounds=2"), name("enabled=false")}) == 4
+
+
+def test_a_bundle_comes_back_from_its_table_and_is_named_as_before():
+    recipe = load(UPSTREAM, "stage=2", "feedback.model=guard", "threshold=0.8").bundle
+    again = checked(BundleRecipe, bundle_table(recipe), "the table")
+    assert again == recipe
+    assert bundle_id(again) == bundle_id(recipe)
+
+
+def test_a_candidate_says_only_what_differs_from_what_serves(tmp_path):
+    serving = load(UPSTREAM, "threshold=0.8").bundle
+    path = tmp_path / "candidate.toml"
+    path.write_text("max_rounds = 2\n")
+    candidate = load_bundle(path, serving, ["budget_ms=100"])
+    assert (candidate.threshold, candidate.max_rounds, candidate.budget_ms) == (0.8, 2, 100)
+
+
+def test_what_a_gateway_is_kept_with_is_no_part_of_a_bundle(tmp_path):
+    path = tmp_path / "candidate.toml"
+    path.write_text('keys = "keys.toml"\n')
+    with pytest.raises(RecipeError, match="keys"):
+        load_bundle(path, load(UPSTREAM).bundle, [])

@@ -65,9 +65,9 @@ def test_what_learns_is_float32_and_what_is_frozen_is_as_wide_as_planned(layout)
     for weights in pair.weights.values():
         learning = role_parameters(weights.causal_lm.model, weights.adapter)
         assert {parameter.dtype for _, parameter in learning} == {torch.float32}
-    frozen = pair.reference.causal_lm.model.parameters()
+    frozen = pair.references["conversation"].causal_lm.model.parameters()
     assert {p.dtype for p in frozen if not p.requires_grad} == {torch.bfloat16}
     rotary = dict(tiny_model().model.named_buffers())["model.rotary_emb.inv_freq"]
-    for name, buffer in pair.reference.causal_lm.model.named_buffers():
+    for name, buffer in pair.references["conversation"].causal_lm.model.named_buffers():
         if name.endswith("rotary_emb.inv_freq"):
             assert torch.equal(buffer, rotary)

@@ -5,8 +5,9 @@ from waltzrl.collaboration import guarded
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round
 from waltzrl.serving.exchange import Exchange
-from waltzrl.serving.gateway import Bundle, Request, Served
+from waltzrl.serving.gateway import Assigned, Bundle, Choice, Request, Served
 from waltzrl.serving.keys import Caller
+from waltzrl.serving.upstream import PolicyUpstream
 
 SECRET = "xyzzy"
 """Stands in every text that somebody wrote."""
@@ -19,6 +20,7 @@ BUNDLE = Bundle(
     pattern=guarded,
     reviewer=FeedbackAgent(ScriptedPolicy([]), WORDING, Sampling()),
     wording=WORDING,
+    upstream=PolicyUpstream("llama", ScriptedPolicy([]), 8),
 )
 
 SAFE = Feedback(unsafe=False, overrefuse=False, risk=0.05)
@@ -51,8 +53,7 @@ def served(*rounds, decision="draft", mode="whole", **fields):
         rounds=tuple(Round(feedback=feedback, revision=new) for feedback, new in rounds),
     )
     return Served(
-        request=request(mode),
-        bundle=BUNDLE,
+        choice=choice(mode),
         decision=decision,
         collaboration=said,
         review_milliseconds=tuple(2.0 for _ in rounds),
@@ -61,9 +62,11 @@ def served(*rounds, decision="draft", mode="whole", **fields):
 
 
 def failed(kind):
-    return Served(
-        request=request("whole"), bundle=BUNDLE, decision="error", error=kind, milliseconds=30.0
-    )
+    return Served(choice=choice("whole"), decision="error", error=kind, milliseconds=30.0)
+
+
+def choice(mode):
+    return Choice(request=request(mode), assigned=Assigned(BUNDLE))
 
 
 def request(mode):

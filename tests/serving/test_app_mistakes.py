@@ -5,20 +5,20 @@ import json
 import logging
 
 import pytest
-from small_gateway import BODIES, CHAT, GUARDRAIL, NOWHERE, REVIEW, ask, chat, with_gateway
+from small_gateway import BODIES, CHAT, GUARDRAIL, REVIEW, ask, chat, with_gateway
 
-from waltzrl.agents import RulesReviewer
-from waltzrl.recipes.bundles import rules_bundle
-from waltzrl.recipes.gateway import load_gateway
+from waltzrl.agents import RulesReviewer, load_wording
+from waltzrl.collaboration import guarded
 from waltzrl.rules import load_rulebook
 from waltzrl.serving.app import App
 from waltzrl.serving.door import Door
 from waltzrl.serving.exchange import Delta
-from waltzrl.serving.gateway import Gateway
+from waltzrl.serving.gateway import Assigned, Bundle, Gateway
 from waltzrl.serving.keys import KeyRing
 from waltzrl.serving.ledger import Book
 from waltzrl.serving.limits import Limits
 from waltzrl.serving.metrics import GatewayMetrics
+from waltzrl.serving.roster import Always
 from waltzrl.serving.window import Open
 
 SECRET = "words of the draft"
@@ -38,11 +38,17 @@ class Mistaken:
 
 def mistaken_app(open_window=lambda mode, prompt: Open()):
     """Put a gateway together around a mistake."""
-    recipe = load_gateway(None, {"upstream": {"url": NOWHERE}}, [], {})
-    bundle = rules_bundle(recipe, RulesReviewer(load_rulebook(), recipe.threshold))
+    bundle = Bundle(
+        id="test",
+        stage=1,
+        pattern=guarded,
+        reviewer=RulesReviewer(load_rulebook()),
+        wording=load_wording("plain"),
+        upstream=Mistaken(),
+    )
     book = Book(None, [])
     return App(
-        Gateway(upstream=Mistaken(), bundle_for=lambda _: bundle, ledger=book),
+        Gateway(roster=Always(Assigned(bundle)), ledger=book),
         Door(KeyRing(None), Limits()),
         mode="buffer",
         open_window=open_window,

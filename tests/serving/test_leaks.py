@@ -17,11 +17,12 @@ from waltzrl.rules import load_rulebook
 from waltzrl.serving.app import App
 from waltzrl.serving.door import Door
 from waltzrl.serving.exchange import Completion, Delta
-from waltzrl.serving.gateway import Bundle, Gateway
+from waltzrl.serving.gateway import Assigned, Bundle, Gateway
 from waltzrl.serving.keys import KeyRing
 from waltzrl.serving.ledger import Book
 from waltzrl.serving.limits import Limits
 from waltzrl.serving.metrics import GatewayMetrics
+from waltzrl.serving.roster import Always
 from waltzrl.serving.window import Closed, Sentences
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 
@@ -169,13 +170,21 @@ ASKED = {
     RESPONSES: ("/v1/responses", {"input": "Tell me something."}),
     MESSAGES: ("/v1/messages", {"messages": [SAY], "max_tokens": 100}),
 }
-STAGE_1 = Bundle(
-    id="test",
-    stage=1,
-    pattern=guarded,
-    reviewer=RulesReviewer(RULEBOOK, SAFE),
-    wording=load_wording("plain"),
-)
+
+
+def stage_1(upstream):
+    """Put the rules before `upstream`, for all."""
+    bundle = Bundle(
+        id="test",
+        stage=1,
+        pattern=guarded,
+        reviewer=RulesReviewer(RULEBOOK, SAFE),
+        wording=load_wording("plain"),
+        upstream=upstream,
+    )
+    return Always(Assigned(bundle))
+
+
 METRICS = GatewayMetrics(lambda: None, {rule.id: rule.category for rule in RULEBOOK.rules})
 BOOK = Book(None, [METRICS.served])
 WINDOWS = {
@@ -188,7 +197,7 @@ WINDOWS = {
 async def visit(dialect, mode, upstream, headers=()):
     """Post a streamed request to the gateway's application; return the reply's headers and body."""
     app = App(
-        Gateway(upstream=upstream, bundle_for=lambda _request: STAGE_1, ledger=BOOK),
+        Gateway(roster=stage_1(upstream), ledger=BOOK),
         Door(KeyRing(None), Limits()),
         mode=mode,
         open_window=lambda asked, _prompt: WINDOWS[asked](),

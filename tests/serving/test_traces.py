@@ -28,7 +28,8 @@ def spans_of(what, traceparent=""):
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     traces = Traces(provider)
     request = msgspec.structs.replace(what.request, traceparent=traceparent)
-    traces.served(msgspec.structs.replace(what, request=request))
+    choice = msgspec.structs.replace(what.choice, request=request)
+    traces.served(msgspec.structs.replace(what, choice=choice))
     traces.close()
     return sorted(exporter.get_finished_spans(), key=lambda span: (span.start_time, span.end_time))
 

@@ -27,7 +27,12 @@ def test_a_step_makes_the_better_reply_likelier_and_the_worse_one_less(layout):
     pair = layout()
     weights = pair.weights["conversation"]
     learner = Learner(weights.causal_lm, weights.adapter, OPTIMIZER, 5)
-    reference = Scorer(pair.reference.causal_lm, pair.reference.adapter, 8192, bf16=False)
+    reference = Scorer(
+        pair.references["conversation"].causal_lm,
+        pair.references["conversation"].adapter,
+        8192,
+        bf16=False,
+    )
     good = sampled(learner.scorer, (10, 11, 12), 1.0)
     bad = sampled(learner.scorer, (20, 21), 0.0)
     before = [sum(row) for row in learner.scorer.score([good, bad])]
@@ -49,7 +54,7 @@ def test_one_role_learns_and_the_other_and_the_reference_stay(layout):
     )
     others = [
         Scorer(weights.causal_lm, weights.adapter, 8192, bf16=False)
-        for weights in (pair.weights["conversation"], pair.reference)
+        for weights in (pair.weights["conversation"], pair.references["conversation"])
     ]
     samples = [sampled(learner.scorer, (10,), 1.0), sampled(learner.scorer, (20,), 0.0)]
     before = [scorer.score(samples) for scorer in others]
@@ -85,7 +90,7 @@ def test_centred_groups_compare_a_prompt_with_itself_only():
 def test_the_divergence_from_another_reference_is_measured():
     pair, other = tiny_pair.two_models(seed=0), tiny_pair.two_models(seed=1)
     learner = Learner(pair.weights["conversation"].causal_lm, None, OPTIMIZER, 1)
-    reference = Scorer(other.reference.causal_lm, None, 8192, bf16=False)
+    reference = Scorer(other.references["conversation"].causal_lm, None, 8192, bf16=False)
     sample = sampled(learner.scorer, (10, 11, 12), 1.0)
     (theirs,) = reference.score([sample])
     # k3 = exp(-x) - 1 + x with x = log pi - log pi_ref, worked out here token by token

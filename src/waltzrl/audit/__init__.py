@@ -3,6 +3,7 @@
 `waltzrl.audit.verify`, `.merkle` and `.note` check a log by its folder and the public key alone.
 """
 
+from waltzrl.audit.erasure import contents_of, erase_contents, expire_contents
 from waltzrl.audit.log import Log
 from waltzrl.audit.proof import Proof, prove
 from waltzrl.audit.reading import find, latest, read_entries
@@ -29,6 +30,9 @@ __all__ = [
     "Proof",
     "RoundRecord",
     "Verified",
+    "contents_of",
+    "erase_contents",
+    "expire_contents",
     "find",
     "latest",
     "prove",

@@ -11,6 +11,20 @@ from waltzrl.audit.note import NoteError, SigningKey
 DIGEST_KEY_BYTES = 32
 
 
+def digest_under(path: Path, content: bytes) -> str:
+    """Return what `Keys.digest` does, of a log that may be in use.
+
+    Args:
+        path: of the log's private key; only the digest key beside it is read.
+        content: what to find in the log.
+
+    Raises:
+        NoteError: the file holds no key.
+        OSError: it cannot be read.
+    """
+    return hmac.digest(_checked(_digest_file(path).read_bytes(), path), content, "sha256").hex()
+
+
 class Keys:
     """Reads the keys, makes those that are missing, and keeps other processes away from them.
 
@@ -31,9 +45,7 @@ class Keys:
         written = secret(path, fresh.written().encode())
         self.signing = SigningKey.parse(written.decode(errors="replace"))
         fresh_digest = secrets.token_bytes(DIGEST_KEY_BYTES)
-        self._digest = secret(path.with_name(f"{path.name}.digest"), fresh_digest)
-        if len(self._digest) != DIGEST_KEY_BYTES:
-            raise NoteError(f"{path.name}.digest has {len(self._digest)} bytes, need 32")
+        self._digest = _checked(secret(_digest_file(path), fresh_digest), path)
         self._lock = lock(path)
         path.with_name(f"{path.name}.pub").write_text(f"{self.signing.public}\n")
 
@@ -43,3 +55,13 @@ class Keys:
 
     def close(self) -> None:
         os.close(self._lock)
+
+
+def _digest_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.digest")
+
+
+def _checked(key: bytes, path: Path) -> bytes:
+    if len(key) != DIGEST_KEY_BYTES:
+        raise NoteError(f"{path.name}.digest has {len(key)} bytes, need {DIGEST_KEY_BYTES}")
+    return key

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from waltzrl.audit.contents import Content
 from waltzrl.audit.keys import Keys
 from waltzrl.audit.note import NoteError, PublicKey
 from waltzrl.audit.record import DecisionRecord, encode
@@ -106,8 +107,10 @@ class Log:
             self._writer.dropped += 1
             return
         body = b'"event":"decision","decision":' + encode(record)
-        kept = said if self._settings.contents else None
-        self._writer.put(body, record.id, kept)
+        content = None
+        if said is not None and self._settings.contents:
+            content = Content(id=record.id, subject=record.subject, collaboration=said)
+        self._writer.put(body, content)
 
     def notice(self, body: Mapping[str, str | float | bool | None]) -> None:
         """Accept what happened to the gateway itself: a release that moved, an erasure.
@@ -119,7 +122,7 @@ class Log:
         if self._writer.full:
             self._writer.dropped += 1
             return
-        self._writer.put(b'"event":"notice","notice":' + encode(dict(body)), "", None)
+        self._writer.put(b'"event":"notice","notice":' + encode(dict(body)))
 
     def flush(self) -> None:
         """Wait until all accepted records are on the disk; not for use in an event loop.

@@ -1,7 +1,13 @@
 """How a log is kept."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
+
+from waltzrl.records import Collaboration
+
+Scrub: TypeAlias = Callable[[Collaboration], Collaboration]
+"""Takes out of a collaboration what must not be kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,8 +16,9 @@ class LogSettings:
 
     on_failure: Literal["refuse", "serve"]
     """What to do while the disk fails: refuse requests, or answer them unaudited and count."""
-    contents: bool = False
-    """Keep what was said beside the log, to replay it; it is personal data."""
+    contents: Scrub | None = None
+    """Keep beside the log what this leaves of what was said, to replay it; None keeps none of it.
+    It is called in the writer's thread."""
     commit_seconds: float = 0.05
     """How long an accepted record may be in memory only."""
     commit_records: int = 256

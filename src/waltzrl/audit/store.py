@@ -15,15 +15,15 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import NamedTuple, Self
 
+from msgspec import structs
+
+from waltzrl.audit.contents import CONTENTS, Content
 from waltzrl.audit.disk import ONLY_OWNER, GrowingFile, whole_lines
 from waltzrl.audit.merkle import Frontier, leaf_hash
 from waltzrl.audit.note import SIGNATURE, Checkpoint, SigningKey
-from waltzrl.audit.record import encode
 from waltzrl.audit.verify import CHECKPOINTS, SEGMENT, Position, follow, segments
 from waltzrl.errors import AuditError
-from waltzrl.records import Collaboration
 
-CONTENTS = "contents-{:06}.jsonl"
 FRONTIER = "frontier.json"
 
 
@@ -35,9 +35,8 @@ class Line(NamedTuple):
     """SHA-256 of `raw`, in hex, which the next line repeats."""
     leaf: bytes
     """Its hash in the Merkle tree."""
-    id: str
-    said: Collaboration | None
-    """What to keep beside the log; None when contents are not kept."""
+    content: Content | None
+    """What to keep beside the log, before it is scrubbed; None when contents are not kept."""
 
 
 class Store:
@@ -79,7 +78,7 @@ class Store:
         """Entries that no checkpoint vouches for yet."""
         return self._at.frontier.size - self._at.signed
 
-    def line(self, seconds: float, body: bytes, record_id: str, said: Collaboration | None) -> Line:
+    def line(self, seconds: float, body: bytes, content: Content | None = None) -> Line:
         """Give an entry its place: the next one. Every line must be committed, in this order.
 
         The hashing is done here, entry by entry, and not in `commit`, where it would keep the
@@ -88,8 +87,7 @@ class Store:
         Args:
             seconds: wall clock, since the epoch.
             body: the line's keys from `event` on, as JSON without braces.
-            record_id: of the decision.
-            said: what to keep beside the log.
+            content: what to keep beside the log; it gets the time.
         """
         when = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
         raw = b'{"seq":%d,"prev":"%b","time":"%b","monotonic_ns":%d,%b}' % (
@@ -101,16 +99,18 @@ class Store:
         )
         self._next += 1
         self._last = sha256(raw).hexdigest()
-        return Line(raw, self._last, leaf_hash(raw), record_id, said)
+        if content is not None:
+            content = structs.replace(content, time=seconds)
+        return Line(raw, self._last, leaf_hash(raw), content)
 
-    def commit(self, lines: Sequence[Line]) -> None:
-        """Append lines; they are on the disk when this returns.
+    def commit(self, lines: Sequence[Line], contents: bytes) -> None:
+        """Append lines, and their contents beside them; all is on the disk when this returns.
 
         Raises:
             OSError: the disk is full or fails; none of them was appended.
         """
         before = self._contents.length
-        if contents := b"".join(_content(line) for line in lines if line.said is not None):
+        if contents:
             self._contents.append(contents)
         try:
             self._segment.append(b"\n".join([*[line.raw for line in lines], b""]))
@@ -159,10 +159,6 @@ class Store:
         contents = self.folder / CONTENTS.format(number)
         self._segment = GrowingFile(self.folder / SEGMENT.format(number), length)
         self._contents = GrowingFile(contents, whole_lines(contents), ONLY_OWNER)
-
-
-def _content(line: Line) -> bytes:
-    return b'{"id":%b,"collaboration":%b}\n' % (encode(line.id), encode(line.said))
 
 
 def _length_of_notes(folder: Path) -> int:

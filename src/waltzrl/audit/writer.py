@@ -7,10 +7,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
+from msgspec import structs
+
+from waltzrl.audit.contents import Content
 from waltzrl.audit.settings import LogSettings
 from waltzrl.audit.store import Line, Store
 from waltzrl.errors import AuditError
-from waltzrl.records import Collaboration
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,8 @@ class Writer:
         self._store, self._settings, self._clock = store, settings, clock
         self._queue: deque[Line | threading.Event] = deque()
         self._batch: list[Line] = []
+        self._contents: list[bytes] = []
+        """Of the batch, scrubbed."""
         self._flushed: list[threading.Event] = []
         self._order = threading.Lock()
         """Lines are queued in the order in which they get their places."""
@@ -56,10 +60,10 @@ class Writer:
         """Whether as many entries wait as may."""
         return len(self._queue) >= self._settings.queue_records
 
-    def put(self, body: bytes, record_id: str = "", said: Collaboration | None = None) -> None:
+    def put(self, body: bytes, content: Content | None = None) -> None:
         """Hand over an entry; see `Store.line`."""
         with self._order:
-            self._queue.append(self._store.line(self._clock(), body, record_id, said))
+            self._queue.append(self._store.line(self._clock(), body, content))
         if len(self._queue) >= self._settings.commit_records and not self._wake.is_set():
             self._wake.set()
 
@@ -127,16 +131,23 @@ class Writer:
             self._told += missing
             self.put(b'"event":"gap","unaudited":%d' % missing)
         while self._queue:
-            item = self._queue.popleft()
+            item = self._queue[0]
             if isinstance(item, threading.Event):
                 self._flushed.append(item)
             else:
+                self._scrub(item.content)
                 self._batch.append(item)
+            self._queue.popleft()
+
+    def _scrub(self, content: Content | None) -> None:
+        if content is not None and self._settings.contents:
+            said = self._settings.contents(content.collaboration)
+            self._contents.append(structs.replace(content, collaboration=said).line)
 
     def _commit(self) -> None:
         if self._batch:
-            self._store.commit(self._batch)
-            self._batch = []
+            self._store.commit(self._batch, b"".join(self._contents))
+            self._batch, self._contents = [], []
 
     def _due(self) -> bool:
         unsigned = self._store.unsigned

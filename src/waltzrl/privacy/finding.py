@@ -18,6 +18,10 @@ Kind = Literal[
 """`ssn` is the US one; `secret` is a key, a token or a password."""
 KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
 
+Action = Literal["redact", "mask", "hash", "keep", "seal"]
+"""What becomes of a finding: a word in its place, most of it hidden, a keyed digest, nothing, or a
+token that can be opened again with the key."""
+
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of personal data; never holds the piece itself."""

@@ -1,142 +1,163 @@
-"""From a gateway's recipe to the bundles that serve, and to which conversation each serves."""
+"""From the recipe of a bundle to the bundle that serves."""
 
+import asyncio
 import hashlib
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import fields
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 
 import msgspec
 
 from waltzrl.agents import FeedbackAgent, HybridReviewer, Reviewer, RulesReviewer, load_wording
 from waltzrl.collaboration import Pattern, draft_only, guarded, observed
 from waltzrl.policies import Policy, Sampling
-from waltzrl.recipes.gateway import FeedbackModel, GatewayRecipe
+from waltzrl.recipes.gateway import BundleRecipe, FeedbackModel, UpstreamModel
 from waltzrl.recipes.identity import identity
 from waltzrl.recipes.models import local_policy, remote_policy
-from waltzrl.serving.breaker import Breaker
+from waltzrl.rules import load_rulebook
+from waltzrl.serving.breaker import Breaker, State
 from waltzrl.serving.failsafe import Cause, FailsafeReviewer
-from waltzrl.serving.gateway import Bundle, Request
+from waltzrl.serving.gateway import Bundle
+from waltzrl.serving.http_upstream import HttpUpstream
+from waltzrl.serving.limits import Limits
+from waltzrl.serving.upstream import PolicyUpstream, Upstream
 
-BUCKETS = 10_000
-"""Conversations fall into so many; a percentage takes the first of them."""
 REVIEWS_AT_ONCE = 64
 """Of a feedback model behind a server."""
+WORST_FIRST: tuple[State, ...] = ("open", "half_open")
 
 
-def rules_bundle(recipe: GatewayRecipe, rules: RulesReviewer) -> Bundle:
-    """Return stage 1; the upstream alone when the recipe is not enabled."""
-    wording = load_wording(recipe.upstream.wording)
-    if not recipe.enabled:
-        name = _named({"upstream": recipe.upstream})
-        return Bundle(id=name, stage=0, pattern=draft_only, reviewer=rules, wording=wording)
-    return Bundle(
-        id=_named({"stage": 1, "rules": rules.name, **_settings(recipe)}),
-        stage=1,
-        pattern=_pattern(recipe),
-        reviewer=rules,
-        wording=wording,
-    )
-
-
-async def model_bundle(
-    recipe: GatewayRecipe,
-    rules: RulesReviewer,
-    breaker: Breaker,
-    told: Callable[[Cause], None],
-    stack: AsyncExitStack,
-) -> Bundle:
-    """Return stage 2.
-
-    Args:
-        recipe: has a feedback model.
-        rules: the second opinion, and what stands in when the model fails.
-        breaker: before the model.
-        told: called with the cause of each failure.
-        stack: closes the connections to the model.
+def bundle_id(recipe: BundleRecipe) -> str:
+    """Name a bundle by what is in it: rules, weights, wordings and thresholds.
 
     Raises:
-        InputError: the server's address is none; no such weights, or they are damaged.
-        MissingExtraError: weights are to be loaded and torch is missing.
+        InputError: rules cannot be read.
     """
-    assert recipe.feedback is not None
-    policy = await _policy(recipe.feedback, stack)
-    sampling = Sampling(max_new_tokens=recipe.feedback.max_new_tokens)
-    agent = FeedbackAgent(policy, load_wording(recipe.feedback.wording), sampling)
-    reviewer: Reviewer = FailsafeReviewer(
-        HybridReviewer(agent, rules, recipe.threshold),
-        rules,
-        breaker=breaker,
-        budget_seconds=recipe.budget_ms / 1e3,
-        on_failure=recipe.on_failure,
-        told=told,
-    )
-    weights = identity(recipe.feedback.model, recipe.feedback.server)
-    return Bundle(
-        id=_named({"stage": 2, "rules": rules.name, "feedback": weights, **_settings(recipe)}),
-        stage=2,
-        pattern=_pattern(recipe),
-        reviewer=reviewer,
-        wording=load_wording(recipe.upstream.wording),
-    )
+    about: dict[str, object] = {"version": version("waltzrl"), "upstream": recipe.upstream}
+    if recipe.upstream.folder is not None:
+        about["conversation"] = identity(recipe.upstream.folder, None)
+    if recipe.enabled:
+        about |= {one.name: getattr(recipe, one.name) for one in fields(BundleRecipe)}
+        about["rules"] = _reviewing_rules(recipe).name
+    if recipe.enabled and recipe.stage == 2:
+        assert recipe.feedback is not None
+        about["feedback weights"] = identity(recipe.feedback.model, recipe.feedback.server)
+    return hashlib.sha256(msgspec.json.encode(about, order="sorted")).hexdigest()[:12]
 
 
-def split(first: Bundle, last: Bundle, percentage: float) -> Callable[[Request], Bundle]:
-    """Return what chooses a request's bundle: `last` for a share of the conversations.
+class Bundles:
+    """Makes bundles; what several need, weights and connections, is made once."""
 
-    A conversation stays where it is, and raising the percentage takes none out.
-    """
-    share = percentage / 100 * BUCKETS
-    if share >= BUCKETS:
-        return lambda request: last
-    return lambda request: last if bucket(_conversation(request)) < share else first
+    def __init__(
+        self, limits: Limits, model_name: str | None, told: Callable[[Cause], None]
+    ) -> None:
+        """Make nothing yet.
+
+        Args:
+            limits: on what an upstream may send.
+            model_name: what clients call a model that runs in this process.
+            told: called with the cause of each failed review by a model.
+        """
+        self._limits, self._model_name, self._told = limits, model_name, told
+        self._upstreams: dict[UpstreamModel, Upstream] = {}
+        self._policies: dict[tuple[str, str | None], Policy] = {}
+        self._breakers: dict[FeedbackModel, Breaker] = {}
+        self._connections = AsyncExitStack()
+
+    async def open(self, recipe: BundleRecipe) -> Bundle:
+        """Make a bundle; weights are loaded in a thread.
+
+        Raises:
+            InputError: rules or a server's address are none; no such weights, or damaged ones.
+            MissingExtraError: weights are to be loaded and torch is missing.
+        """
+        rules = _reviewing_rules(recipe)
+        reviews = recipe.enabled and recipe.stage == 2
+        return Bundle(
+            id=await asyncio.to_thread(bundle_id, recipe),
+            stage=(recipe.stage if recipe.enabled else 0),
+            pattern=_pattern(recipe) if recipe.enabled else draft_only,
+            reviewer=await self._reviewer(recipe, rules) if reviews else rules,
+            wording=load_wording(recipe.upstream.wording),
+            upstream=await self._upstream(recipe.upstream),
+        )
+
+    @property
+    def breaker(self) -> State:
+        """The worst state of the breakers before the feedback models."""
+        states = {breaker.state for breaker in self._breakers.values()}
+        return next((state for state in WORST_FIRST if state in states), "closed")
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._connections.aclose()
+
+    async def _reviewer(self, recipe: BundleRecipe, rules: RulesReviewer) -> Reviewer:
+        about = recipe.feedback
+        assert about is not None, "a recipe is checked when it is read"
+        sampling = Sampling(max_new_tokens=about.max_new_tokens)
+        agent = FeedbackAgent(await self._policy(about), load_wording(about.wording), sampling)
+        return FailsafeReviewer(
+            HybridReviewer(agent, rules, recipe.threshold),
+            rules,
+            breaker=self._breakers.setdefault(about, Breaker()),
+            budget_seconds=recipe.budget_ms / 1e3,
+            on_failure=recipe.on_failure,
+            told=self._told,
+        )
+
+    async def _policy(self, about: FeedbackModel) -> Policy:
+        if about.server is None:
+            return await self._weights(about.model)
+        place = (about.model, about.server)
+        if place not in self._policies:
+            remote = remote_policy(
+                about.server,
+                about.model,
+                key_env=about.api_key_env,
+                concurrency=REVIEWS_AT_ONCE,
+                retries=1,
+            )
+            self._policies[place] = await self._connections.enter_async_context(remote)
+        return self._policies[place]
+
+    async def _weights(self, folder: str) -> Policy:
+        if (folder, None) not in self._policies:
+            loaded = await asyncio.to_thread(local_policy, folder, in_thread=True)
+            self._policies[folder, None] = loaded
+        return self._policies[folder, None]
+
+    async def _upstream(self, about: UpstreamModel) -> Upstream:
+        if about not in self._upstreams:
+            made = await self._made_upstream(about)
+            self._connections.push_async_callback(made.aclose)
+            self._upstreams[about] = made
+        return self._upstreams[about]
+
+    async def _made_upstream(self, about: UpstreamModel) -> Upstream:
+        if about.folder is not None:
+            name = self._model_name or Path(about.folder).name
+            return PolicyUpstream(name, await self._weights(about.folder), about.max_new_tokens)
+        assert about.url is not None
+        return HttpUpstream(
+            about.url,
+            self._limits,
+            api_key=os.environ.get(about.api_key_env),
+            timeout_seconds=about.timeout_seconds,
+        )
 
 
-def bucket(conversation: str) -> int:
-    """Return where a conversation falls, 0 to `BUCKETS` - 1: always the same place."""
-    digest = hashlib.blake2b(conversation.encode("utf-8", "replace"), digest_size=8).digest()
-    return int.from_bytes(digest) % BUCKETS
+def _reviewing_rules(recipe: BundleRecipe) -> RulesReviewer:
+    rulebook = load_rulebook(recipe.rules)
+    return RulesReviewer(rulebook, recipe.threshold, mend_refusals=recipe.rules_mend_refusals)
 
 
-async def _policy(about: FeedbackModel, stack: AsyncExitStack) -> Policy:
-    if about.server is None:
-        return local_policy(about.model, in_thread=True)
-    remote = remote_policy(
-        about.server,
-        about.model,
-        key_env=about.api_key_env,
-        concurrency=REVIEWS_AT_ONCE,
-        retries=1,
-    )
-    return await stack.enter_async_context(remote)
-
-
-def _conversation(request: Request) -> str:
-    """Name what must not change its stage half-way: the client's name for it, or how it began."""
-    exchange = request.exchange
-    return exchange.subject or f"{request.caller.name} {exchange.prompt.messages[0].content}"
-
-
-def _pattern(recipe: GatewayRecipe) -> Pattern:
+def _pattern(recipe: BundleRecipe) -> Pattern:
     if recipe.observe_only:
         return observed
     fail_open = recipe.on_failure == "serve"
     return partial(guarded, max_rounds=recipe.max_rounds, fail_open=fail_open)
-
-
-def _settings(recipe: GatewayRecipe) -> dict[str, object]:
-    """What of a recipe decides how an answer comes about."""
-    return {
-        "version": version("waltzrl"),
-        "upstream": recipe.upstream,
-        "feedback_settings": recipe.feedback,
-        "threshold": recipe.threshold,
-        "max_rounds": recipe.max_rounds,
-        "observe_only": recipe.observe_only,
-        "budget_ms": recipe.budget_ms,
-        "on_failure": recipe.on_failure,
-    }
-
-
-def _named(parts: dict[str, object]) -> str:
-    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:12]

@@ -2,14 +2,16 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
+from waltzrl.memory.schemas import Namespace
+from waltzrl.privacy.finding import Action, Kind
 from waltzrl.recipes.door import Table, checked, overridden
 from waltzrl.recipes.environment import settings_from_environment
 from waltzrl.rules import DEFAULT_PACKS
@@ -72,8 +74,43 @@ class Auditing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayRecipe:
-    """Everything about a gateway but its address."""
+class Privacy:
+    """What becomes of personal data and secrets in everything that is kept."""
+
+    actions: Mapping[Kind, Action] = field(default_factory=dict)
+    """For each kind redact, mask, hash, keep or seal; kinds that are not named are redacted."""
+    key: Path | None = None
+    """Key of `hash` and `seal`, made when it is missing; only they need one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What is remembered of everything that was served, and where."""
+
+    url: str
+    """sqlite:///FILE, or postgresql://USER@HOST/NAME for several gateways."""
+    subject_key: Path = Path("runs/memory.key")
+    """Key of the digests in the place of the names of users; replicas share it. Made when it is
+    missing."""
+    judge: str | None = None
+    """Judges a sample of what left: `llm:MODEL@URL`, or `labelled:FILE` of prompts with labels."""
+    judge_share: Share = 0.1
+    """Of answers that are judged; a candidate's are judged all."""
+    retention_days: Mapping[Namespace, Annotated[float, Field(gt=0)]] = field(
+        default_factory=lambda: {"evaluations": 200.0, "coaching": 365.0, "training": 365.0}
+    )
+    consent: Literal["assumed", "asked"] = "assumed"
+    """Whether the agents may learn from a request that does not say (X-Waltzrl-Learn: yes or no);
+    a key may say it for all of its requests."""
+    shadows_at_once: Annotated[int, Field(ge=1)] = 4
+    """Answers of a shadow under way; with more, some are left out."""
+    shadows_per_minute: Annotated[int, Field(ge=1)] = 600
+    """What a shadow may cost."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleRecipe:
+    """What decides how an answer comes about; what is released, and named by its hash."""
 
     upstream: UpstreamModel
     enabled: bool = True
@@ -82,8 +119,6 @@ class GatewayRecipe:
     """Review and write down, but send every draft as it is: to see what would be mended."""
     stage: Literal[1, 2] = 1
     """1: rules review. 2: the feedback model does, with the rules as a second opinion."""
-    stage2_percentage: Annotated[float, Field(ge=0, le=100)] = 100.0
-    """Share of the conversations that stage 2 sees; the others have stage 1."""
     feedback: FeedbackModel | None = None
     threshold: Share = 0.7
     """How safe a reply must be; higher mends more."""
@@ -99,15 +134,6 @@ class GatewayRecipe:
     in a harmful one: say False where a model behind the gateway refuses well by itself."""
     rules: tuple[str, ...] = DEFAULT_PACKS
     """Names of packs of ours, or TOML files."""
-    stream: StreamMode | None = None
-    """How streams leave; None is window in stage 1 and buffer in stage 2."""
-    limits: Limits = field(default_factory=Limits)
-    keys: Path | None = None
-    """File of API keys; None lets everybody in, on loopback."""
-    audit: Auditing | None = None
-    """None keeps no log."""
-    traces: bool = False
-    """Send spans by OpenTelemetry, to where the variables OTEL_EXPORTER_OTLP_... say."""
 
     def __post_init__(self) -> None:
         if self.stage == 2 and self.feedback is None:
@@ -116,11 +142,52 @@ class GatewayRecipe:
                 "behind a server, --set feedback.server=http://host:8000/v1"
             )
 
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayRecipe(BundleRecipe):
+    """Everything about a gateway but its address: what it serves, and how it is kept."""
+
+    stage2_percentage: Annotated[float, Field(ge=0, le=100)] = 100.0
+    """Share of the conversations that stage 2 sees; the others have stage 1."""
+    stream: StreamMode | None = None
+    """How streams leave; None is window in stage 1 and buffer in stage 2."""
+    limits: Limits = field(default_factory=Limits)
+    keys: Path | None = None
+    """File of API keys; None lets everybody in, on loopback."""
+    audit: Auditing | None = None
+    """None keeps no log."""
+    memory: Memory | None = None
+    """None remembers nothing, and releases nothing."""
+    privacy: Privacy = field(default_factory=Privacy)
+    traces: bool = False
+    """Send spans by OpenTelemetry, to where the variables OTEL_EXPORTER_OTLP_... say."""
+
     @property
     def stream_mode(self) -> StreamMode:
         if self.observe_only or not self.enabled:
             return "audit"
         return self.stream or ("window" if self.stage == 1 else "buffer")
+
+    @property
+    def bundle(self) -> BundleRecipe:
+        """The part that is released."""
+        return BundleRecipe(**{one.name: getattr(self, one.name) for one in fields(BundleRecipe)})
+
+
+def load_bundle(path: Path, below: BundleRecipe | None, overrides: Sequence[str]) -> BundleRecipe:
+    """Read the recipe of a bundle, on top of that of another, such as the one that serves.
+
+    Raises:
+        RecipeError: something is no TOML, unknown, missing, of the wrong type or impossible.
+    """
+    table = merged({} if below is None else bundle_table(below), _read(path))
+    return checked(BundleRecipe, overridden(table, overrides), str(path))
+
+
+def bundle_table(recipe: BundleRecipe) -> Table:
+    """Return a bundle's recipe with every default spelt out, to be kept as JSON."""
+    table: Table = TypeAdapter(BundleRecipe).dump_python(recipe, mode="json")
+    return table
 
 
 def load_gateway(
@@ -137,11 +204,8 @@ def load_gateway(
     Raises:
         RecipeError: something is no TOML, unknown, missing, of the wrong type or impossible.
     """
-    try:
-        table: Table = {} if path is None else tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path}: not TOML: {error}") from None
-    table = merged(merged(settings_from_environment(environ), table), defaults)
+    read = {} if path is None else _read(path)
+    table = merged(merged(settings_from_environment(environ), read), defaults)
     return checked(GatewayRecipe, overridden(table, overrides), str(path or "the gateway's recipe"))
 
 
@@ -154,3 +218,10 @@ def merged(below: Table, above: Table) -> Table:
             value = merged(under, value)
         both[key] = value
     return both
+
+
+def _read(path: Path) -> Table:
+    try:
+        return tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path}: not TOML: {error}") from None

@@ -3,30 +3,27 @@
 GatewayRecipe -> upstream, rules, bundles, audit, metrics -> App
 """
 
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from waltzrl.agents import RulesReviewer
 from waltzrl.audit import Log, LogSettings
-from waltzrl.recipes.bundles import model_bundle, rules_bundle, split
+from waltzrl.recipes.bundles import Bundles
 from waltzrl.recipes.gateway import Auditing, GatewayRecipe
-from waltzrl.recipes.models import local_policy
 from waltzrl.records import Prompt
 from waltzrl.rules import load_rulebook
 from waltzrl.serving.app import App
-from waltzrl.serving.breaker import Breaker
 from waltzrl.serving.door import Door
-from waltzrl.serving.gateway import Bundle, Gateway, Mode
-from waltzrl.serving.http_upstream import HttpUpstream
+from waltzrl.serving.gateway import Assigned, Gateway, Mode, Roster
 from waltzrl.serving.keys import KeyRing, check_bind
 from waltzrl.serving.ledger import Book, Told
 from waltzrl.serving.metrics import GatewayMetrics, Now
+from waltzrl.serving.roster import Always, Split
 from waltzrl.serving.server import run
-from waltzrl.serving.upstream import PolicyUpstream, Upstream
 from waltzrl.serving.window import Closed, Open, Sentences, Window
 
 
@@ -68,33 +65,37 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
         AuditError: the audit log was altered, or another process writes to it.
         MissingExtraError: something of the recipe needs an extra that is not installed.
     """
-    rules = RulesReviewer(
-        load_rulebook(recipe.rules), recipe.threshold, mend_refusals=recipe.rules_mend_refusals
-    )
-    door, breaker = Door(KeyRing(recipe.keys), recipe.limits), Breaker()
-    first = serving = rules_bundle(recipe, rules)
+    rules = RulesReviewer(load_rulebook(recipe.rules), recipe.threshold)
+    categories = {rule.id: rule.category for rule in rules.rulebook.rules}
+    door = Door(KeyRing(recipe.keys), recipe.limits)
     async with AsyncExitStack() as stack:
         log = stack.enter_context(_log(recipe.audit))
-        metrics = GatewayMetrics(
-            lambda: _now(door, breaker, serving, log),
-            {rule.id: rule.category for rule in rules.rulebook.rules},
-        )
-        if recipe.enabled and recipe.stage == 2:
-            told = metrics.review_failed
-            serving = await model_bundle(recipe, rules, breaker, told, stack)
-        upstream = _upstream(recipe)
-        stack.push_async_callback(upstream.aclose)
+        metrics = GatewayMetrics(lambda: _now(door, bundles, roster, log), categories)
+        bundles = Bundles(recipe.limits, _model_name(recipe), metrics.review_failed)
+        stack.push_async_callback(bundles.aclose)
+        roster = await _roster(recipe, bundles)
         traces = stack.enter_context(_traces()) if recipe.traces else ()
         book = Book(log, [metrics.served, *traces])
-        share = recipe.stage2_percentage
         yield App(
-            Gateway(upstream=upstream, bundle_for=split(first, serving, share), ledger=book),
+            Gateway(roster=roster, ledger=book),
             door,
             mode=recipe.stream_mode,
             open_window=partial(_window, rules),
             metrics=metrics,
             ready=book.require,
         )
+
+
+async def _roster(recipe: GatewayRecipe, bundles: Bundles) -> Roster:
+    last = await bundles.open(recipe.bundle)
+    if last.stage < 2 or recipe.stage2_percentage == 100:
+        return Always(Assigned(last))
+    first = await bundles.open(replace(recipe.bundle, stage=1))
+    return Split(first, last, recipe.stage2_percentage)
+
+
+def _model_name(recipe: GatewayRecipe) -> str | None:
+    return None if recipe.upstream.folder is None else Path(recipe.upstream.folder).name
 
 
 @contextmanager
@@ -119,20 +120,6 @@ def _traces() -> Iterator[tuple[Told]]:
         traces.close()
 
 
-def _upstream(recipe: GatewayRecipe) -> Upstream:
-    about = recipe.upstream
-    if about.folder is not None:
-        policy = local_policy(about.folder, in_thread=True)
-        return PolicyUpstream(Path(about.folder).name, policy, about.max_new_tokens)
-    assert about.url is not None
-    return HttpUpstream(
-        about.url,
-        recipe.limits,
-        api_key=os.environ.get(about.api_key_env),
-        timeout_seconds=about.timeout_seconds,
-    )
-
-
 def _window(rules: RulesReviewer, mode: Mode, prompt: Prompt) -> Window:
     if mode == "audit":
         return Open()
@@ -142,15 +129,15 @@ def _window(rules: RulesReviewer, mode: Mode, prompt: Prompt) -> Window:
     return Sentences(rules.rulebook, prompt, rules.threshold, whole_sentences=sentences)
 
 
-def _now(door: Door, breaker: Breaker, serving: Bundle, log: Log | None) -> Now:
+def _now(door: Door, bundles: Bundles, roster: Roster, log: Log | None) -> Now:
     return Now(
         active=door.admission.active,
         waiting=door.admission.waiting,
         draining=door.admission.draining,
-        breaker=breaker.state,
+        breaker=bundles.breaker,
         keys=len(door.keys),
         keys_stale=door.keys.stale,
-        bundle=serving.id,
+        bundle=roster.serving.id,
         unaudited=0 if log is None else log.unaudited,
         audit_failing=log is not None and log.failed is not None,
     )

@@ -51,6 +51,12 @@ class Visit:
         self._begun = False
         self._send = send
 
+    @property
+    def may_learn(self) -> bool | None:
+        """Whether the agents may learn from it, as the client says, or else its key."""
+        said = self.head.may_learn
+        return self.caller.may_learn if said is None else said
+
     async def reply(self, body: bytes, headers: Headers = (JSON,), status: int = 200) -> None:
         """Send a whole reply."""
         size = (b"content-length", str(len(body)).encode())
@@ -163,6 +169,7 @@ class App:
             caller=visit.caller,
             bearer=self._bearer(visit),
             traceparent=visit.head.traceparent,
+            may_learn=visit.may_learn,
         )
         if exchange.stream:
             await self._stream(visit, request)
@@ -211,6 +218,7 @@ class App:
             caller=visit.caller,
             bearer=self._bearer(visit),
             mode="whole" if draft.revise else "review",
+            may_learn=visit.may_learn,
         )
         visit.asked = True
         answer = await self._gateway.review(request, draft.reply)
@@ -220,11 +228,11 @@ class App:
     async def _guardrail(self, visit: Visit) -> None:
         exchange, texts = read_guardrail(visit.body, visit.head.id)
         visit.asked = True
-        request = Request(exchange=exchange, caller=visit.caller)
+        request = Request(exchange=exchange, caller=visit.caller, may_learn=visit.may_learn)
         await visit.reply(await guardrail(self._gateway, request, texts))
 
     async def _models(self, visit: Visit) -> None:
-        names = await self._gateway.upstream.models(self._bearer(visit))
+        names = await self._gateway.roster.serving.upstream.models(self._bearer(visit))
         models = [{"id": name, "object": "model", "owned_by": "upstream"} for name in names]
         await visit.reply(msgspec.json.encode({"object": "list", "data": models}))
 

@@ -14,6 +14,7 @@ from waltzrl.serving.presence import Event, Receive
 PROCESS = secrets.token_hex(6)
 """Begins the ids of this process's requests, so that no other's are like them."""
 _requests = count()
+YES_NO = {b"yes": True, b"no": False}
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """`X-Waltzrl-Retract: yes`: the client takes back what a `waltz.retract` event names."""
     mode: str = ""
     """`X-Waltzrl-Mode`: how the stream shall leave, if the key may ask."""
+    may_learn: bool | None = None
+    """`X-Waltzrl-Learn: yes` or `no`: whether the agents may learn from this request."""
     traceparent: str = ""
     """W3C trace context of the caller."""
 
@@ -46,6 +49,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
             mode=found.get(b"x-waltzrl-mode", b"").decode("latin-1"),
             wants_collaboration=found.get(b"x-waltzrl-include") == b"collaboration",
             takes_retractions=found.get(b"x-waltzrl-retract") == b"yes",
+            may_learn=YES_NO.get(found.get(b"x-waltzrl-learn", b"")),
             traceparent=found.get(b"traceparent", b"").decode("latin-1"),
         )
 

@@ -4,7 +4,6 @@ Request -> Speaker -> guarded() -> Answer, and what was served to the ledger
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Literal, Protocol
@@ -14,6 +13,7 @@ import msgspec
 from waltzrl.agents import ConversationAgent, Reviewer, Wording
 from waltzrl.collaboration import Pattern, observed
 from waltzrl.errors import RequestError
+from waltzrl.memory.interaction import Arm
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Collaboration, Feedback, Prompt, Reply
 from waltzrl.serving.exchange import Answer, Decision, Exchange
@@ -62,15 +62,22 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "whole"
     traceparent: str = ""
     """W3C trace context of the client."""
+    may_learn: bool | None = None
+    """Whether the agents may learn from it; None when neither client nor key says."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the answers that a request asks for, and the bundle that gives it."""
+
+    request: Request
+    assigned: Assigned
+    number: int = 0
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
     """One choice that was answered, or could not be: what audit, metrics and traces are told."""
 
-    request: Request
-    assigned: Assigned
-    number: int = 0
-    """Of the choice, from 0."""
+    choice: Choice
     decision: Decision | Literal["error"] = "error"
     collaboration: Collaboration | None = None
     """None when there is no answer."""
@@ -84,8 +91,25 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     """Until words left before the verdict; None when none did."""
 
     @property
+    def request(self) -> Request:
+        return self.choice.request
+
+    @property
     def bundle(self) -> Bundle:
-        return self.assigned.bundle
+        return self.choice.assigned.bundle
+
+
+class Roster(Protocol):
+    """Says which bundle serves whom."""
+
+    @property
+    def serving(self) -> Bundle:
+        """The bundle that serves where nothing else is said."""
+        ...
+
+    def assigned(self, request: Request) -> Assigned:
+        """Choose; a conversation has the same choice all along."""
+        ...
 
 
 class Ledger(Protocol):
@@ -104,7 +128,7 @@ class Ledger(Protocol):
 class Gateway:
     """The one place where a request becomes answers."""
 
-    assigned: Callable[[Request], Assigned]
+    roster: Roster
     ledger: Ledger
 
     async def answers(self, request: Request) -> list[Answer]:
@@ -134,10 +158,10 @@ class Gateway:
             RequestError: the upstream failed.
         """
         exchange = _varied(request.exchange, number)
-        assigned = self.assigned(request)
-        speaker = Speaker(exchange, assigned.bundle.upstream, request.bearer, overheard)
-        task = Task(request=request, assigned=assigned, number=number)
-        said = await self._collaborate(task, speaker, speaker)
+        choice = Choice(request=request, assigned=self.roster.assigned(request), number=number)
+        upstream = choice.assigned.bundle.upstream
+        speaker = Speaker(exchange, upstream, request.bearer, overheard)
+        said = await self._collaborate(choice, speaker, speaker)
         return _answer(said, speaker)
 
     async def review(self, request: Request, draft: Reply) -> Answer:
@@ -146,17 +170,14 @@ class Gateway:
         Raises:
             RequestError: a revision was wanted and the upstream failed.
         """
-        assigned = self.assigned(request)
-        speaker = Speaker(request.exchange, assigned.bundle.upstream, request.bearer)
-        task = Task(request=request, assigned=assigned)
-        said = await self._collaborate(task, GivenDraft(draft, speaker), speaker)
+        choice = Choice(request=request, assigned=self.roster.assigned(request))
+        speaker = Speaker(request.exchange, choice.assigned.bundle.upstream, request.bearer)
+        said = await self._collaborate(choice, GivenDraft(draft, speaker), speaker)
         return _answer(said, speaker)
 
-    async def _collaborate(
-        self, request: Request, policy: Policy, speaker: Speaker
-    ) -> Collaboration:
+    async def _collaborate(self, choice: Choice, policy: Policy, speaker: Speaker) -> Collaboration:
         started = perf_counter()
-        bundle = self.bundle_for(request)
+        request, bundle = choice.request, choice.assigned.bundle
         pattern = _pattern(request.mode, bundle)
         reviewer = _Timed(bundle.reviewer)
         agent = ConversationAgent(policy, bundle.wording, THEIR_OWN)
@@ -172,8 +193,7 @@ class Gateway:
         finally:
             self.ledger.keep(
                 Served(
-                    request=request,
-                    bundle=bundle,
+                    choice=choice,
                     collaboration=said,
                     decision=_decision(said, speaker) if said else "error",
                     error="" if said else error,

@@ -36,6 +36,8 @@ SECONDS_BETWEEN_LOOKS = 1.0
 HEAD = "# API keys of the gateway. `waltzrl keys` rewrites this file and keeps no comments.\n"
 
 StreamMode = Literal["buffer", "window", "speculative", "audit"]
+DeskRole = Literal["viewer", "reviewer", "operator"]
+"""What a key may do at the desk: each may do what those before it may."""
 Name = Annotated[str, msgspec.Meta(pattern=r"^[\w.@-]{1,64}$")]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -56,6 +58,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """May ask for the whole collaboration, drafts that were withheld included."""
     stream_modes: tuple[StreamMode, ...] = ("buffer",)
     """May ask for these beside the operator's own; by default the one that is never less strict."""
+    may_learn: bool | None = None
+    """Whether the agents may learn from its requests; None leaves it to the operator."""
+    role: DeskRole | None = None
+    """At the desk; None does not let in."""
 
 
 ANONYMOUS = Caller(name="anonymous")
@@ -113,14 +119,22 @@ class KeyRing:
         """Return who sent this key, or None when it opens nothing."""
         if self._path is None:
             return ANONYMOUS
-        now = self._clock()
-        if now - self._looked >= SECONDS_BETWEEN_LOOKS:
-            self._looked = now
-            self._follow(self._path)
+        self._follow(self._path)
         found = self._keys.get(sha256(key.encode()).digest())
         return found if found is not None and found.state == "valid" else None
 
+    def named(self, key_id: str) -> list[Key]:
+        """Return the valid keys of an id: one, none, or by a rare chance several."""
+        if self._path is not None:
+            self._follow(self._path)
+        found = (key for key in self._keys.values() if key.id == key_id)
+        return [key for key in found if key.state == "valid"]
+
     def _follow(self, path: Path) -> None:
+        now = self._clock()
+        if now - self._looked < SECONDS_BETWEEN_LOOKS:
+            return
+        self._looked = now
         stamp = _stamp(path)
         if stamp == self._stamp:
             return

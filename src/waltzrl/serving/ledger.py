@@ -40,7 +40,7 @@ class Book:
         try:
             self._append(served)
         except AuditError as error:
-            self._tell(Served(request=served.request, bundle=served.bundle, error="audit"))
+            self._tell(Served(choice=served.choice, error="audit"))
             raise _unaudited(error) from error
         self._tell(served)
 
@@ -61,7 +61,7 @@ def _circumstances(served: Served) -> Circumstances:
     return Circumstances(
         id=exchange.prompt.id,
         decision=served.decision,
-        reason=_reason(served),
+        reason=reason_of(served),
         who=request.caller.name,
         subject=exchange.subject,
         api=exchange.api,
@@ -73,7 +73,7 @@ def _circumstances(served: Served) -> Circumstances:
     )
 
 
-def _reason(served: Served) -> str:
+def reason_of(served: Served) -> str:
     """Say why, in words that hold nothing of what was said."""
     said = served.collaboration
     if said is None:

@@ -29,8 +29,8 @@ class Pair:
     starting: ConversationAgent
     """The conversation agent as it was at the start; its drafts can be replayed."""
     weights: Mapping[RoleName, Weights]
-    reference: Weights
-    """Frozen; the KL penalty is measured against it."""
+    references: Mapping[RoleName, Weights]
+    """Frozen; each role's KL penalty is measured against its own."""
 
     def seed(self, number: int) -> None:
         """Begin the chance of all policies anew."""
@@ -51,7 +51,10 @@ def make_pair(
     words: int,
     decoding: Decoding | None = None,
 ) -> Pair:
-    """Put both roles on their weights; rollouts sample at temperature 1, `words` tokens a turn."""
+    """Put both roles on their weights; rollouts sample at temperature 1, `words` tokens a turn.
+
+    The reference is that of both roles, and drafts for the conversation agent as it was.
+    """
     sampling = Sampling(max_new_tokens=words, temperature=1.0)
     talking, reviewing, starting = (
         LocalPolicy(
@@ -67,5 +70,5 @@ def make_pair(
         feedback=FeedbackAgent(reviewing, wording, sampling),
         starting=ConversationAgent(starting, wording, sampling),
         weights={"conversation": conversation, "feedback": feedback},
-        reference=reference,
+        references={"conversation": reference, "feedback": reference},
     )

@@ -16,7 +16,7 @@ from waltzrl.judges import Judge
 from waltzrl.records import Lesson, Prompt
 from waltzrl.rewards import FeedbackReward
 from waltzrl.training.learner import Learner, Optimizer, Scorer
-from waltzrl.training.pair import Pair, RoleName
+from waltzrl.training.pair import Pair, RoleName, Weights
 from waltzrl.training.reinforce import Learned, ReinforcePlusPlus, reinforce
 from waltzrl.training.rollouts import (
     ReplayedDrafts,
@@ -141,21 +141,24 @@ class Reinforcement(RolloutPlan):
         rollouts = await self._roll_out(number, pair, draw)
         rolled = time.perf_counter()
         measured = _measured(Shares.of(rollouts))
-        reference = Scorer(
-            pair.reference.causal_lm,
-            pair.reference.adapter,
-            self.optimizer.micro_batch_tokens,
-            bf16=self.optimizer.bf16,
-        )
         for role in self.learns:
             samples = self._samples(role, rollouts, draw)
             if samples:
+                reference = self._scorer(pair.references[role])
                 learned = reinforce(learners[role], samples, reference, self.algorithm)
                 measured |= _of_role(role, learned)
         measured["time/rollout_seconds"] = rolled - started
         measured["time/update_seconds"] = time.perf_counter() - rolled
         measured["tokens/sampled"] = _sampled_tokens(rollouts)
         return measured
+
+    def _scorer(self, weights: Weights) -> Scorer:
+        return Scorer(
+            weights.causal_lm,
+            weights.adapter,
+            self.optimizer.micro_batch_tokens,
+            bf16=self.optimizer.bf16,
+        )
 
     async def _roll_out(self, number: int, pair: Pair, draw: random.Random) -> list[Rollout]:
         places = shuffled(len(self.prompts), self.prompts_per_step, number, f"prompts/{self.seed}")

@@ -1,0 +1,58 @@
+"""Bounds of a rate that hold at every look at once.
+
+The beta-binomial mixture of Robbins, as in Howard, Ramdas, McAuliffe, Sekhon (2021): Time-uniform,
+nonparametric, nonasymptotic confidence sequences. arXiv 1810.08240. For a rate p the mixture over
+Beta(a, b) of its alternatives is an e-process,
+
+    E(p) = B(a + bad, b + n - bad) / B(a, b) / (p^bad (1 - p)^(n - bad))
+
+and the interval is every p with E(p) < 1/alpha. The prior moves the width, never the coverage.
+"""
+
+from collections.abc import Callable
+from math import lgamma, log, log1p
+from typing import NamedTuple
+
+PRIOR = (0.5, 5.0)
+"""a and b: narrow where bad outcomes are rare."""
+HALVINGS = 50
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+def interval(bad: int, n: int, alpha: float) -> Interval:
+    """Return where the rate lies; the chance that it is ever outside is at most `alpha`."""
+    if n == 0:
+        return Interval(0.0, 1.0)
+    a, b = PRIOR
+    least = _log_beta(a + bad, b + n - bad) - _log_beta(a, b) + log(alpha)
+
+    def inside(rate: float) -> bool:
+        return _log_likelihood(bad, n, rate) > least
+
+    low = 0.0 if bad == 0 else _edge(inside, bad / n, 0.0)
+    high = 1.0 if bad == n else _edge(inside, bad / n, 1.0)
+    return Interval(low, high)
+
+
+def _edge(inside: Callable[[float], bool], within: float, beyond: float) -> float:
+    """Bisect between a rate inside and one outside; return the outer end, to be safe."""
+    for _ in range(HALVINGS):
+        middle = (within + beyond) / 2
+        if inside(middle):
+            within = middle
+        else:
+            beyond = middle
+    return beyond
+
+
+def _log_likelihood(bad: int, n: int, rate: float) -> float:
+    bad_part = bad * log(rate) if bad else 0.0
+    return bad_part + ((n - bad) * log1p(-rate) if n > bad else 0.0)
+
+
+def _log_beta(a: float, b: float) -> float:
+    return lgamma(a) + lgamma(b) - lgamma(a + b)

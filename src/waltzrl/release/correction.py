@@ -1,0 +1,98 @@
+"""What a judge's labels say of the true rate, given how often the judge errs.
+
+Rogan, Gladen (1978): Estimating prevalence from the results of a screening test. American Journal
+of Epidemiology 107. Of a true rate p the judge calls q = p sensitivity + (1 - p) false_alarms bad,
+hence p = (q - false_alarms) / (sensitivity - false_alarms).
+
+All bounds hold together with the confidence asked for, and at every look: of the three numbers
+behind a corrected rate each gets a third of the doubt, and the worst corner of the box counts.
+"""
+
+import msgspec
+
+from waltzrl.release.confidence import Interval, interval
+
+FEWEST_LABELS = 10
+"""Of bad answers, and of good ones, before people's labels correct the judge's."""
+DOUBT = 0.05
+"""Chance that an interval is ever wrong."""
+
+
+class JudgeError(msgspec.Struct, frozen=True, kw_only=True):
+    """How a judge's labels compare with people's, on the same answers; bad is positive."""
+
+    true_positives: int
+    false_negatives: int
+    false_positives: int
+    true_negatives: int
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are labels enough to correct with."""
+        return min(self._bad, self._good) >= FEWEST_LABELS
+
+    @property
+    def sensitivity(self) -> Interval:
+        """Share of the bad answers that the judge calls bad."""
+        missed = interval(self.false_negatives, self._bad, DOUBT / 3)
+        return Interval(1 - missed.high, 1 - missed.low)
+
+    @property
+    def false_alarms(self) -> Interval:
+        """Share of the good answers that the judge calls bad: 1 - specificity."""
+        return interval(self.false_positives, self._good, DOUBT / 3)
+
+    @property
+    def _bad(self) -> int:
+        return self.true_positives + self.false_negatives
+
+    @property
+    def _good(self) -> int:
+        return self.false_positives + self.true_negatives
+
+
+class Rate(msgspec.Struct, frozen=True, kw_only=True):
+    """A share of bad outcomes, and where it lies with 95 % confidence at every look."""
+
+    n: int
+    bad: int
+    """Of the `n`, as they were observed."""
+    value: float | None
+    """None when n is 0."""
+    low: float
+    high: float
+    corrected: bool = False
+    """Whether `value`, `low` and `high` allow for the judge's error."""
+
+
+def observed_rate(bad: int, n: int) -> Rate:
+    """Return the rate of what can be seen without a judge, or of a judge taken to be perfect."""
+    bounds = interval(bad, n, DOUBT)
+    return Rate(n=n, bad=bad, value=bad / n if n else None, low=bounds.low, high=bounds.high)
+
+
+def corrected_rate(bad: int, n: int, judge: JudgeError) -> Rate:
+    """Return the true rate behind a judge's labels; `judge.is_known` must hold."""
+    observed = interval(bad, n, DOUBT / 3)
+    found, alarms = judge.sensitivity, judge.false_alarms
+    low = _true_rate(observed.low, found.high, alarms.high, useless=0.0)
+    high = _true_rate(observed.high, found.low, alarms.low, useless=1.0)
+    value = None
+    if n:
+        sensitivity = judge.true_positives / judge._bad
+        false_alarms = judge.false_positives / judge._good
+        point = _true_rate(bad / n, sensitivity, false_alarms, useless=bad / n)
+        value = min(max(point, low), high)
+    return Rate(n=n, bad=bad, value=value, low=low, high=high, corrected=True)
+
+
+def observed_limit(limit: float, judge: JudgeError) -> float:
+    """Return the most that the judge may call bad while the true rate is at `limit`."""
+    return limit * judge.sensitivity.high + (1 - limit) * judge.false_alarms.high
+
+
+def _true_rate(observed: float, sensitivity: float, false_alarms: float, useless: float) -> float:
+    """Rogan and Gladen's; `useless` is the answer when such a judge would tell nothing."""
+    if sensitivity <= false_alarms:
+        return useless
+    return min(max((observed - false_alarms) / (sensitivity - false_alarms), 0.0), 1.0)

@@ -1,0 +1,77 @@
+"""What a release has shown so far: counts, and the e-processes that go on from them."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from waltzrl.release.eprocess import Comparison
+from waltzrl.release.plan import METRICS, Metric, Plan
+from waltzrl.release.state import Observation
+
+Arm = Literal["serving", "candidate", "shadow"]
+Challenger = Literal["candidate", "shadow"]
+"""The candidate bundle, seen by users or by nobody; each is compared with `serving` by itself."""
+JUDGED: frozenset[Metric] = frozenset(("unsafe", "needless"))
+"""Metrics that need a judge; the others the gateway sees itself."""
+
+
+class Count(msgspec.Struct, frozen=True, kw_only=True):
+    n: int = 0
+    bad: int = 0
+
+    def after(self, bad: bool) -> "Count":
+        return Count(n=self.n + 1, bad=self.bad + bad)
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """What was observed of one arm."""
+
+    answers: int = 0
+    judged: int = 0
+    """Answers of which a judge said something."""
+    counts: dict[Metric, Count] = {}
+
+    def of(self, metric: Metric) -> Count:
+        return self.counts.get(metric, Count())
+
+    def after(self, outcomes: dict[Metric, bool]) -> "Tally":
+        seen = {metric: self.of(metric).after(bad) for metric, bad in outcomes.items()}
+        return Tally(
+            answers=self.answers + 1,
+            judged=self.judged + (not JUDGED.isdisjoint(outcomes)),
+            counts=self.counts | seen,
+        )
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a decision rests on; as JSON it continues in another process."""
+
+    arms: dict[Arm, Tally] = {}
+    comparisons: dict[Challenger, dict[Metric, Comparison]] = {}
+
+    def tally(self, arm: Arm) -> Tally:
+        return self.arms.get(arm, Tally())
+
+    def comparison(self, challenger: Challenger, metric: Metric) -> Comparison:
+        return self.comparisons.get(challenger, {}).get(metric, Comparison())
+
+
+def updated(evidence: Evidence, observations: Iterable[Observation], plan: Plan) -> Evidence:
+    """Return the evidence with these observations, in their order; each must come exactly once."""
+    challengers: tuple[Challenger, ...] = ("candidate", "shadow") if plan.shadow else ("candidate",)
+    arms = dict(evidence.arms)
+    comparisons = {
+        challenger: {metric: evidence.comparison(challenger, metric) for metric in METRICS}
+        for challenger in challengers
+    }
+    for seen in observations:
+        arms[seen.arm] = arms.get(seen.arm, Tally()).after(seen.outcomes)
+        for metric, bad in seen.outcomes.items():
+            if seen.arm == "serving":
+                for by_metric in comparisons.values():
+                    by_metric[metric] = by_metric[metric].after_serving(bad)
+            elif seen.arm in comparisons:
+                by_metric = comparisons[seen.arm]
+                by_metric[metric] = by_metric[metric].after_candidate(bad)
+    return Evidence(arms=arms, comparisons=comparisons)

@@ -1,0 +1,98 @@
+"""What of releases is kept in the database that all replicas share."""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    Table,
+    Text,
+    false,
+    true,
+)
+
+from waltzrl.memory.database import TABLES
+
+NUMBER = BigInteger().with_variant(Integer, "sqlite")
+"""Counts rows up by itself where it is the primary key."""
+
+BUNDLES = Table(
+    "bundles",
+    TABLES,
+    Column("number", NUMBER, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("recipe", Text, nullable=False),
+    Column("base_since", Float),
+)
+"""`base_since` is set of bundles that a gateway serves by its own recipe."""
+
+RELEASES = Table(
+    "releases",
+    TABLES,
+    Column("number", NUMBER, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("candidate", Text, nullable=False),
+    Column("serving", Text, nullable=False),
+    Column("plan", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("held", Boolean, nullable=False),
+    Column("since", Float, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("is_open", Boolean, nullable=False),
+    Column("evidence", Text, nullable=False),
+    Column("decision", Text),
+)
+"""`plan`, `evidence` and `decision` are JSON."""
+
+Index(
+    "one_open_release",
+    RELEASES.c.is_open,
+    unique=True,
+    sqlite_where=RELEASES.c.is_open == true(),
+    postgresql_where=RELEASES.c.is_open == true(),
+)
+
+TRANSITIONS = Table(
+    "transitions",
+    TABLES,
+    Column("number", NUMBER, primary_key=True),
+    Column("release", Text, nullable=False, index=True),
+    Column("time", Float, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("before", Text, nullable=False),
+    Column("after", Text, nullable=False),
+    Column("percentage", Float, nullable=False),
+    Column("decision", Text),
+)
+
+OBSERVATIONS = Table(
+    "observations",
+    TABLES,
+    Column("number", NUMBER, primary_key=True),
+    Column("release", Text, nullable=False),
+    Column("arm", Text, nullable=False),
+    Column("outcomes", Text, nullable=False),
+    Column("counted", Boolean, nullable=False, default=False),
+)
+
+Index(
+    "uncounted_observations",
+    OBSERVATIONS.c.release,
+    OBSERVATIONS.c.number,
+    sqlite_where=OBSERVATIONS.c.counted == false(),
+    postgresql_where=OBSERVATIONS.c.counted == false(),
+)
+
+CURVE_POINTS = Table(
+    "curve_points",
+    TABLES,
+    Column("number", NUMBER, primary_key=True),
+    Column("release", Text, nullable=False, index=True),
+    Column("time", Float, nullable=False),
+    Column("e_values", Text, nullable=False),
+)

@@ -1,0 +1,77 @@
+"""What can be seen of releases: their history, their evidence, and an answer for other tools."""
+
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from waltzrl.release.decision import Decision, Test
+from waltzrl.release.evidence import Evidence
+from waltzrl.release.state import Action, Release, ReleaseState
+
+Told = Test | Literal["all"]
+"""What has an e-value: a test, or all together (`Decision.e_value`)."""
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """One move of a release: who, why, from where, to where, and what was known."""
+
+    release: str
+    time: float
+    """Seconds since the epoch."""
+    action: Action
+    by: str
+    """Name of a person, or `waltzrl.release.book.BY_ITSELF`."""
+    why: str
+    before: ReleaseState | Literal["off"]
+    after: ReleaseState
+    percentage: float
+    """Of the conversations, after the move."""
+    decision: Decision | None
+    """The last one before the move; None when nothing was counted yet."""
+
+
+class CurvePoint(NamedTuple):
+    """How strong the evidence against the candidate was."""
+
+    time: float
+    """Seconds since the epoch."""
+    metric: Told
+    e_value: float
+
+
+class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of one release."""
+
+    release: Release
+    evidence: Evidence
+    decision: Decision | None
+    """The last one; None when nothing was counted yet."""
+    history: tuple[Transition, ...]
+    """The oldest first."""
+    curve: tuple[CurvePoint, ...]
+    """The oldest first."""
+
+
+def decision_body(view: ReleaseView | None) -> dict[str, object]:
+    """Return what `/v1/release/decision` answers, for tools that steer a deployment.
+
+    Args:
+        view: of the newest release; None when there never was one.
+    """
+    if view is None:
+        return {"release": None, "state": "off", "percentage": 0.0, "healthy": True}
+    release, decision = view.release, view.decision
+    doomed = decision is not None and decision.action == "roll_back"
+    return {
+        "release": release.id,
+        "candidate": release.candidate,
+        "serving": release.serving,
+        "state": release.state,
+        "percentage": release.percentage,
+        "held": release.held,
+        "action": "wait" if decision is None else decision.action,
+        "why": view.history[-1].why if decision is None else decision.why,
+        "healthy": release.state != "rolled_back" and not doomed,
+        "rates": {} if decision is None else msgspec.to_builtins(decision.rates),
+        "e_value": 1.0 if decision is None else decision.e_value,
+    }

@@ -1,0 +1,70 @@
+"""Who is at the desk: a cookie that any replica can check, and that ends with its key.
+
+    waltzrl_desk=4e0f12ab.1793880000.9c1d...      key id . end of the session . HMAC-SHA256
+
+The HMAC's secret comes from the key's stored digest: nothing else is kept, and a key that is
+revoked, expired or exchanged takes its sessions with it.
+"""
+
+import hmac
+from hashlib import sha256
+from typing import Literal, Self
+
+import msgspec
+
+from waltzrl.serving.keys import DeskRole, Key, KeyRing
+
+COOKIE = "waltzrl_desk"
+HOURS = 8
+RANKS: dict[DeskRole, int] = {"viewer": 0, "reviewer": 1, "operator": 2}
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who has logged in."""
+
+    key: Key
+    ends: int
+    """Seconds since the epoch."""
+
+    @classmethod
+    def begin(cls, keys: KeyRing, secret: str, now: float) -> Self | None:
+        """Begin a session for whoever holds an API key with a role; None for all others."""
+        digest = sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+        for key in keys.named(digest[:8]):
+            if hmac.compare_digest(key.sha256, digest) and key.role is not None:
+                return cls(key=key, ends=int(now) + HOURS * 3600)
+        return None
+
+    @classmethod
+    def resume(cls, keys: KeyRing, cookie: str, now: float) -> Self | None:
+        """Return the session behind a cookie; None when it is forged, over or out of date."""
+        key_id, _, rest = cookie.partition(".")
+        ends = rest.partition(".")[0]
+        if not (ends.isascii() and ends.isdigit() and len(ends) < 12 and int(ends) > now):
+            return None
+        for key in keys.named(key_id):
+            session = cls(key=key, ends=int(ends))
+            if hmac.compare_digest(session.cookie.encode(), cookie.encode()) and key.role:
+                return session
+        return None
+
+    @property
+    def cookie(self) -> str:
+        claim = f"{self.key.id}.{self.ends}"
+        return f"{claim}.{self._mac('session', claim)}"
+
+    @property
+    def form_token(self) -> str:
+        """What every form of this session carries, and no other site can know."""
+        return self._mac("form", self.cookie)
+
+    def may(self, role: DeskRole) -> bool:
+        """Whether it may do what `role` may."""
+        return self.key.role is not None and RANKS[self.key.role] >= RANKS[role]
+
+    def owns(self, token: str) -> bool:
+        return hmac.compare_digest(self.form_token.encode(), token.encode())
+
+    def _mac(self, purpose: Literal["session", "form"], text: str) -> str:
+        secret = bytes.fromhex(self.key.sha256)
+        return hmac.digest(secret, f"waltzrl desk {purpose}: {text}".encode(), "sha256").hex()

@@ -1,0 +1,89 @@
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltzrl.privacy.collaborations import scrub_collaboration, scrub_text
+from waltzrl.records import (
+    Collaboration,
+    Feedback,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+    Tokens,
+    ToolCall,
+)
+
+ADDRESS = "ada@example.com"
+CALL = ToolCall(id="call-1", name="send", arguments='{"to": "ada\\u0040example.com"}')
+
+
+def scrub(text):
+    return re.sub(r"\w+@example\.com", "[REDACTED:email]", text)
+
+
+def said_everywhere(text):
+    reply = Reply(text=text, calls=(CALL,), tokens=Tokens(prompt_ids=(1,), ids=(2,), logprobs=(0,)))
+    feedback = Feedback(unsafe=True, overrefuse=False, text=text, reasoning=text, reply=reply)
+    prompt = Prompt(
+        id="req-1",
+        messages=(Message(role="system", content=text), Message(role="user", content=text)),
+        category="work",
+        source="chat",
+        answer=text,
+    )
+    return Collaboration(
+        prompt=prompt, draft=reply, rounds=(Round(feedback=feedback, revision=reply),)
+    )
+
+
+def test_no_text_of_a_collaboration_keeps_an_address_and_its_names_stay():
+    scrubbed = scrub_collaboration(said_everywhere(f"Write to {ADDRESS}."), scrub)
+    assert "@example" not in repr(scrubbed)
+    assert "u0040" not in repr(scrubbed)
+    assert (scrubbed.prompt.id, scrubbed.prompt.category) == ("req-1", "work")
+    assert scrubbed.draft.calls == (replace(CALL, arguments='{"to": "[REDACTED:email]"}'),)
+    assert scrubbed.rounds[0].feedback.unsafe is True
+    assert scrubbed.prompt.messages[1].content == "Write to [REDACTED:email]."
+
+
+def test_tokens_spell_the_texts_and_are_not_kept():
+    scrubbed = scrub_collaboration(said_everywhere("Hello."), scrub)
+    assert [reply.tokens for reply in scrubbed.replies] == [None, None]
+
+
+def test_without_rounds_and_answer_there_is_less_to_scrub():
+    bare = Collaboration(
+        prompt=Prompt(id="r", messages=(Message(role="user", content=ADDRESS),)),
+        draft=Reply(text="Fine."),
+    )
+    scrubbed = scrub_collaboration(bare, scrub)
+    assert scrubbed.prompt.messages[0].content == "[REDACTED:email]"
+    assert scrubbed.draft == bare.draft
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        '{"ada\\u0040example.com": 1}',
+        '{"to": "ada\\u0040example.com", "to": 1}',
+        '["{\\"to\\": \\"ada\\\\u0040example.com\\"}"]',
+        '{"to": "ada\\u0040example.com", "text": "cut sho',
+        '{"to": "+\\nada@example.com"}',
+    ],
+)
+def test_an_address_is_found_behind_escapes(hidden):
+    assert "ada" not in scrub_text(hidden, scrub)
+
+
+def test_escapes_that_hide_nothing_stay():
+    code = f'print("C:\\new\\u0041")  # {ADDRESS}'
+    assert scrub_text(code, scrub) == code.replace(ADDRESS, "[REDACTED:email]")
+
+
+@given(st.text())
+def test_a_text_in_which_nothing_is_found_stays_as_it_is(text):
+    assert scrub_text(text, scrub) == text or ADDRESS[3:] in text
