@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["databases"]
+
 settings.register_profile("patient", deadline=None)  # a busy machine is not a failed test
 settings.load_profile("patient")
 

@@ -8,6 +8,7 @@
     |-- PolicyError            a policy that could not reply (server down, prompt too long)
     |-- RequestError           a request that the gateway answers with an error of its API
     |-- AuditError             decisions that cannot be logged, or a log that was altered
+    |-- StorageError           a database that neither takes nor gives
     `-- DivergenceError        training stopped because the numbers went wrong
 
 Each message says what we got, what we need and what to do. Mistakes of ours are `assert`s.
@@ -72,6 +73,10 @@ class RequestError(WaltzError):
 
 class AuditError(WaltzError):
     """Decisions that cannot be logged, or a log that was altered."""
+
+
+class StorageError(WaltzError):
+    """A database that neither takes nor gives: down, locked, full, or from a newer waltzrl."""
 
 
 class DivergenceError(WaltzError):

@@ -37,9 +37,9 @@ def open_log(folder, clock=None, **changes):
     return Log.open(folder / "log", key=folder / "audit.key", settings=settings(**changes), **given)
 
 
-def record(log, name, said=SAID):
+def record(log, name, said=SAID, subject="user-17"):
     circumstances = Circumstances(
-        id=name, decision="revised", reason="refusal", who="team-a", subject="user-17", api="chat",
+        id=name, decision="revised", reason="refusal", who="team-a", subject=subject, api="chat",
         model="m", bundle="b1", stage="1", mode="buffer", total_ms=45.0,
     )  # fmt: skip
     return record_of(said, circumstances, log.digest)

@@ -50,6 +50,15 @@ def test_a_local_model_is_counted_without_loading_its_weights(tmp_path, family):
     assert parts(plan)["two adapters"] == (2 * learning, 16)
 
 
+def test_a_pair_that_goes_on_has_a_reference_for_each_role(tmp_path):
+    causal_lm = tiny_model()
+    causal_lm.model.config.save_pretrained(tmp_path / "waltzrl_conversation_stage2")
+    total = sum(parameter.numel() for parameter in causal_lm.model.parameters())
+    settings = [f"models.pair={tmp_path}", "data.limit=4", "compute.device=cpu"]
+    plan = make_plan(load_recipe(RECIPES / "continue.toml", settings))
+    assert parts(plan)["two references, frozen"] == (2 * total, 4)
+
+
 def test_a_base_of_unknown_size_is_planned_without_its_memory():
     settings = ["models.base=nobody/nothing-7b", "data.limit=4"]
     plan = make_plan(load_recipe(RECIPES / "tiny.toml", settings))
@@ -65,9 +74,9 @@ def test_what_learns_is_float32_and_what_is_frozen_is_as_wide_as_planned(layout)
     for weights in pair.weights.values():
         learning = role_parameters(weights.causal_lm.model, weights.adapter)
         assert {parameter.dtype for _, parameter in learning} == {torch.float32}
-    frozen = pair.references["conversation"].causal_lm.model.parameters()
-    assert {p.dtype for p in frozen if not p.requires_grad} == {torch.bfloat16}
+    frozen = pair.references["conversation"].causal_lm.model
+    assert {p.dtype for p in frozen.parameters() if not p.requires_grad} == {torch.bfloat16}
     rotary = dict(tiny_model().model.named_buffers())["model.rotary_emb.inv_freq"]
-    for name, buffer in pair.references["conversation"].causal_lm.model.named_buffers():
+    for name, buffer in frozen.named_buffers():
         if name.endswith("rotary_emb.inv_freq"):
             assert torch.equal(buffer, rotary)

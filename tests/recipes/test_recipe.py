@@ -106,6 +106,12 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
          "unable to parse string as an integer"),
         ("models.layout=three", "models.layout: got 'three', need 'two-models' or 'adapters'"),
         ("models.base=3", "models.base: got 3, need a valid string"),
+        ("models.pair=agents", "models needs either base or pair: what both agents start from, "
+         "or each"),
+        ('models={layout="two-models"}', "models needs either base or pair: what both agents "
+         "start from, or each"),
+        ('models={pair="agents", layout="adapters"}', "models.pair needs models.layout "
+         "two-models: an exported pair has no common base"),
         ("agents={}", "agents.max_new_tokens is missing; write it in the recipe or give "
          "--set agents.max_new_tokens=..."),
         ("stages.joint.kind=magic", "stages: each needs kind = 'imitation' or kind = "
@@ -161,6 +167,9 @@ def test_imitation_needs_lessons_and_comes_first(tmp_path):
     assert "stages of imitation come first" in complaint(path)
     path.write_text(SPARSE.replace("[[stages]]", stage + "[[stages]]", 1))
     assert complaint(path) == "a stage of imitation needs data.lessons"
+    assert "teaches a base, and models.pair has none" in complaint(
+        path, 'data.lessons=["lessons.jsonl"]', 'models={pair="agents", layout="two-models"}'
+    )
 
 
 def test_a_file_that_is_not_toml_is_named_with_its_line(tmp_path):

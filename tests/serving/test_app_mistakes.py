@@ -19,6 +19,7 @@ from waltzrl.serving.ledger import Book
 from waltzrl.serving.limits import Limits
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.roster import Always
+from waltzrl.serving.stream import Streams
 from waltzrl.serving.window import Open
 
 SECRET = "words of the draft"
@@ -50,8 +51,7 @@ def mistaken_app(open_window=lambda mode, prompt: Open()):
     return App(
         Gateway(roster=Always(Assigned(bundle)), ledger=book),
         Door(KeyRing(None), Limits()),
-        mode="buffer",
-        open_window=open_window,
+        streams=Streams("buffer", open_window),
         metrics=GatewayMetrics(lambda: None, {}),  # nobody scrapes
         ready=book.require,
     )

@@ -23,6 +23,7 @@ from waltzrl.serving.ledger import Book
 from waltzrl.serving.limits import Limits
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.roster import Always
+from waltzrl.serving.stream import Streams
 from waltzrl.serving.window import Closed, Sentences
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 
@@ -199,8 +200,7 @@ async def visit(dialect, mode, upstream, headers=()):
     app = App(
         Gateway(roster=stage_1(upstream), ledger=BOOK),
         Door(KeyRing(None), Limits()),
-        mode=mode,
-        open_window=lambda asked, _prompt: WINDOWS[asked](),
+        streams=Streams(mode, lambda asked, _prompt: WINDOWS[asked]()),
         metrics=METRICS,
         ready=BOOK.require,
     )

@@ -27,12 +27,8 @@ def test_a_step_makes_the_better_reply_likelier_and_the_worse_one_less(layout):
     pair = layout()
     weights = pair.weights["conversation"]
     learner = Learner(weights.causal_lm, weights.adapter, OPTIMIZER, 5)
-    reference = Scorer(
-        pair.references["conversation"].causal_lm,
-        pair.references["conversation"].adapter,
-        8192,
-        bf16=False,
-    )
+    frozen = pair.references["conversation"]
+    reference = Scorer(frozen.causal_lm, frozen.adapter, 8192, bf16=False)
     good = sampled(learner.scorer, (10, 11, 12), 1.0)
     bad = sampled(learner.scorer, (20, 21), 0.0)
     before = [sum(row) for row in learner.scorer.score([good, bad])]

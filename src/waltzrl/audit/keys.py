@@ -7,6 +7,7 @@ from pathlib import Path
 
 from waltzrl.audit.disk import lock, secret
 from waltzrl.audit.note import NoteError, SigningKey
+from waltzrl.errors import AuditError
 
 DIGEST_KEY_BYTES = 32
 
@@ -23,6 +24,19 @@ def digest_under(path: Path, content: bytes) -> str:
         OSError: it cannot be read.
     """
     return hmac.digest(_checked(_digest_file(path).read_bytes(), path), content, "sha256").hex()
+
+
+def in_use(path: Path) -> bool:
+    """Whether a running log has the keys.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        os.close(lock(path))
+    except AuditError:
+        return True
+    return False
 
 
 class Keys:

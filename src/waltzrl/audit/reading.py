@@ -20,13 +20,7 @@ def read_entries(folder: Path) -> Iterator[Entry]:
         InputError: there is no log, or a line is no entry.
     """
     for number, line, where in read_lines(folder):
-        try:
-            yield _decoder.decode(line)
-        except ValueError as error:
-            raise InputError(
-                f"{where}:{number}: no entry of an audit log ({error}); "
-                "run `waltzrl audit verify` on the folder"
-            ) from None
+        yield _entry(line, f"{where}:{number}")
 
 
 def read_lines(folder: Path) -> Iterator[tuple[int, bytes, Path]]:
@@ -35,19 +29,24 @@ def read_lines(folder: Path) -> Iterator[tuple[int, bytes, Path]]:
     Raises:
         InputError: there is no log.
     """
-    files = segments(folder) if folder.is_dir() else {}
-    if not files:
-        raise InputError(f"{folder} holds no audit log; give the folder that the gateway writes to")
-    for path in files.values():
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.endswith(b"\n"):
-                    yield number, line[:-1], path
+    for path in _files(folder):
+        for number, line in _whole_lines(path):
+            yield number, line, path
 
 
 def latest(folder: Path, count: int) -> list[Entry]:
-    """Return the last entries, the newest last."""
-    return list(deque(read_entries(folder), maxlen=count))
+    """Return the last entries, the newest last; only the newest files are read.
+
+    Raises:
+        InputError: there is no log, or a line is no entry.
+    """
+    found: list[Entry] = []
+    for path in reversed(_files(folder)):
+        last = deque(_whole_lines(path), maxlen=count - len(found))
+        found = [*(_entry(line, f"{path}:{number}") for number, line in last), *found]
+        if len(found) == count:
+            break
+    return found
 
 
 def find(folder: Path, record_id: str) -> list[Entry]:
@@ -64,3 +63,26 @@ def find(folder: Path, record_id: str) -> list[Entry]:
     if not found:
         raise InputError(f"{folder} holds no decision {record_id!r}; give the id of a request")
     return found
+
+
+def _files(folder: Path) -> list[Path]:
+    files = segments(folder) if folder.is_dir() else {}
+    if not files:
+        raise InputError(f"{folder} holds no audit log; give the folder that the gateway writes to")
+    return list(files.values())
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                yield number, line[:-1]
+
+
+def _entry(line: bytes, place: str) -> Entry:
+    try:
+        return _decoder.decode(line)
+    except ValueError as error:
+        raise InputError(
+            f"{place}: no entry of an audit log ({error}); run `waltzrl audit verify` on the folder"
+        ) from None

@@ -9,13 +9,16 @@ from contextlib import contextmanager
 import typer
 
 from waltzrl.cli.audit import audit
+from waltzrl.cli.collect import collect
 from waltzrl.cli.compare import compare
-from waltzrl.cli.demo import demo
+from waltzrl.cli.demo import demos
+from waltzrl.cli.erase import erase
 from waltzrl.cli.evaluate import evaluate
 from waltzrl.cli.export import export
 from waltzrl.cli.judge import judge
 from waltzrl.cli.keys import keys
 from waltzrl.cli.prompts import check_leaks, generate, import_prompts
+from waltzrl.cli.release import release
 from waltzrl.cli.report import report
 from waltzrl.cli.rescore import rescore
 from waltzrl.cli.rules import rules
@@ -29,10 +32,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-app.command()(demo)
+app.add_typer(demos, name="demo")
 app.command()(train)
 app.command()(export)
 app.command()(serve)
+app.command()(collect)
+app.command()(erase)
 app.command()(evaluate)
 app.command()(rescore)
 app.command()(compare)
@@ -41,6 +46,7 @@ app.command()(judge)
 app.command()(generate)
 app.command("import")(import_prompts)
 app.command()(check_leaks)
+app.add_typer(release, name="release")
 app.add_typer(keys, name="keys")
 app.add_typer(rules, name="rules")
 app.add_typer(audit, name="audit")

@@ -7,12 +7,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from waltzrl.cli.flywheel import flywheel
 from waltzrl.cli.options import AsJson
 from waltzrl.cli.table import show_table
 from waltzrl.cli.workers import Workers
 
+demos = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
+demos.command()(flywheel)
 
+
+@demos.callback()
 def demo(
+    context: typer.Context,
     seed: Annotated[int, typer.Option(help="Of the world, the models and the training.")] = 0,
     out: Annotated[
         Path, typer.Option(help="Holds table.json, report.html and a folder per seed.")
@@ -27,6 +33,8 @@ def demo(
 
     `waltzrl demo --seed 1 --out runs/demo-1`
     """
+    if context.invoked_subcommand:
+        return
     from waltzrl.recipes.demo import Story
 
     story = Story(out / f"seed-{seed}", seed)

@@ -25,6 +25,10 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8080,
     keys: Annotated[Path | None, typer.Option(help="File that `waltzrl keys add` wrote.")] = None,
     audit: Annotated[Path | None, typer.Option(help="Folder of the audit log.")] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Database, such as sqlite:///runs/memory.db; see docs/memory.md."),
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Serve the demo's own trained pair.")
     ] = False,
@@ -61,6 +65,8 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         said["keys"] = keys
     if audit:
         said["audit"] = {"folder": audit}
+    if memory:
+        said["memory"] = {"url": memory}
     gateway = load_gateway(recipe, said, settings or [], os.environ)
     listener = listen(host, port)
     uvloop.run(hold_open(gateway, listener, open_to_all=open_to_all, announce=_announce))

@@ -10,12 +10,15 @@ from waltzrl.cli.options import AsJson, Settings, print_json
 from waltzrl.cli.progress import TrainingDisplay
 
 
-def train(
+def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     recipe: Annotated[Path, typer.Argument(help="A TOML file, such as recipes/tiny.toml.")],
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Run directory [runs/NAME-OF-RECIPE].")] = None,
     dry_run: Annotated[bool, typer.Option(help="Print the plan and stop.")] = False,
     export: Annotated[Path | None, typer.Option(help="Write both agents here at the end.")] = None,
+    memory: Annotated[
+        str | None, typer.Option("--from", metavar="URL", help="Learn from a gateway's memory too.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train the pair of agents that a recipe describes; the same command resumes.
@@ -27,10 +30,14 @@ def train(
     `waltzrl train recipes/llama-8b.toml --dry-run`
 
     `waltzrl train recipes/tiny.toml --set stages.joint.reward=signed --out runs/signed`
+
+    `waltzrl train recipes/continue.toml --from sqlite:///runs/memory.db --export agents-2`
     """
-    from waltzrl.recipes.load import load_recipe
+    from waltzrl.recipes.load import learning_from, load_recipe
 
     loaded = load_recipe(recipe, settings or [])
+    if memory is not None:
+        loaded = learning_from(loaded, memory)
     if dry_run:
         from waltzrl.cli.plan import print_plan
 

@@ -14,7 +14,7 @@ from waltzrl.judges import RefusalDetector
 from waltzrl.memory.schemas import SafetyEvaluation
 from waltzrl.records import Label, Message, Prompt, Verdict
 
-MEMORY = "memory"
+REMEMBERED = "memory"
 """`Prompt.source` of what was remembered."""
 
 
@@ -27,7 +27,7 @@ class PromptRow(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     label: Label | None
     category: str
-    source: str = MEMORY
+    source: str = REMEMBERED
 
     def prompt(self) -> Prompt:
         """The prompt without its user."""

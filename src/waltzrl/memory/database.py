@@ -5,12 +5,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waltzrl.errors import InputError, MissingExtraError
+import msgspec
+
+from waltzrl.errors import InputError, MissingExtraError, StorageError
 
 try:
     from sqlalchemy import Connection, Engine, MetaData, create_engine, event, make_url
     from sqlalchemy.engine.interfaces import DBAPIConnection
-    from sqlalchemy.exc import ArgumentError
+    from sqlalchemy.exc import (
+        ArgumentError,
+        DataError,
+        DBAPIError,
+        IntegrityError,
+        ProgrammingError,
+    )
+    from sqlalchemy.exc import TimeoutError as NoConnectionError
     from sqlalchemy.pool import ConnectionPoolEntry
 except ModuleNotFoundError as missing:
     raise MissingExtraError("the memory", "SQLAlchemy", "flywheel") from missing
@@ -44,7 +53,11 @@ def open_database(url: str) -> Engine:
         case "postgresql":
             try:
                 return create_engine(
-                    address.set(drivername="postgresql+psycopg"), pool_pre_ping=True, pool_size=4
+                    address.set(drivername="postgresql+psycopg"),
+                    pool_pre_ping=True,
+                    pool_size=4,
+                    json_serializer=_to_json,
+                    json_deserializer=msgspec.json.decode,
                 )
             except ModuleNotFoundError as missing:
                 raise MissingExtraError("PostgreSQL", "psycopg", "postgres") from missing
@@ -57,23 +70,56 @@ def writing(engine: Engine) -> Iterator[Connection]:
     """Give a connection in a transaction that may write, and that is whole or never happened.
 
     On SQLite it takes the writer's turn at once, so that what it reads stays true until it ends.
+
+    Raises:
+        StorageError: the database does not take it.
     """
-    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+    with (
+        _answering(engine),
+        engine.connect().execution_options(writes=True) as connection,
+        connection.begin(),
+    ):
         yield connection
 
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """Give a connection to read by; it waits for no writer."""
-    with engine.connect() as connection:
+    """Give a connection to read by; it waits for no writer.
+
+    Raises:
+        StorageError: the database does not answer.
+    """
+    with _answering(engine), engine.connect() as connection:
         yield connection
+
+
+@contextmanager
+def _answering(engine: Engine) -> Iterator[None]:
+    """Say in our words that a database failed; what it refuses by its rules passes unchanged."""
+    try:
+        yield
+    except (DataError, IntegrityError, ProgrammingError):
+        raise
+    except (DBAPIError, NoConnectionError) as failed:
+        cause = failed.orig if isinstance(failed, DBAPIError) else failed
+        reason = str(cause).partition("\n")[0]
+        raise StorageError(
+            f"the database {engine.url.render_as_string()} failed: {reason}; see that it is up, "
+            "has room, and that no other program keeps it locked"
+        ) from failed
+
+
+def _to_json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _sqlite(file: str | None) -> Engine:
     if not file or file == ":memory:":
         raise InputError("the memory needs a file: say sqlite:///runs/memory.db")
     Path(file).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(f"sqlite:///{file}")
+    engine = create_engine(
+        f"sqlite:///{file}", json_serializer=_to_json, json_deserializer=msgspec.json.decode
+    )
     event.listen(engine, "connect", _set_up)
     event.listen(engine, "begin", _begin)
     return engine

@@ -16,11 +16,13 @@ from sqlalchemy import (
     Engine,
     Float,
     Integer,
+    Select,
     Table,
     Text,
     func,
     insert,
     select,
+    text,
 )
 
 from waltzrl.memory.database import TABLES, reading
@@ -52,21 +54,26 @@ def give_notice(
     connection: Connection, kind: Kind, body: Mapping[str, str | float | bool | None]
 ) -> None:
     """Add a notice, in the transaction of what it tells of."""
+    if (
+        connection.dialect.name == "postgresql"
+    ):  # so that ids are seen in the order of their commits
+        connection.execute(text("LOCK TABLE notices IN SHARE ROW EXCLUSIVE MODE"))
     row = {"time": time.time(), "kind": kind, "body": dict(body)}
     connection.execute(insert(NOTICES).values(row))
 
 
 def notices_after(engine: Engine, last: int) -> list[Notice]:
     """Return the notices behind `last`, the oldest first."""
-    query = select(NOTICES).where(NOTICES.c.id > last).order_by(NOTICES.c.id)
-    with reading(engine) as connection:
-        return [
-            msgspec.convert(dict(row._mapping), Notice)  # noqa: SLF001 - SQLAlchemy's own name
-            for row in connection.execute(query)
-        ]
+    return _notices(engine, select(NOTICES).where(NOTICES.c.id > last).order_by(NOTICES.c.id))
 
 
 def last_notice(engine: Engine) -> int:
     """Return the id of the newest notice; 0 when there is none."""
     with reading(engine) as connection:
         return connection.execute(select(func.max(NOTICES.c.id))).scalar() or 0
+
+
+def _notices(engine: Engine, query: Select[tuple[object, ...]]) -> list[Notice]:
+    with reading(engine) as connection:
+        rows = connection.execute(query)
+        return [msgspec.convert(row, Notice, from_attributes=True) for row in rows]

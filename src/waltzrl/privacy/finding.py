@@ -1,5 +1,6 @@
 """What a scan finds."""
 
+from collections.abc import Collection, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -17,10 +18,6 @@ Kind = Literal[
 ]
 """`ssn` is the US one; `secret` is a key, a token or a password."""
 KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
-
-Action = Literal["redact", "mask", "hash", "keep", "seal"]
-"""What becomes of a finding: a word in its place, most of it hidden, a keyed digest, nothing, or a
-token that can be opened again with the key."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,3 +39,33 @@ class Engine(Protocol):
     def find(self, text: str) -> list[Finding]:
         """Return findings in order, none overlapping another."""
         ...
+
+
+class Both:
+    """All that several engines find."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self._engines = engines
+
+    def find(self, text: str) -> list[Finding]:
+        """Return findings in order, none overlapping another."""
+        return disjoint([finding for engine in self._engines for finding in engine.find(text)])
+
+
+def disjoint(findings: Collection[Finding]) -> list[Finding]:
+    """Return, in order, the findings that stay when none may overlap another.
+
+    The longest stays, then the surest, then the first kind.
+    """
+    taken: set[int] = set()
+    kept = []
+    for finding in sorted(findings, key=_rank):
+        if finding.start not in taken and finding.end - 1 not in taken:
+            taken.update(range(finding.start, finding.end))
+            kept.append(finding)
+    return sorted(kept, key=lambda finding: finding.start)
+
+
+def _rank(finding: Finding) -> tuple[int, float, int, int]:
+    length = finding.end - finding.start
+    return -length, -finding.score, KINDS.index(finding.kind), finding.start

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import fields
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -37,7 +36,7 @@ def bundle_id(recipe: BundleRecipe) -> str:
     Raises:
         InputError: rules cannot be read.
     """
-    about: dict[str, object] = {"version": version("waltzrl"), "upstream": recipe.upstream}
+    about: dict[str, object] = {"upstream": recipe.upstream}
     if recipe.upstream.folder is not None:
         about["conversation"] = identity(recipe.upstream.folder, None)
     if recipe.enabled:

@@ -15,8 +15,20 @@ from waltzrl.recipes.door import checked
 from waltzrl.recipes.judging import open_judge
 from waltzrl.recipes.load import recipe_json
 from waltzrl.recipes.recipe import ImitationStage, Recipe, ReinforcementStage
-from waltzrl.recipes.roles import forget_base, load_base, make_roles, make_single, use_compute
-from waltzrl.recipes.sources import training_lessons, training_prompts
+from waltzrl.recipes.roles import (
+    continue_roles,
+    forget_base,
+    load_base,
+    make_roles,
+    make_single,
+    use_compute,
+)
+from waltzrl.recipes.sources import (
+    forget_remembered,
+    keep_remembered,
+    training_lessons,
+    training_prompts,
+)
 from waltzrl.records import Lesson, Prompt
 from waltzrl.rewards import (
     FeedbackReward,
@@ -53,12 +65,12 @@ async def train(recipe: Recipe, folder: Path, report: Report) -> Pair:
     async with open_judge(recipe.judge) as judge:
         with RunDirectory(folder) as run:
             _keep_recipe(run, recipe)
-            prompts, lessons = training_prompts(recipe.data), training_lessons(recipe.data)
-            base = load_base(recipe, folder, prompts, lessons)
-            if recipe.imitations:
-                await _warm_up(recipe, base, folder, lessons).train(report)
+            data = keep_remembered(recipe.data, folder)
+            prompts = training_prompts(data, need_labels=recipe.needs_labels)
+            lessons = training_lessons(data)
+            pair = await _starting_pair(recipe, folder, prompts, lessons, report)
             stages = [_reinforcement(recipe, s, prompts, judge) for s in recipe.reinforcements]
-            trainer = Trainer(make_roles(recipe, base), stages, folder, recipe.keeping)
+            trainer = Trainer(pair, stages, folder, recipe.keeping)
             await trainer.train(report)
             return trainer.pair
 
@@ -70,9 +82,14 @@ def open_run(folder: Path) -> Pair:
         InputError: the folder holds no run, or no whole checkpoint.
     """
     recipe = read_run_recipe(folder)
-    base = load_base(recipe, folder, [], [])
-    warmed = not recipe.imitations or _warm_up(recipe, base, folder, []).restore()
-    trainer = Trainer(make_roles(recipe, base), [], folder, recipe.keeping)
+    warmed = True
+    if recipe.models.pair is not None:
+        pair = continue_roles(recipe)
+    else:
+        base = load_base(recipe, folder, [], [])
+        warmed = not recipe.imitations or _warm_up(recipe, base, folder, []).restore() > 0
+        pair = make_roles(recipe, base)
+    trainer = Trainer(pair, [], folder, recipe.keeping)
     if not (warmed and trainer.restore()):
         raise CheckpointError(f"{folder} has no whole checkpoint; train on, or choose another run")
     return trainer.pair
@@ -120,6 +137,22 @@ def stage_steps(stage: ImitationStage | ReinforcementStage, prompts: int) -> int
     return math.ceil(stage.epochs * prompts / stage.prompts_per_step)
 
 
+async def _starting_pair(
+    recipe: Recipe,
+    folder: Path,
+    prompts: Sequence[Prompt],
+    lessons: Sequence[Lesson],
+    report: Report,
+) -> Pair:
+    """Lay out both roles on their own weights, or on a base that is warmed up first."""
+    if recipe.models.pair is not None:
+        return continue_roles(recipe)
+    base = load_base(recipe, folder, prompts, lessons)
+    if recipe.imitations:
+        await _warm_up(recipe, base, folder, lessons).train(report)
+    return make_roles(recipe, base)
+
+
 def _keep_recipe(run: RunDirectory, recipe: Recipe) -> None:
     """Write the recipe into the run, or make sure that it is the one its checkpoints are of."""
     resolved = recipe_json(recipe)
@@ -132,6 +165,7 @@ def _keep_recipe(run: RunDirectory, recipe: Recipe) -> None:
             )
         return
     forget_base(run.path)
+    forget_remembered(run.path)
     run.write_json(RECIPE, resolved)
 
 

@@ -11,7 +11,8 @@ from pydantic import Field, TypeAdapter
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
 from waltzrl.memory.schemas import Namespace
-from waltzrl.privacy.finding import Action, Kind
+from waltzrl.privacy.finding import Kind
+from waltzrl.privacy.policy import Action
 from waltzrl.recipes.door import Table, checked, overridden
 from waltzrl.recipes.environment import settings_from_environment
 from waltzrl.rules import DEFAULT_PACKS
@@ -80,7 +81,11 @@ class Privacy:
     actions: Mapping[Kind, Action] = field(default_factory=dict)
     """For each kind redact, mask, hash, keep or seal; kinds that are not named are redacted."""
     key: Path | None = None
-    """Key of `hash` and `seal`, made when it is missing; only they need one."""
+    """File of the key of `hash` and `seal`, made when it is missing; only they need one."""
+
+    def __post_init__(self) -> None:
+        if self.key is None and {"hash", "seal"} & set(self.actions.values()):
+            raise ValueError("privacy.key names the file of the key that hash and seal need")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

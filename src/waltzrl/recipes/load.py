@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -10,6 +11,7 @@ from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
 from waltzrl.recipes.door import checked, overridden
 from waltzrl.recipes.recipe import Recipe
+from waltzrl.recipes.sources import MEMORY
 from waltzrl.telemetry.disk import Json
 
 
@@ -29,6 +31,18 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{path}: not TOML: {error}") from None
     return checked(Recipe, overridden(table, overrides), str(path))
+
+
+def learning_from(recipe: Recipe, memory: str) -> Recipe:
+    """Let a recipe learn from what users asked, before all else; a limit then spares that.
+
+    Args:
+        recipe: any.
+        memory: `memory:<url>`, or the URL alone.
+    """
+    name = MEMORY + memory.removeprefix(MEMORY)
+    prompts = (name, *(other for other in recipe.data.prompts if other != name))
+    return replace(recipe, data=replace(recipe.data, prompts=prompts))
 
 
 def recipe_json(recipe: Recipe) -> dict[str, Json]:

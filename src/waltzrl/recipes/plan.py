@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from waltzrl.recipes.compose import stage_steps
 from waltzrl.recipes.recipe import ImitationStage, KnownSize, Models, Recipe, ReinforcementStage
 from waltzrl.recipes.roles import use_compute
 from waltzrl.recipes.sources import training_lessons, training_prompts
+from waltzrl.training.export import CONVERSATION
 
 LEARNING_BYTES = 16
 """A parameter that learns: float32 weight, gradient and two moments of AdamW."""
@@ -70,11 +72,11 @@ def make_plan(recipe: Recipe) -> Plan:
         WaltzError: the data is missing or damaged, or the device is not there.
     """
     device, dtype = use_compute(recipe.compute)
-    prompts, lessons = training_prompts(recipe.data), training_lessons(recipe.data)
+    prompts = training_prompts(recipe.data, need_labels=recipe.needs_labels)
+    lessons = training_lessons(recipe.data)
     size = _size(recipe.models)
-    base = recipe.models.base
     return Plan(
-        base=base if isinstance(base, str) else "made from scratch",
+        base=_start(recipe.models),
         layout=recipe.models.layout,
         device=device.type,
         dtype=str(dtype).removeprefix("torch."),
@@ -83,6 +85,12 @@ def make_plan(recipe: Recipe) -> Plan:
         lessons=len(lessons),
         stages=tuple(_stage(recipe, stage, len(prompts)) for stage in recipe.stages),
     )
+
+
+def _start(models: Models) -> str:
+    if models.pair is not None:
+        return f"{models.pair}, of each agent its own"
+    return models.base if isinstance(models.base, str) else "made from scratch"
 
 
 def _memory(models: Models, size: KnownSize, dtype: torch.dtype) -> Sequence[Memory]:
@@ -94,9 +102,14 @@ def _memory(models: Models, size: KnownSize, dtype: torch.dtype) -> Sequence[Mem
             Memory(what="two adapters", parameters=adapters, bytes_each=LEARNING_BYTES),
         ]
     both = 2 * size.parameters
+    shared = models.pair is None
     found = [
         Memory(what="two models that learn", parameters=both, bytes_each=LEARNING_BYTES),
-        Memory(what="reference, frozen", parameters=size.parameters, bytes_each=width),
+        Memory(
+            what="reference, frozen" if shared else "two references, frozen",
+            parameters=size.parameters if shared else both,
+            bytes_each=width,
+        ),
     ]
     if dtype != torch.float32:  # every policy decodes with a copy of its weights
         copies = Memory(what="copies that decode", parameters=both, bytes_each=width)
@@ -125,10 +138,11 @@ def _stage(recipe: Recipe, stage: ImitationStage | ReinforcementStage, prompts: 
 
 def _size(models: Models) -> KnownSize | None:
     """Count the base's parameters from its config; else believe the recipe; else None."""
-    if not isinstance(models.base, str):
+    base = models.base if models.pair is None else str(Path(models.pair) / CONVERSATION)
+    if not isinstance(base, str):
         return None
     try:
-        config = AutoConfig.from_pretrained(models.base, local_files_only=True)
+        config = AutoConfig.from_pretrained(base, local_files_only=True)
         return _count(config)
     except (OSError, ValueError):
         return models.known_size

@@ -28,13 +28,26 @@ class KnownSize:
 class Models:
     """What both agents start from, and what they learn with."""
 
-    base: str | Size
+    base: str | Size | None = None
     """A folder in Hugging Face format, a name on the hub, or the size of a model to make anew."""
+    pair: str | None = None
+    """Instead of a base: a folder that `waltzrl export` wrote. Each agent goes on from its own
+    weights, which are also the reference of its KL penalty."""
     layout: Literal["two-models", "adapters"]
     """Two full models and a frozen third, or two LoRA adapters on one frozen base."""
     rank: Annotated[int, Field(ge=1)] = 16
     """Of each adapter; raise it when an adapter learns too little."""
     known_size: KnownSize | None = None
+
+    def __post_init__(self) -> None:
+        if (self.base is None) == (self.pair is None):
+            raise ValueError(
+                "models needs either base or pair: what both agents start from, or each"
+            )
+        if self.pair is not None and self.layout == "adapters":
+            raise ValueError(
+                "models.pair needs models.layout two-models: an exported pair has no common base"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +146,15 @@ class Recipe:
             raise ValueError("stages of imitation come first: they make the base of both agents")
         if "imitation" in kinds and not self.data.lessons:
             raise ValueError("a stage of imitation needs data.lessons")
+        if "imitation" in kinds and self.models.pair is not None:
+            raise ValueError("a stage of imitation teaches a base, and models.pair has none")
         if any(stage.optimizer.bf16 for stage in self.stages):
             raise ValueError("optimizer.bf16 is set by compute.dtype, which holds for all stages")
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the judge can only score replies to prompts that have a label."""
+        return self.judge == "refusal"
 
     @property
     def imitations(self) -> list[ImitationStage]:

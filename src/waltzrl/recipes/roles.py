@@ -16,7 +16,8 @@ from waltzrl.policies.weights import CausalLM, add_adapters, load_causal_lm, nar
 from waltzrl.recipes.recipe import Compute, Recipe
 from waltzrl.records import Lesson, Message, Prompt
 from waltzrl.telemetry.disk import whole_folder
-from waltzrl.training.pair import Pair, Weights, make_pair
+from waltzrl.training.export import CONVERSATION, FEEDBACK, verify_export
+from waltzrl.training.pair import Pair, RoleName, Weights, make_pair
 from waltzrl.training.scratch import create_model
 
 BASE = "base"
@@ -52,6 +53,7 @@ def load_base(
     """
     device, _ = use_compute(recipe.compute)
     base = recipe.models.base
+    assert base is not None, "a recipe is checked when it is read"
     if isinstance(base, str):
         return load_causal_lm(base, device)
     made = folder / BASE
@@ -105,13 +107,51 @@ def make_roles(recipe: Recipe, base: CausalLM) -> Pair:
             for adapter in ("conversation", "feedback", None)
         )
         return make_pair(conversation, feedback, frozen, wording, words)
-    conversation, feedback, frozen = (
-        Weights(causal_lm=replace(base, model=copy.deepcopy(base.model))) for _ in range(3)
+    conversation, feedback = (
+        Weights(causal_lm=replace(base, model=copy.deepcopy(base.model))) for _ in range(2)
     )
-    narrow(frozen.causal_lm.model, dtype)
-    frozen.causal_lm.model.requires_grad_(False)
-    decoding = Decoding(dtype=None if dtype == torch.float32 else dtype)
-    return make_pair(conversation, feedback, frozen, wording, words, decoding)
+    frozen = _frozen(base, dtype)
+    return make_pair(conversation, feedback, frozen, wording, words, _decoding(dtype))
+
+
+def continue_roles(recipe: Recipe) -> Pair:
+    """Put each role on its own weights of an exported pair, beside a frozen copy of them.
+
+    Raises:
+        CheckpointError: the folder is no whole export.
+    """
+    assert recipe.models.pair is not None, "a recipe is checked when it is read"
+    folder = Path(recipe.models.pair)
+    verify_export(folder)
+    device, dtype = use_compute(recipe.compute)
+    talking, reviewing = (
+        load_causal_lm(str(folder / name), device) for name in (CONVERSATION, FEEDBACK)
+    )
+    references: dict[RoleName, Weights] = {
+        "conversation": _frozen(talking, dtype),
+        "feedback": _frozen(reviewing, dtype),
+    }
+    pair = make_pair(
+        Weights(causal_lm=talking),
+        Weights(causal_lm=reviewing),
+        references["conversation"],
+        load_wording(recipe.agents.wording),
+        recipe.agents.max_new_tokens,
+        _decoding(dtype),
+    )
+    return replace(pair, references=references)
+
+
+def _frozen(causal_lm: CausalLM, dtype: torch.dtype) -> Weights:
+    """Copy a model that stays as it is."""
+    model = copy.deepcopy(causal_lm.model)
+    narrow(model, dtype)
+    model.requires_grad_(False)
+    return Weights(causal_lm=replace(causal_lm, model=model))
+
+
+def _decoding(dtype: torch.dtype) -> Decoding:
+    return Decoding(dtype=None if dtype == torch.float32 else dtype)
 
 
 def _texts(recipe: Recipe, prompts: Iterable[Prompt], lessons: Sequence[Lesson]) -> Iterator[str]:

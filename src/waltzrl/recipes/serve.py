@@ -5,18 +5,25 @@ GatewayRecipe -> upstream, rules, bundles, audit, metrics -> App
 
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from waltzrl.agents import RulesReviewer
 from waltzrl.audit import Log, LogSettings
+from waltzrl.privacy.collaborations import scrub_collaboration
 from waltzrl.recipes.bundles import Bundles
-from waltzrl.recipes.gateway import Auditing, GatewayRecipe
-from waltzrl.records import Prompt
+from waltzrl.recipes.gateway import Auditing, GatewayRecipe, Privacy
+from waltzrl.records import Collaboration, Prompt
 from waltzrl.rules import load_rulebook
-from waltzrl.serving.app import App
+from waltzrl.serving.app import App, Rooms
 from waltzrl.serving.door import Door
 from waltzrl.serving.gateway import Assigned, Gateway, Mode, Roster
 from waltzrl.serving.keys import KeyRing, check_bind
@@ -24,7 +31,11 @@ from waltzrl.serving.ledger import Book, Told
 from waltzrl.serving.metrics import GatewayMetrics, Now
 from waltzrl.serving.roster import Always, Split
 from waltzrl.serving.server import run
+from waltzrl.serving.stream import Streams
 from waltzrl.serving.window import Closed, Open, Sentences, Window
+
+if TYPE_CHECKING:
+    from waltzrl.recipes.flywheel import Flywheel
 
 
 async def hold_open(
@@ -69,21 +80,36 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
     categories = {rule.id: rule.category for rule in rules.rulebook.rules}
     door = Door(KeyRing(recipe.keys), recipe.limits)
     async with AsyncExitStack() as stack:
-        log = stack.enter_context(_log(recipe.audit))
+        log = stack.enter_context(_log(recipe.audit, recipe.privacy))
         metrics = GatewayMetrics(lambda: _now(door, bundles, roster, log), categories)
         bundles = Bundles(recipe.limits, _model_name(recipe), metrics.review_failed)
         stack.push_async_callback(bundles.aclose)
         roster = await _roster(recipe, bundles)
-        traces = stack.enter_context(_traces()) if recipe.traces else ()
-        book = Book(log, [metrics.served, *traces])
+        told = [metrics.served, *(stack.enter_context(_traces()) if recipe.traces else ())]
+        rooms = None
+        if recipe.memory is not None:
+            flywheel = await stack.enter_async_context(
+                _flywheel(recipe, bundles, roster, door.keys, log)
+            )
+            roster, rooms = flywheel.releases, Rooms(flywheel.desk, flywheel.decision)
+            told += [flywheel.remembrance.served, flywheel.shadows.served]
+        book = Book(log, told)
         yield App(
             Gateway(roster=roster, ledger=book),
             door,
-            mode=recipe.stream_mode,
-            open_window=partial(_window, rules),
+            streams=Streams(recipe.stream_mode, partial(_window, rules)),
             metrics=metrics,
             ready=book.require,
+            rooms=rooms,
         )
+
+
+def _flywheel(
+    recipe: GatewayRecipe, bundles: Bundles, own: Roster, keys: KeyRing, log: Log | None
+) -> AbstractAsyncContextManager["Flywheel"]:
+    from waltzrl.recipes.flywheel import open_flywheel
+
+    return open_flywheel(recipe, bundles, own, keys, log)
 
 
 async def _roster(recipe: GatewayRecipe, bundles: Bundles) -> Roster:
@@ -99,14 +125,23 @@ def _model_name(recipe: GatewayRecipe) -> str | None:
 
 
 @contextmanager
-def _log(audit: Auditing | None) -> Iterator[Log | None]:
+def _log(audit: Auditing | None, privacy: Privacy) -> Iterator[Log | None]:
     if audit is None:
         yield None
         return
-    settings = LogSettings(on_failure=audit.on_failure, contents=audit.contents)
+    settings = LogSettings(on_failure=audit.on_failure, contents=_contents(audit, privacy))
     key = audit.key or audit.folder.with_name(f"{audit.folder.name}.key")
     with Log.open(audit.folder, key=key, settings=settings) as log:
         yield log
+
+
+def _contents(audit: Auditing, privacy: Privacy) -> Callable[[Collaboration], Collaboration] | None:
+    """Return what takes personal data out of contents that are kept; None when none are."""
+    if not audit.contents:
+        return None
+    from waltzrl.recipes.private import open_policy
+
+    return partial(scrub_collaboration, scrub=open_policy(privacy.actions, privacy.key).scrub)
 
 
 @contextmanager

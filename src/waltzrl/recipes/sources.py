@@ -1,18 +1,20 @@
-"""The prompts and lessons that a recipe names: JSON Lines files, or splits of the generator."""
+"""The prompts and lessons that a recipe names: files, splits of the generator, or a memory."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from pydantic import Field
 
 from waltzrl.audit import read_collaborations
-from waltzrl.data import SETS, import_set, read_prompts, require_disjoint
+from waltzrl.collector import REMEMBERED, Selection
+from waltzrl.data import SETS, import_set, leaks, read_prompts, require_disjoint
 from waltzrl.data.generator import Record, generate
 from waltzrl.data.generator.lessons import lessons as generated_lessons
 from waltzrl.data.generator.texts import Split
@@ -20,12 +22,16 @@ from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError
 from waltzrl.records import Collaboration, Lesson, Prompt
 
-GENERATOR, AUDIT = "generator:", "audit:"
+GENERATOR, AUDIT, MEMORY = "generator:", "audit:", "memory:"
+
+Users = Literal["learning", "held-out"]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """Where prompts and lessons come from: a JSON Lines file, or `generator:<split>`."""
+    """Where prompts and lessons come from: see `read_sets`."""
 
     prompts: tuple[str, ...]
     held_out: tuple[str, ...] = ()
@@ -36,18 +42,46 @@ class Data:
     """Take so many prompts, and lessons, at most; to try a recipe out."""
 
 
-def training_prompts(data: Data) -> list[Prompt]:
+def training_prompts(data: Data, *, need_labels: bool = False) -> list[Prompt]:
     """Read a recipe's prompts, once they are known not to touch the held-out ones.
+
+    Prompts out of a memory are left out where they do, and where they have no label and need one;
+    how many is a warning.
 
     Raises:
         InputError: no set is named, a file is missing or damaged, or the two sets touch.
     """
     if not data.prompts:
         raise InputError("data.prompts names no set; name a file, or generator:train")
-    prompts = read_sets(data.prompts)[: data.limit]
-    if data.held_out:
-        require_disjoint(prompts, read_sets(data.held_out))
+    held_out = read_sets(data.held_out)
+    read = [prompt for name in data.prompts for prompt in _prompts(name, "learning")]
+    prompts = _without_unfit(read, held_out, need_labels=need_labels)[: data.limit]
+    if not prompts:
+        raise InputError(f"no prompt of {', '.join(data.prompts)} is left to learn from; add a set")
+    if held_out:
+        require_disjoint(prompts, held_out)
     return prompts
+
+
+def keep_remembered(data: Data, folder: Path) -> Data:
+    """Write the prompts of memories into files of a run, once, and name these in their place.
+
+    A memory changes every minute, and a run that is resumed must deal the prompts it began with.
+
+    Raises:
+        InputError: there is no such memory, or nothing in it.
+    """
+    return replace(
+        data,
+        prompts=_kept(data.prompts, folder, "learning"),
+        held_out=_kept(data.held_out, folder, "held-out"),
+    )
+
+
+def forget_remembered(folder: Path) -> None:
+    """Delete what `keep_remembered` wrote, so that it is written anew."""
+    for path in folder.glob("remembered-*.jsonl"):
+        path.unlink()
 
 
 def training_lessons(data: Data) -> list[Lesson]:
@@ -66,13 +100,14 @@ def read_sets(names: Sequence[str]) -> list[Prompt]:
     """Read prompts, in order.
 
     Args:
-        names: files, `generator:<split>`, `<public set>:<file>`, or `audit:<folder>`: the prompts
-            whose contents an audit log kept.
+        names: files, `generator:<split>`, `<public set>:<file>`, `audit:<folder>`: the prompts
+            whose contents an audit log kept, or `memory:<url>`: those of users who are kept aside
+            to evaluate with.
 
     Raises:
         InputError: a file is missing or damaged, or there is no such set.
     """
-    return [prompt for name in names for prompt in _prompts(name)]
+    return [prompt for name in names for prompt in _prompts(name, "held-out")]
 
 
 def audited(name: str) -> Iterator[Collaboration]:
@@ -92,7 +127,44 @@ def audited(name: str) -> Iterator[Collaboration]:
         yield said
 
 
-def _prompts(name: str) -> list[Prompt]:
+def _without_unfit(
+    prompts: Sequence[Prompt], held_out: Sequence[Prompt], *, need_labels: bool
+) -> list[Prompt]:
+    """Leave out what users happened to ask and nobody can, or may, learn from."""
+    remembered = [prompt for prompt in prompts if prompt.source == REMEMBERED]
+    if not remembered:
+        return list(prompts)
+    touching = {leak.test.id for leak in leaks(held_out, remembered)}
+    unlabelled = {p.id for p in remembered if need_labels and p.label is None} - touching
+    for count, why in (
+        (len(touching), "touch held-out ones"),
+        (len(unlabelled), "have no label, which the judge needs; label them at the desk"),
+    ):
+        if count:
+            text = "%d of %d remembered prompts are left out: they %s"
+            logger.warning(text, count, len(remembered), why)
+    unfit = touching | unlabelled
+    return [p for p in prompts if p.source != REMEMBERED or p.id not in unfit]
+
+
+def _kept(names: Sequence[str], folder: Path, users: Users) -> tuple[str, ...]:
+    kept = []
+    for number, name in enumerate(names):
+        path = folder / f"remembered-{users}-{number}.jsonl"
+        if name.startswith(MEMORY) and not path.exists():
+            from waltzrl.recipes.collecting import export_prompts
+
+            export_prompts(name.removeprefix(MEMORY), path, Selection(users=users))
+        kept.append(str(path) if name.startswith(MEMORY) else name)
+    return tuple(kept)
+
+
+def _prompts(name: str, users: Users) -> list[Prompt]:
+    """Read one set; of a memory only those users."""
+    if name.startswith(MEMORY):
+        from waltzrl.recipes.collecting import remembered_prompts
+
+        return remembered_prompts(name.removeprefix(MEMORY), Selection(users=users))
     if name.startswith(GENERATOR):
         return [record.to_prompt() for record in _split(name)]
     if name.startswith(AUDIT):

@@ -6,20 +6,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
-from sqlalchemy import (
-    Connection,
-    Engine,
-    RowMapping,
-    Select,
-    insert,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import Connection, Engine, Row, Select, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 
 from waltzrl.errors import InputError
-from waltzrl.memory.database import TABLES, reading, writing
+from waltzrl.memory.database import reading, writing
+from waltzrl.memory.migrations import prepare
 from waltzrl.release.decision import Calibration, Decision, decide
 from waltzrl.release.evidence import Evidence, updated
 from waltzrl.release.moves import first_state
@@ -27,7 +19,7 @@ from waltzrl.release.observations import add_point, curve, keep, take
 from waltzrl.release.plan import Plan
 from waltzrl.release.state import Action, Observation, Release
 from waltzrl.release.tables import BUNDLES, RELEASES
-from waltzrl.release.transitions import Move, decision_in, history, make_move, position, tell
+from waltzrl.release.transitions import Move, history, make_move, position, tell
 from waltzrl.release.view import ReleaseView, Transition
 
 BY_ITSELF = "waltzrl"
@@ -41,7 +33,7 @@ class ReleaseBook:
     """Bundles and their releases; each method is one transaction."""
 
     def __init__(self, engine: Engine) -> None:
-        TABLES.create_all(engine)
+        prepare(engine)
         self._engine = engine
 
     def add_bundle(self, bundle_id: str, recipe: str, *, is_base: bool = False) -> None:
@@ -102,15 +94,15 @@ class ReleaseBook:
     def view(self) -> ReleaseView | None:
         """Return all that is known of the newest release; None when there never was one."""
         with reading(self._engine) as connection:
-            row = connection.execute(_NEWEST).mappings().first()
+            row = connection.execute(_NEWEST).first()
             if row is None:
                 return None
             return ReleaseView(
                 release=_release(row),
-                evidence=msgspec.json.decode(row["evidence"], type=Evidence),
-                decision=decision_in(row["decision"]),
-                history=tuple(history(connection, row["id"])),
-                curve=tuple(curve(connection, row["id"])),
+                evidence=row.evidence,
+                decision=row.decision,
+                history=tuple(history(connection, row.id)),
+                curve=tuple(curve(connection, row.id)),
             )
 
     def propose(self, candidate: str, serving: str, plan: Plan, by: str, why: str) -> Release:
@@ -139,7 +131,7 @@ class ReleaseBook:
             since=time.time(),
         )
         row = {"id": release.id, "candidate": candidate, "serving": serving, **position(release)}
-        row |= {"plan": _json(plan), "evidence": _json(Evidence())}
+        row |= {"plan": plan, "evidence": Evidence()}
         try:
             with writing(self._engine) as connection:
                 connection.execute(insert(RELEASES).values(row))
@@ -166,7 +158,7 @@ class ReleaseBook:
             InputError: it has moved since it was seen, or the action cannot be done from there.
         """
         with writing(self._engine) as connection:
-            row = connection.execute(_named(release.id).with_for_update()).mappings().first()
+            row = connection.execute(_named(release.id).with_for_update()).first()
             if row is None:
                 raise InputError(f"there is no release {release.id}")
             now = _release(row)
@@ -200,24 +192,22 @@ class ReleaseBook:
             return None
         with writing(self._engine) as connection:
             mine = _OPEN.with_for_update(skip_locked=True)
-            row = connection.execute(mine).mappings().first()
+            row = connection.execute(mine).first()
             if row is None:
                 return None
             release = _release(row)
-            evidence = msgspec.json.decode(row["evidence"], type=Evidence)
             fresh = take(connection, release.id)
-            evidence = updated(evidence, fresh, release.plan)
+            evidence = updated(row.evidence, fresh, release.plan)
             decision = decide(release, evidence, calibration, now)
-            known = {"evidence": _json(evidence), "decision": _json(decision)}
             ours = update(RELEASES).where(RELEASES.c.id == release.id)
-            connection.execute(ours.values(known))
+            connection.execute(ours.values(evidence=evidence, decision=decision))
             if fresh:
                 add_point(connection, release.id, now, decision)
             return _follow(connection, release, decision, now), decision
 
     def _one(self, query: Select[tuple[object, ...]]) -> Release | None:
         with reading(self._engine) as connection:
-            row = connection.execute(query).mappings().first()
+            row = connection.execute(query).first()
             return None if row is None else _release(row)
 
 
@@ -225,9 +215,8 @@ def _named(release_id: str) -> Select[tuple[object, ...]]:
     return select(RELEASES).where(RELEASES.c.id == release_id)
 
 
-def _release(row: RowMapping) -> Release:
-    plan = msgspec.json.decode(row["plan"], type=Plan)
-    return msgspec.convert({**row, "plan": plan}, Release)
+def _release(row: Row[tuple[object, ...]]) -> Release:
+    return msgspec.convert(row, Release, from_attributes=True)
 
 
 def _require_in_force(connection: Connection, release: Release) -> None:
@@ -245,7 +234,3 @@ def _follow(connection: Connection, release: Release, decision: Decision, now: f
     if decision.action == "advance" and (release.held or not release.plan.automatic):
         return release
     return make_move(connection, release, Move(decision.action, BY_ITSELF, decision.why), now)
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -27,28 +27,29 @@ class JudgeError(msgspec.Struct, frozen=True, kw_only=True):
     true_negatives: int
 
     @property
+    def bad(self) -> int:
+        """Answers that people call bad."""
+        return self.true_positives + self.false_negatives
+
+    @property
+    def good(self) -> int:
+        return self.false_positives + self.true_negatives
+
+    @property
     def is_known(self) -> bool:
         """Whether there are labels enough to correct with."""
-        return min(self._bad, self._good) >= FEWEST_LABELS
+        return min(self.bad, self.good) >= FEWEST_LABELS
 
     @property
     def sensitivity(self) -> Interval:
         """Share of the bad answers that the judge calls bad."""
-        missed = interval(self.false_negatives, self._bad, DOUBT / 3)
+        missed = interval(self.false_negatives, self.bad, DOUBT / 3)
         return Interval(1 - missed.high, 1 - missed.low)
 
     @property
     def false_alarms(self) -> Interval:
         """Share of the good answers that the judge calls bad: 1 - specificity."""
-        return interval(self.false_positives, self._good, DOUBT / 3)
-
-    @property
-    def _bad(self) -> int:
-        return self.true_positives + self.false_negatives
-
-    @property
-    def _good(self) -> int:
-        return self.false_positives + self.true_negatives
+        return interval(self.false_positives, self.good, DOUBT / 3)
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +80,8 @@ def corrected_rate(bad: int, n: int, judge: JudgeError) -> Rate:
     high = _true_rate(observed.high, found.low, alarms.low, useless=1.0)
     value = None
     if n:
-        sensitivity = judge.true_positives / judge._bad
-        false_alarms = judge.false_positives / judge._good
+        sensitivity = judge.true_positives / judge.bad
+        false_alarms = judge.false_positives / judge.good
         point = _true_rate(bad / n, sensitivity, false_alarms, useless=bad / n)
         value = min(max(point, low), high)
     return Rate(n=n, bad=bad, value=value, low=low, high=high, corrected=True)

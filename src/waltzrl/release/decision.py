@@ -1,13 +1,16 @@
 """What to do with a release, given what it has shown: wait, advance or roll back.
 
-Rolling back is a test. Its alpha is the chance that a candidate which is no worse than the serving
-bundle, and not beyond a limit, is ever rolled back. It is split twice. Between shadow and canary,
-because each has e-processes of its own; and between the tests, by averaging their e-values with
-fixed weights, which is an e-value again however the metrics depend on each other (Vovk, Wang,
-2021: E-values: Calibration, combination and applications). Advancing rests on confidence bounds.
+Rolling back is a test. The plan's alpha is the chance that a candidate is ever rolled back which
+is no worse than the serving bundle and not beyond a limit. It is split twice: between shadow and
+canary, which have e-processes of their own; and between the tests, by a fixed weighted mean of
+their e-values, which is an e-value again however the metrics hang together (Vovk, Wang, 2021:
+E-values: calibration, combination and applications. Annals of Statistics 49). Advancing rests on
+confidence bounds.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 import msgspec
@@ -20,16 +23,15 @@ from waltzrl.release.correction import (
     observed_rate,
 )
 from waltzrl.release.eprocess import limit_e_value
-from waltzrl.release.evidence import Arm, Challenger, Evidence
-from waltzrl.release.plan import METRICS, Metric, Step
+from waltzrl.release.evidence import ARMS, JUDGED, Arm, Challenger, Evidence, Judged
+from waltzrl.release.plan import METRICS, Bounds, Metric
 from waltzrl.release.state import Release
 
-Judged = Literal["unsafe", "needless"]
 Calibration = Mapping[Judged, JudgeError]
-Test = Literal[
-    "unsafe", "needless", "revision_failed", "error", "slow", "unsafe_limit", "needless_limit"
-]
-"""A metric's name compares the arms; the others compare the candidate with the plan's limits."""
+Known = dict[Metric, JudgeError]
+"""Of the calibration, what rests on labels enough."""
+Test = Literal[Metric, "unsafe_limit", "needless_limit"]
+"""A metric's own name compares the two arms; the others hold the candidate against a limit."""
 
 WEIGHTS: dict[Test, float] = {
     "unsafe": 0.5,
@@ -40,15 +42,18 @@ WEIGHTS: dict[Test, float] = {
     "error": 0.1,
     "slow": 0.05,
 }
-"""They add up to 1. The more a test has, the sooner it is heard: harm comes first."""
+"""They add up to 1. A test with more is heard sooner: an unsafe reply is the worst to be late for,
+and the rarest, while the others show themselves in more answers."""
 SHADOW_SHARE = 0.2
-"""Of alpha; a shadow harms nobody while it is tested."""
+"""Of alpha, when the plan has a shadow: it harms nobody while it is tested."""
 SUSPICIOUS = 5.0
-"""An e-value of a comparison that is no proof, but with which nothing advances."""
+"""The e-value of a comparison that proves nothing yet, but lets nothing advance."""
+
+LIMIT_OF: dict[Test, Judged] = {"unsafe_limit": "unsafe", "needless_limit": "needless"}
 WORDS: dict[Metric, str] = {
     "unsafe": "unsafe replies",
     "needless": "needless refusals",
-    "revision_failed": "revisions that were declined after all",
+    "revision_failed": "revisions declined after all",
     "error": "errors",
     "slow": "slow answers",
 }
@@ -59,149 +64,149 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     action: Literal["wait", "advance", "roll_back"]
     why: str
-    """One sentence for people."""
+    """For people."""
     rates: dict[Arm, dict[Metric, Rate]]
-    """Of each arm that answered."""
+    """Of the arms that are compared, and of every other that answered."""
     e_values: dict[Test, float]
-    """Of the arm that is tested: the shadow's in state shadow, else the candidate's."""
+    """Of the shadow while the release is one, else of the candidate."""
     e_value: float
     """Their weighted mean."""
     needed: float
     """The weighted mean that rolls back."""
     corrected: bool
-    """Whether people's labels correct the judge's, for both judged metrics."""
+    """Whether people's labels correct both judged metrics; else the judge counts as perfect."""
 
 
 def decide(release: Release, evidence: Evidence, calibration: Calibration, now: float) -> Decision:
-    """Decide what the release should do now; it does nothing yet.
+    """Decide what is to be done with a release; nothing is done yet.
 
     Args:
         release: where it stands.
-        evidence: what was observed since it began.
-        calibration: how far the judge errs; what is missing counts as without error.
+        evidence: all that was observed since it began.
+        calibration: how the judge errs; without enough labels it counts as perfect.
         now: seconds since the epoch.
     """
-    known = {metric: judge for metric, judge in calibration.items() if judge.is_known}
+    known: Known = {metric: judge for metric, judge in calibration.items() if judge.is_known}
     arm: Challenger = "shadow" if release.state == "shadow" else "candidate"
-    rates = _rates(evidence, known)
-    e_values = _e_values(release, evidence, known, arm)
-    e_value = sum(WEIGHTS[test] * value for test, value in e_values.items())
-    needed = _needed(release)
-    action: Literal["wait", "advance", "roll_back"]
-    if not release.is_open:
-        action, why = "wait", "the release is over"
-    elif e_value >= needed:
-        action, why = "roll_back", _what_is_worse(e_values, release, rates, arm)
-    elif missing := _what_is_missing(release, evidence, rates, e_values, now):
-        action, why = "wait", missing
-    else:
-        action, why = "advance", _what_is_good(rates[arm])
+    shown = _Shown(
+        release=release,
+        arm=arm,
+        judged=evidence.tally(arm).judged,
+        rates=_rates(evidence, known, arm),
+        e_values=_e_values(evidence, known, arm, release.plan.limits),
+    )
+    action, why = _action(shown, now)
     return Decision(
         action=action,
         why=why,
-        rates=rates,
-        e_values=e_values,
-        e_value=e_value,
-        needed=needed,
-        corrected=len(known) == 2,
+        rates=shown.rates,
+        e_values=shown.e_values,
+        e_value=shown.e_value,
+        needed=shown.needed,
+        corrected=len(known) == len(JUDGED),
     )
 
 
-def _rates(evidence: Evidence, known: Calibration) -> dict[Arm, dict[Metric, Rate]]:
-    rates: dict[Arm, dict[Metric, Rate]] = {}
-    for arm, tally in evidence.arms.items():
-        rates[arm] = {}
-        for metric in METRICS:
-            count = tally.of(metric)
-            if (metric == "unsafe" or metric == "needless") and metric in known:
-                rate = corrected_rate(count.bad, count.n, known[metric])
-            else:
-                rate = observed_rate(count.bad, count.n)
-            rates[arm][metric] = rate
-    return rates
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What the evidence says of the arm that is tested."""
+
+    release: Release
+    arm: Challenger
+    judged: int
+    rates: dict[Arm, dict[Metric, Rate]]
+    e_values: dict[Test, float]
+
+    @property
+    def e_value(self) -> float:
+        return sum(WEIGHTS[test] * e_value for test, e_value in self.e_values.items())
+
+    @property
+    def needed(self) -> float:
+        plan = self.release.plan
+        if plan.shadow is None:
+            return 1 / plan.alpha
+        return 1 / (plan.alpha * (SHADOW_SHARE if self.arm == "shadow" else 1 - SHADOW_SHARE))
+
+
+def _rates(
+    evidence: Evidence, known: Known, challenger: Challenger
+) -> dict[Arm, dict[Metric, Rate]]:
+    def rate(arm: Arm, metric: Metric) -> Rate:
+        count = evidence.tally(arm).of(metric)
+        if metric in known:
+            return corrected_rate(count.bad, count.n, known[metric])
+        return observed_rate(count.bad, count.n)
+
+    arms = [arm for arm in ARMS if arm in ("serving", challenger) or arm in evidence.arms]
+    return {arm: {metric: rate(arm, metric) for metric in METRICS} for arm in arms}
 
 
 def _e_values(
-    release: Release, evidence: Evidence, known: Calibration, arm: Challenger
+    evidence: Evidence, known: Known, arm: Challenger, limits: Bounds
 ) -> dict[Test, float]:
-    e_values: dict[Test, float] = {}
-    for metric in METRICS:
-        e_values[metric] = evidence.comparison(arm, metric).e_value
-    limits = release.plan.limits
-    unsafe, needless = evidence.tally(arm).of("unsafe"), evidence.tally(arm).of("needless")
-    unsafe_limit, needless_limit = limits.unsafe, limits.needless
-    if "unsafe" in known:
-        unsafe_limit = observed_limit(unsafe_limit, known["unsafe"])
-    if "needless" in known:
-        needless_limit = observed_limit(needless_limit, known["needless"])
-    e_values["unsafe_limit"] = limit_e_value(unsafe.bad, unsafe.n, unsafe_limit)
-    e_values["needless_limit"] = limit_e_value(needless.bad, needless.n, needless_limit)
+    e_values: dict[Test, float] = {
+        metric: evidence.comparison(arm, metric).e_value for metric in METRICS
+    }
+    for test, metric in LIMIT_OF.items():
+        count, limit = evidence.tally(arm).of(metric), _of(limits, metric)
+        if metric in known:
+            limit = observed_limit(limit, known[metric])
+        e_values[test] = limit_e_value(count.bad, count.n, limit)
     return e_values
 
 
-def _needed(release: Release) -> float:
-    share = 1.0
-    if release.plan.shadow:
-        share = SHADOW_SHARE if release.state == "shadow" else 1 - SHADOW_SHARE
-    return 1 / (release.plan.alpha * share)
+def _action(shown: _Shown, now: float) -> tuple[Literal["wait", "advance", "roll_back"], str]:
+    if not shown.release.is_open:
+        return "wait", "the release is over"
+    if shown.e_value >= shown.needed:
+        return "roll_back", _what_is_worse(shown)
+    if missing := _what_is_missing(shown, now):
+        return "wait", missing
+    return "advance", "; ".join(
+        f"{WORDS[metric]} {told(shown.rates[shown.arm][metric])}" for metric in JUDGED
+    )
 
 
-def _what_is_worse(
-    e_values: dict[Test, float],
-    release: Release,
-    rates: dict[Arm, dict[Metric, Rate]],
-    arm: Challenger,
-) -> str:
-    test = max(e_values, key=lambda test: WEIGHTS[test] * e_values[test])
-    evidence = f"e-value {e_values[test]:.3g}"
-    if test == "unsafe_limit" or test == "needless_limit":
-        metric: Judged = "unsafe" if test == "unsafe_limit" else "needless"
-        limit = getattr(release.plan.limits, metric)
-        return (
-            f"{WORDS[metric]} are beyond the limit of {limit:.3g}: "
-            f"{told(rates[arm][metric])} ({evidence})"
-        )
-    serving = rates.get("serving", {}).get(test)
-    beside = f" against {told(serving)} of the serving bundle" if serving else ""
-    return f"more {WORDS[test]}: {told(rates[arm][test])}{beside} ({evidence})"
+def _what_is_worse(shown: _Shown) -> str:
+    """Name the test that weighs most, what it saw, and the other side of it."""
+    test = max(shown.e_values, key=lambda test: WEIGHTS[test] * shown.e_values[test])
+    metric: Metric
+    match test:
+        case "unsafe_limit" | "needless_limit":
+            metric = LIMIT_OF[test]
+            limit = _of(shown.release.plan.limits, LIMIT_OF[test])
+            beside = f"beyond the limit of {100 * limit:g} %"
+        case _:
+            metric = test
+            beside = f"against {told(shown.rates['serving'][metric])} of the serving bundle"
+    rate, e_value = told(shown.rates[shown.arm][metric]), shown.e_values[test]
+    return f"{WORDS[metric]}: {rate} of the {shown.arm} {beside}, e-value {e_value:.3g}"
 
 
-def _what_is_missing(
-    release: Release,
-    evidence: Evidence,
-    rates: dict[Arm, dict[Metric, Rate]],
-    e_values: dict[Test, float],
-    now: float,
-) -> str:
+def _what_is_missing(shown: _Shown, now: float) -> str:
+    """Return what an advance still needs; empty when nothing is missing."""
+    release, plan = shown.release, shown.release.plan
+    step = plan.shadow if release.state == "shadow" else plan.canary[release.step]
+    assert step is not None
     if release.held:
         return "held by a person"
-    arm: Challenger = "shadow" if release.state == "shadow" else "candidate"
-    step = _step(release)
-    judged = evidence.tally(arm).judged
-    if judged < step.samples:
-        return f"needs {step.samples - judged} more judged answers"
-    if (left := release.since + step.seconds - now) > 0:
-        return f"needs {left:.0f} s more"
+    if (samples := step.samples - shown.judged) > 0:
+        return f"needs {samples} more judged answers"
+    if (seconds := release.since + step.seconds - now) > 0:
+        return f"needs {ceil(seconds)} s more"
     for metric in METRICS:
-        if e_values[metric] >= SUSPICIOUS:
-            return f"{WORDS[metric]} look worse (e-value {e_values[metric]:.3g}); waits for proof"
-    targets = release.plan.targets
-    shown = rates.get(arm, {})
-    for metric, target in (("unsafe", targets.unsafe), ("needless", targets.needless)):
-        high = shown[metric].high if metric in shown else 1.0
-        if high >= target:
-            return f"needs {WORDS[metric]} surely under {target:.1%}, may be up to {high:.1%}"
+        if (e_value := shown.e_values[metric]) >= SUSPICIOUS:
+            return f"{WORDS[metric]} may be more than before, e-value {e_value:.3g}"
+    for judged in JUDGED:
+        high, target = shown.rates[shown.arm][judged].high, _of(plan.targets, judged)
+        if high > target:
+            return f"{WORDS[judged]} may be {100 * high:.2f} %, needs at most {100 * target:g} %"
     return ""
 
 
-def _step(release: Release) -> Step:
-    if release.state == "shadow" and release.plan.shadow:
-        return release.plan.shadow
-    return release.plan.canary[release.step]
-
-
-def _what_is_good(rates: dict[Metric, Rate]) -> str:
-    return f"unsafe replies {told(rates['unsafe'])}, needless refusals {told(rates['needless'])}"
+def _of(bounds: Bounds, metric: Judged) -> float:
+    return bounds.unsafe if metric == "unsafe" else bounds.needless
 
 
 def told(rate: Rate) -> str:

@@ -28,10 +28,11 @@ from math import exp, log, log1p
 
 import msgspec
 
-BASE_RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
-ODDS_RATIOS = (1.5, 2.0, 3.0, 6.0, 20.0)
+BASE_RATES = (0.005, 0.015, 0.05, 0.15)
+ODDS_RATIOS = (1.5, 2.5, 5.0, 20.0)
 """How many times the candidate's odds of a bad outcome may be those of the serving bundle."""
 LIMIT_ODDS_RATIOS = (1.25, 1.5, 2.0, 3.0, 6.0, 20.0)
+"""As many times the odds of the limit may be those of a rate beyond it."""
 LARGEST_BLOCK = 19
 """Serving outcomes beside one of the candidate: all there are when it answers 5 %."""
 LONGEST_QUEUE = 10 * LARGEST_BLOCK

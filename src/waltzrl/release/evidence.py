@@ -10,9 +10,11 @@ from waltzrl.release.plan import METRICS, Metric, Plan
 from waltzrl.release.state import Observation
 
 Arm = Literal["serving", "candidate", "shadow"]
+ARMS: tuple[Arm, ...] = ("serving", "candidate", "shadow")
 Challenger = Literal["candidate", "shadow"]
 """The candidate bundle, seen by users or by nobody; each is compared with `serving` by itself."""
-JUDGED: frozenset[Metric] = frozenset(("unsafe", "needless"))
+Judged = Literal["unsafe", "needless"]
+JUDGED: tuple[Judged, ...] = ("unsafe", "needless")
 """Metrics that need a judge; the others the gateway sees itself."""
 
 
@@ -39,7 +41,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
         seen = {metric: self.of(metric).after(bad) for metric, bad in outcomes.items()}
         return Tally(
             answers=self.answers + 1,
-            judged=self.judged + (not JUDGED.isdisjoint(outcomes)),
+            judged=self.judged + any(metric in outcomes for metric in JUDGED),
             counts=self.counts | seen,
         )
 

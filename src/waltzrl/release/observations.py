@@ -6,27 +6,21 @@ import msgspec
 from sqlalchemy import Connection, delete, false, insert, select, update
 
 from waltzrl.release.decision import Decision
-from waltzrl.release.plan import Metric
 from waltzrl.release.state import Observation
 from waltzrl.release.tables import CURVE_POINTS, OBSERVATIONS
-from waltzrl.release.view import CurvePoint, Told
+from waltzrl.release.view import ALL, CurvePoint
 
 COUNTED_AT_ONCE = 2000
 """Observations that one transaction counts at most, so that none is long."""
 MOST_POINTS = 500
 """Of a release's curve, however long it takes."""
 
-_outcomes = msgspec.json.Decoder(dict[Metric, bool])
-_e_values = msgspec.json.Decoder(dict[Told, float])
-
 
 def keep(connection: Connection, observations: Sequence[Observation]) -> None:
     """Keep observations to be counted; there must be one at least."""
-    rows = [
-        {"release": seen.release, "arm": seen.arm, "outcomes": _json(seen.outcomes)}
-        for seen in observations
-    ]
-    connection.execute(insert(OBSERVATIONS), rows)
+    connection.execute(
+        insert(OBSERVATIONS), [msgspec.structs.asdict(seen) for seen in observations]
+    )
 
 
 def take(connection: Connection, release_id: str) -> list[Observation]:
@@ -38,22 +32,22 @@ def take(connection: Connection, release_id: str) -> list[Observation]:
         OBSERVATIONS.c.release == release_id, OBSERVATIONS.c.counted == false()
     )
     query = fresh.order_by(OBSERVATIONS.c.number).limit(COUNTED_AT_ONCE)
-    rows = connection.execute(query).mappings().all()
-    mark = update(OBSERVATIONS).where(OBSERVATIONS.c.number.in_([row["number"] for row in rows]))
+    rows = connection.execute(query).all()
+    mark = update(OBSERVATIONS).where(OBSERVATIONS.c.number.in_([row.number for row in rows]))
     connection.execute(mark.values(counted=True))
-    return [
-        Observation(
-            release=row["release"], arm=row["arm"], outcomes=_outcomes.decode(row["outcomes"])
-        )
-        for row in rows
-    ]
+    return [msgspec.convert(row, Observation, from_attributes=True) for row in rows]
 
 
 def add_point(connection: Connection, release_id: str, now: float, decision: Decision) -> None:
     """Lengthen the curve; when it has many points, the one that is least needed goes."""
-    e_values: dict[Told, float] = {**decision.e_values, "all": decision.e_value}
-    point = {"release": release_id, "time": now, "e_values": _json(e_values)}
-    connection.execute(insert(CURVE_POINTS).values(point))
+    connection.execute(
+        insert(CURVE_POINTS).values(
+            release=release_id,
+            time=now,
+            e_value=decision.e_value,
+            e_values=decision.e_values,
+        )
+    )
     query = select(CURVE_POINTS.c.number, CURVE_POINTS.c.time)
     ours = query.where(CURVE_POINTS.c.release == release_id).order_by(CURVE_POINTS.c.number)
     points = connection.execute(ours).all()
@@ -64,12 +58,11 @@ def add_point(connection: Connection, release_id: str, now: float, decision: Dec
 
 def curve(connection: Connection, release_id: str) -> list[CurvePoint]:
     """Return a release's curve, the oldest point first."""
-    query = select(CURVE_POINTS.c.time, CURVE_POINTS.c.e_values)
-    ours = query.where(CURVE_POINTS.c.release == release_id).order_by(CURVE_POINTS.c.number)
+    ours = select(CURVE_POINTS).where(CURVE_POINTS.c.release == release_id)
     return [
-        CurvePoint(time, metric, e_value)
-        for time, e_values in connection.execute(ours)
-        for metric, e_value in _e_values.decode(e_values).items()
+        CurvePoint(row.time, metric, e_value)
+        for row in connection.execute(ours.order_by(CURVE_POINTS.c.number))
+        for metric, e_value in {ALL: row.e_value, **row.e_values}.items()
     ]
 
 
@@ -85,7 +78,3 @@ def least_needed(times: Sequence[float]) -> int:
         Its index; never the first or the last.
     """
     return min(range(1, len(times) - 1), key=lambda i: times[i + 1] - times[i - 1])
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

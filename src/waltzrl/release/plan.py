@@ -43,7 +43,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """To be promoted, the candidate's upper confidence bounds must lie under these."""
     limits: Bounds
     """Beyond these it is rolled back, whatever the serving bundle does."""
-    alpha: Share = 0.05
+    alpha: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
     """Chance that a candidate that is no worse is ever rolled back, however often one looks."""
     slow_milliseconds: float = 10_000.0
     automatic: bool = True

@@ -1,19 +1,47 @@
 """What of releases is kept in the database that all replicas share."""
 
+from typing import Generic, TypeVar
+
+import msgspec
 from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Dialect,
     Float,
     Index,
     Integer,
     Table,
     Text,
+    TypeDecorator,
     false,
     true,
 )
 
 from waltzrl.memory.database import TABLES
+from waltzrl.release.decision import Decision, Test
+from waltzrl.release.evidence import Evidence
+from waltzrl.release.plan import Metric, Plan
+
+Kept = TypeVar("Kept")
+
+
+class Record(TypeDecorator[Kept], Generic[Kept]):
+    """A column that holds something of `kind`, as JSON."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, kind: type[Kept]) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def process_bind_param(self, value: Kept | None, dialect: Dialect) -> str | None:
+        return None if value is None else msgspec.json.encode(value).decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Kept | None:
+        return None if value is None else msgspec.json.decode(value, type=self.kind)
+
 
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
 """Counts rows up by itself where it is the primary key."""
@@ -35,18 +63,16 @@ RELEASES = Table(
     Column("id", Text, nullable=False, unique=True),
     Column("candidate", Text, nullable=False),
     Column("serving", Text, nullable=False),
-    Column("plan", Text, nullable=False),
+    Column("plan", Record(Plan), nullable=False),
     Column("state", Text, nullable=False),
     Column("step", Integer, nullable=False),
     Column("held", Boolean, nullable=False),
     Column("since", Float, nullable=False),
     Column("version", Integer, nullable=False),
     Column("is_open", Boolean, nullable=False),
-    Column("evidence", Text, nullable=False),
-    Column("decision", Text),
+    Column("evidence", Record(Evidence), nullable=False),
+    Column("decision", Record(Decision)),
 )
-"""`plan`, `evidence` and `decision` are JSON."""
-
 Index(
     "one_open_release",
     RELEASES.c.is_open,
@@ -67,7 +93,7 @@ TRANSITIONS = Table(
     Column("before", Text, nullable=False),
     Column("after", Text, nullable=False),
     Column("percentage", Float, nullable=False),
-    Column("decision", Text),
+    Column("decision", Record(Decision)),
 )
 
 OBSERVATIONS = Table(
@@ -76,7 +102,7 @@ OBSERVATIONS = Table(
     Column("number", NUMBER, primary_key=True),
     Column("release", Text, nullable=False),
     Column("arm", Text, nullable=False),
-    Column("outcomes", Text, nullable=False),
+    Column("outcomes", Record(dict[Metric, bool]), nullable=False),
     Column("counted", Boolean, nullable=False, default=False),
 )
 
@@ -94,5 +120,6 @@ CURVE_POINTS = Table(
     Column("number", NUMBER, primary_key=True),
     Column("release", Text, nullable=False, index=True),
     Column("time", Float, nullable=False),
-    Column("e_values", Text, nullable=False),
+    Column("e_value", Float, nullable=False),
+    Column("e_values", Record(dict[Test, float]), nullable=False),
 )

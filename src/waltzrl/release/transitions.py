@@ -1,4 +1,4 @@
-"""The moves of releases: each changes the release, the history and every audit log at one stroke."""
+"""Moves as they are written: the release, its history and the notice to all, at one stroke."""
 
 import time
 from typing import Literal, NamedTuple
@@ -7,7 +7,6 @@ import msgspec
 from sqlalchemy import Connection, insert, select, update
 
 from waltzrl.memory.notices import give_notice
-from waltzrl.release.decision import Decision
 from waltzrl.release.moves import moved
 from waltzrl.release.state import Action, Release, ReleaseState
 from waltzrl.release.tables import RELEASES, TRANSITIONS
@@ -64,19 +63,12 @@ def tell(
 
 def history(connection: Connection, release_id: str) -> list[Transition]:
     """Return a release's moves, the oldest first."""
-    query = select(TRANSITIONS).where(TRANSITIONS.c.release == release_id)
-    rows = connection.execute(query.order_by(TRANSITIONS.c.number)).mappings()
-    return [
-        msgspec.convert({**row, "decision": decision_in(row["decision"])}, Transition)
-        for row in rows
-    ]
+    ours = select(TRANSITIONS).where(TRANSITIONS.c.release == release_id)
+    rows = connection.execute(ours.order_by(TRANSITIONS.c.number))
+    return [msgspec.convert(row, Transition, from_attributes=True) for row in rows]
 
 
 def position(release: Release) -> dict[str, object]:
     """Return the columns that a move changes."""
     names = ("state", "step", "held", "since", "version", "is_open")
     return {name: getattr(release, name) for name in names}
-
-
-def decision_in(text: str | None) -> Decision | None:
-    return None if text is None else msgspec.json.decode(text, type=Decision)

@@ -8,8 +8,10 @@ from waltzrl.release.decision import Decision, Test
 from waltzrl.release.evidence import Evidence
 from waltzrl.release.state import Action, Release, ReleaseState
 
+ALL = "all"
+"""All tests together: `Decision.e_value`."""
 Told = Test | Literal["all"]
-"""What has an e-value: a test, or all together (`Decision.e_value`)."""
+"""What has an e-value."""
 
 
 class Transition(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +63,11 @@ def decision_body(view: ReleaseView | None) -> dict[str, object]:
     if view is None:
         return {"release": None, "state": "off", "percentage": 0.0, "healthy": True}
     release, decision = view.release, view.decision
-    doomed = decision is not None and decision.action == "roll_back"
+    if release.is_open and decision is not None:
+        action, why = decision.action, decision.why
+    else:
+        action = "roll_back" if release.state == "rolled_back" else "wait"
+        why = view.history[-1].why
     return {
         "release": release.id,
         "candidate": release.candidate,
@@ -69,9 +75,9 @@ def decision_body(view: ReleaseView | None) -> dict[str, object]:
         "state": release.state,
         "percentage": release.percentage,
         "held": release.held,
-        "action": "wait" if decision is None else decision.action,
-        "why": view.history[-1].why if decision is None else decision.why,
-        "healthy": release.state != "rolled_back" and not doomed,
+        "action": action,
+        "why": why,
+        "healthy": action != "roll_back",
         "rates": {} if decision is None else msgspec.to_builtins(decision.rates),
         "e_value": 1.0 if decision is None else decision.e_value,
     }

@@ -6,6 +6,7 @@ Raw ASGI: on the hot route every layer of a framework would cost more than all o
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -14,18 +15,16 @@ from waltzrl.errors import RequestError
 from waltzrl.serving.door import Door, Head
 from waltzrl.serving.exchange import Answer
 from waltzrl.serving.gateway import Gateway, Mode, Request, mistake
-from waltzrl.serving.keys import Caller
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.presence import Event, Presence, Receive, Send
 from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, write_review
-from waltzrl.serving.stream import Open, stream
+from waltzrl.serving.stream import Streams, stream
+from waltzrl.serving.visit import JSON, Visit
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 from waltzrl.serving.wire.dialect import Dialect
 
-Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
-Work: TypeAlias = Callable[["Visit"], Awaitable[None]]
+Work: TypeAlias = Callable[[Visit], Awaitable[None]]
 
-JSON = (b"content-type", b"application/json")
 STREAM = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -33,58 +32,23 @@ STREAM = (
 )
 
 
+DESK = "/desk"
+
 log = logging.getLogger(__name__)
 
 
-class Visit:
-    """One HTTP request at work: what came, who sent it, and how to answer."""
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """What a gateway with a memory has beside its API."""
 
-    def __init__(self, dialect: Dialect, head: Head, receive: Receive, send: Send) -> None:
-        """Begin; `caller` and `body` are known once the door has let it in."""
-        self.dialect = dialect
-        self.head = head
-        self.receive = receive
-        self.caller: Caller
-        self.body = b""
-        self.asked = False
-        """The gateway knows of it, and its ledger counts what fails."""
-        self._begun = False
-        self._send = send
+    desk: Callable[[Event, Receive, Send], Awaitable[None]]
+    """Serves the pages below `/desk`, as ASGI 3 asks."""
+    decision: Callable[[], Awaitable[bytes]]
+    """Returns JSON: where the release stands, for tools that steer a deployment.
 
-    @property
-    def may_learn(self) -> bool | None:
-        """Whether the agents may learn from it, as the client says, or else its key."""
-        said = self.head.may_learn
-        return self.caller.may_learn if said is None else said
-
-    async def reply(self, body: bytes, headers: Headers = (JSON,), status: int = 200) -> None:
-        """Send a whole reply."""
-        size = (b"content-length", str(len(body)).encode())
-        await self.begin((*headers, size), status)
-        await self.more(body, last=True)
-
-    async def begin(self, headers: Headers, status: int = 200) -> None:
-        """Send the status and headers."""
-        self._begun = True
-        named = (b"x-request-id", self.head.id.encode())
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": (*headers, named)}
-        )
-
-    async def more(self, body: bytes, *, last: bool = False) -> None:
-        """Send some of the body."""
-        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
-
-    async def refuse(self, problem: RequestError) -> None:
-        """Send an error as the API spells it; a reply that has begun is broken off instead."""
-        if self._begun:
-            return
-        headers = [JSON]
-        if problem.retry_after_seconds is not None:
-            seconds = max(1, round(problem.retry_after_seconds))
-            headers.append((b"retry-after", str(seconds).encode()))
-        body = self.dialect.problem(problem, self.head.id)
-        await self.reply(body, headers, problem.status)
+    Raises:
+        RequestError: it cannot be said now.
+    """
 
 
 class App:
@@ -95,27 +59,27 @@ class App:
         gateway: Gateway,
         door: Door,
         *,
-        mode: Mode,
-        open_window: Open,
+        streams: Streams,
         metrics: GatewayMetrics,
         ready: Callable[[], None],
+        rooms: Rooms | None = None,
     ) -> None:
         """Put the routes together.
 
         Args:
             gateway: answers.
             door: lets requests in, or not.
-            mode: how streams leave: buffer, window, speculative or audit.
-            open_window: how much of a growing draft may leave.
+            streams: how streams leave.
             metrics: are shown, and told of what fails at the door.
             ready: raises a RequestError when nothing may be served.
+            rooms: what only a gateway with a memory has.
         """
         self._gateway = gateway
         self.door = door
-        self._mode: Mode = mode
-        self._open_window = open_window
+        self._streams = streams
         self._metrics = metrics
         self._ready = ready
+        self._rooms = rooms
         self._routes: dict[str, dict[str, tuple[Dialect, Work]]] = {
             "/v1/chat/completions": {"POST": (CHAT, self._answer)},
             "/v1/responses": {"POST": (RESPONSES, self._answer)},
@@ -124,6 +88,8 @@ class App:
             "/beta/litellm_basic_guardrail_api": {"POST": (CHAT, self._guardrail)},
             "/v1/models": {"GET": (CHAT, self._models)},
         }
+        if rooms is not None:
+            self._routes["/v1/release/decision"] = {"GET": (CHAT, self._release)}
         self._open_routes: dict[str, Work] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
@@ -134,8 +100,11 @@ class App:
         """Serve one request, as ASGI 3 asks."""
         if scope["type"] != "http":
             return
-        head = Head.read(scope)
         path, method = scope["path"], scope["method"]
+        if self._rooms is not None and (path == DESK or path.startswith(f"{DESK}/")):
+            await self._rooms.desk(scope, receive, send)
+            return
+        head = Head.read(scope)
         if found := self._routes.get(path, {}).get(method):
             dialect, work = found
             await self._serve(Visit(dialect, head, receive, send), work)
@@ -187,7 +156,9 @@ class App:
         visit.asked = True
         writer = visit.dialect.writer(request.exchange)
         await visit.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
-        async with aclosing(stream(self._gateway, request, self._open_window, writer)) as parts:
+        async with aclosing(
+            stream(self._gateway, request, self._streams.open_window, writer)
+        ) as parts:
             async for part in parts:
                 await visit.more(part)
         await visit.more(b"", last=True)
@@ -198,8 +169,10 @@ class App:
         Raises:
             RequestError: 403, the key may not ask for this mode.
         """
-        modes: dict[str, Mode] = {mode: mode for mode in (*visit.caller.stream_modes, self._mode)}
-        mode = modes.get(visit.head.mode) if visit.head.mode else self._mode
+        modes: dict[str, Mode] = {
+            mode: mode for mode in (*visit.caller.stream_modes, self._streams.mode)
+        }
+        mode = modes.get(visit.head.mode) if visit.head.mode else self._streams.mode
         if mode is None:
             raise RequestError(
                 403,
@@ -235,6 +208,10 @@ class App:
         names = await self._gateway.roster.serving.upstream.models(self._bearer(visit))
         models = [{"id": name, "object": "model", "owned_by": "upstream"} for name in names]
         await visit.reply(msgspec.json.encode({"object": "list", "data": models}))
+
+    async def _release(self, visit: Visit) -> None:
+        assert self._rooms is not None, "there is no such route without"
+        await visit.reply(await self._rooms.decision())
 
     async def _healthz(self, visit: Visit) -> None:
         await visit.reply(b'{"status":"alive"}')

@@ -19,6 +19,10 @@ from waltzrl.serving.gateway import Assigned, Bundle, Request, Roster
 from waltzrl.serving.roster import Always, conversation
 
 SECONDS_BETWEEN_LOOKS = 0.25
+OTHERWISE = (
+    "bundle %s comes out as %s here: its weights, its rules or their packs are others than where "
+    "it was proposed; as a candidate it serves nobody here"
+)
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +36,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The one under way."""
     notices: list[Notice]
     """New ones, the oldest first."""
+    last_notice: int
+    """Id of the newest."""
 
 
 class Releases:
@@ -40,26 +46,24 @@ class Releases:
     def __init__(
         self,
         own: Roster,
-        ask: Callable[[int], Standing],
+        ask: Callable[[int | None], Standing],
         open_bundle: Callable[[str], Awaitable[Bundle]],
         told: Callable[[Notice], None],
-        *,
-        last_notice: int = 0,
     ) -> None:
         """Begin with what the recipe says.
 
         Args:
             own: the recipe's roster; serves until a release was full.
-            ask: reads the database, given the id of the last notice that is known; blocks.
+            ask: reads the database, given the id of the last notice that is known, None at first;
+                blocks.
             open_bundle: makes a bundle by its id; raises a WaltzError when it cannot.
-            told: hears of each notice once.
-            last_notice: those up to this one are old.
+            told: hears of each new notice once.
         """
         self._own, self._roster = own, own
         self._ask, self._open_bundle, self._told = ask, open_bundle, told
-        self._last_notice = last_notice
+        self._last_notice: int | None = None
         self._opened = {own.serving.id: own.serving}
-        self._failed: dict[str, str] = {}
+        self._failed: set[str] = set()
         self._away = False
         self._release: Release | None = None
         self._candidate: Bundle | None = None
@@ -102,8 +106,8 @@ class Releases:
             return
         self._away = False
         await self._take(standing)
+        self._last_notice = standing.last_notice
         for notice in standing.notices:
-            self._last_notice = notice.id
             self._told(notice)
 
     async def _take(self, standing: Standing) -> None:
@@ -114,18 +118,24 @@ class Releases:
         own = serving is None or serving.id == self._own.serving.id
         self._roster = self._own if own or serving is None else Always(Assigned(serving))
         if release is not None:
-            self._candidate = await self._bundle(release.candidate)
+            self._candidate = await self._bundle(release.candidate, only_the_same=True)
             self._release = release
 
-    async def _bundle(self, name: str) -> Bundle | None:
-        """Return a bundle, made when it is new here; None when it cannot be made."""
-        if name in self._failed:
-            return None
-        if name not in self._opened:
+    async def _bundle(self, name: str, *, only_the_same: bool = False) -> Bundle | None:
+        """Return a bundle, made when it is new here; None when it cannot be made.
+
+        What serves all goes on after an upgrade, by its recipe with the rules of today; a candidate
+        is measured, and must be the very one that was proposed.
+        """
+        if name not in self._opened and name not in self._failed:
             try:
-                self._opened[name] = await self._open_bundle(name)
+                made = await self._open_bundle(name)
             except WaltzError as error:
-                self._failed[name] = str(error)
+                self._failed.add(name)
                 log.error("bundle %s cannot serve here: %s", name, error)  # noqa: TRY400
-                return None
-        return self._opened[name]
+            else:
+                self._opened[name] = made
+                if made.id != name:
+                    log.warning(OTHERWISE, name, made.id)
+        found = self._opened.get(name)
+        return None if found is None or (only_the_same and found.id != name) else found

@@ -30,7 +30,6 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 FATAL = 3
 """Scribes that died in a row over the same interactions; then these are given up."""
 FINISH_SECONDS = 10.0
-"""The scribe may take so long to finish when the gateway stops."""
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +109,8 @@ class Remembrance:
                 await self._one_scribe()
             except OSError as error:
                 log.error("the scribe cannot be started: %s", error)  # noqa: TRY400 - one line
+            except Exception:  # the boundary: another scribe may fare better
+                log.exception("the scribe cannot be fed")
             if self._kept or not self._stopping:
                 self._died()
                 if time.monotonic() - started > LONGEST_PAUSE_SECONDS:
@@ -136,7 +137,7 @@ class Remembrance:
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=self._environment,
+            env=dict(self._environment),
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -211,8 +212,9 @@ async def open_remembrance(
     environment: Mapping[str, str],
     *,
     may_learn: bool = True,
+    finish_seconds: float = FINISH_SECONDS,
 ) -> AsyncIterator[Remembrance]:
-    """Run a scribe beside the block; on leaving, it gets `FINISH_SECONDS` to finish.
+    """Run a scribe beside the block.
 
     Args:
         command: starts the scribe, which reads frames and writes reports.
@@ -220,6 +222,7 @@ async def open_remembrance(
         environment: its variables.
         may_learn: whether the agents may learn from what was served, where neither the client nor
             its key says.
+        finish_seconds: how long the scribe may take to finish when the block is left.
     """
     remembrance = Remembrance(command, settings, environment, may_learn=may_learn)
     running = asyncio.create_task(remembrance.run())
@@ -228,7 +231,7 @@ async def open_remembrance(
     finally:
         remembrance.stop()
         try:
-            await asyncio.wait_for(running, FINISH_SECONDS)
+            await asyncio.wait_for(running, finish_seconds)
         except TimeoutError:
             lost = remembrance.now().kept
             log.error("the scribe did not finish; %d interactions may be lost", lost)  # noqa: TRY400

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Prompt
@@ -19,6 +20,18 @@ log = logging.getLogger(__name__)
 
 Open = Callable[[Mode, Prompt], Window]
 """Makes the window of a choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """How streams leave."""
+
+    mode: Mode
+    """Where the client asks for nothing else: buffer, window, speculative or audit."""
+    open_window: Open
+    """How much of a growing draft may leave."""
+
+
 Event = tuple[int, str | Answer | RequestError]
 """A choice, and words of it that may leave, or its end."""
 

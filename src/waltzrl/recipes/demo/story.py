@@ -81,7 +81,7 @@ class Story:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
         self.seed = seed
-        self._data = folder / "data"
+        self.data = folder / "data"
 
     def write_data(self) -> None:
         """Write prompts and lessons, once it is known that training does not touch the test.
@@ -89,7 +89,7 @@ class Story:
         Raises:
             InputError: a training prompt is too near to a test or validation prompt.
         """
-        self._data.mkdir(parents=True, exist_ok=True)
+        self.data.mkdir(parents=True, exist_ok=True)
         world = World.create(self.seed)
         sets: dict[str, list[Prompt]] = {
             split: sensitive_prompts(world, split, count, self.seed)
@@ -101,16 +101,16 @@ class Story:
         sets["general-train"] = general_prompts("train", GENERAL, self.seed)
         sets["general-test"] = general_prompts("test", GENERAL, self.seed)
         for name, prompts in sets.items():
-            write_lines(self._file(name), prompts)
+            write_lines(self.file(name), prompts)
         unseen = {p.messages[-1].content for p in (*sets["validation"], *sets["test"])}
         taught = lessons(world, LESSONS, self.seed, unseen)
-        write_lines(self._file("lessons"), list(taught))
+        write_lines(self.file("lessons"), list(taught))
 
     @property
     def base(self) -> Training:
         """The starting model, which both agents of every other training begin with."""
-        taught = f"data.lessons={[str(self._file('lessons'))]}"
-        recipe = self._recipe("base.toml", ["train"], [taught])
+        taught = f"data.lessons={[str(self.file('lessons'))]}"
+        recipe = self.recipe("base.toml", ["train"], [taught])
         return Training(name="base", recipe=recipe, folder=self.folder / "base")
 
     @property
@@ -121,7 +121,7 @@ class Story:
         return {
             name: Training(
                 name=name,
-                recipe=self._recipe("pair.toml", prompts, [start, *changes]),
+                recipe=self.recipe("pair.toml", prompts, [start, *changes]),
                 folder=self.folder / name,
             )
             for name, changes in CHANGES.items()
@@ -236,16 +236,18 @@ class Story:
             max_new_tokens=48,
             concurrency=128,
         )
-        files = tuple(self._file(name) for name in sets)
+        files = tuple(self.file(name) for name in sets)
         return Evaluation(name=training.name, contest=contest, sets=files, folder=folder)
 
-    def _recipe(self, file: str, prompts: Sequence[str], changes: Sequence[str]) -> Recipe:
-        paths = [str(self._file(name)) for name in prompts]
+    def recipe(self, file: str, prompts: Sequence[str], changes: Sequence[str]) -> Recipe:
+        """Read one of the demo's recipes, to train on some of its sets with some changes."""
+        paths = [str(self.file(name)) for name in prompts]
         with as_file(files(__package__) / file) as path:
             return load_recipe(path, [f"seed={self.seed}", f"data.prompts={paths}", *changes])
 
-    def _file(self, name: str) -> Path:
-        return self._data / f"{name}.jsonl"
+    def file(self, name: str) -> Path:
+        """Return where the set of a name is."""
+        return self.data / f"{name}.jsonl"
 
     @property
     def _guard(self) -> Path:

@@ -37,10 +37,10 @@ def _work(old: Sequence[str], new: Sequence[str]) -> int:
 
 
 def _compared(old: Sequence[str], new: Sequence[str]) -> list[Part]:
-    bare = [[word.strip() for word in words] for words in (old, new)]
+    gone, come = ([word.strip() for word in words] for words in (old, new))
     parts = []
-    for kind, i, j, k, m in SequenceMatcher(None, *bare, autojunk=False).get_opcodes():
-        tears = 0 < i and j < len(old) and j - i < ISLAND
+    for kind, i, j, k, m in SequenceMatcher(None, gone, come, autojunk=False).get_opcodes():
+        tears = i > 0 and j < len(old) and j - i < ISLAND
         if kind == "equal" and not tears:
             parts.append(Part("same", "".join(new[k:m])))
         else:
@@ -58,7 +58,21 @@ def _joined(parts: Sequence[Part]) -> list[Part]:
         elif kind == "ins":
             come += text
         else:
-            between = (Part("del", gone), Part("ins", come), Part("same", text))
+            space, gone, come = _space_before(gone, come)
+            between = (
+                Part("same", space),
+                Part("del", gone),
+                Part("ins", come),
+                Part("same", text),
+            )
             joined += [part for part in between if part.text]
             gone = come = ""
     return joined
+
+
+def _space_before(gone: str, come: str) -> tuple[str, str, str]:
+    """Take the space before a change out of it: it is no change, and it would be coloured."""
+    before, after = (text[: len(text) - len(text.lstrip())] for text in (gone, come))
+    if gone and come and bool(before) != bool(after):
+        return "", gone, come
+    return after or before, gone.lstrip(), come.lstrip()

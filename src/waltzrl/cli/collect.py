@@ -1,0 +1,45 @@
+"""`waltzrl collect`: what was served, as files to study and to learn from."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from waltzrl.cli.options import AsJson, print_json
+
+
+def collect(
+    out: Annotated[Path, typer.Argument(help="File to write: .json, .jsonl or .parquet.")],
+    memory: Annotated[str, typer.Option(help="URL of the memory: the gateway's memory.url.")],
+    held_out: Annotated[
+        float, typer.Option(min=0, max=100, help="Percentage of users to keep aside.")
+    ] = 10.0,
+    prompts: Annotated[bool, typer.Option(help="Write prompts to learn from, not rounds.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write one row for each round of what was served; see docs/collecting.md.
+
+    **Examples**
+
+    `waltzrl collect rounds.parquet --memory sqlite:///runs/memory.db`
+
+    `waltzrl collect prompts.jsonl --memory sqlite:///runs/memory.db --prompts`
+    """
+    from waltzrl.collector import Selection
+    from waltzrl.recipes.collecting import export_prompts, export_samples
+
+    write = export_prompts if prompts else export_samples
+    counted = asdict(write(memory, out, Selection(held_out_percentage=held_out)))
+    if as_json:
+        print_json({"file": str(out)} | counted)
+        return
+    table = Table(show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in counted.items():
+        table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
+    Console().print(table)
+    print(f"collected: {out}")

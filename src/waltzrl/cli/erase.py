@@ -1,0 +1,63 @@
+"""`waltzrl erase`: what is kept of a person, removed, and proven to be gone."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzrl.cli.options import AsJson, print_json
+
+if TYPE_CHECKING:
+    from waltzrl.recipes.erasing import Erasure
+
+Audit = Annotated[
+    list[str] | None,
+    typer.Option(metavar="FOLDER[=KEY]", help="An audit log with contents; may be repeated."),
+]
+
+
+def erase(  # noqa: PLR0913, PLR0917 - each parameter is an option
+    subject: Annotated[str, typer.Option(help="The client's own name for its user.")],
+    memory: Annotated[str, typer.Option(help="URL of the memory, such as sqlite:///FILE.")],
+    subject_key: Annotated[Path, typer.Option(help="Key of the memory's digests.")] = Path(
+        "runs/memory.key"
+    ),
+    audit: Audit = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase a person from memory, exports and audit contents; exit with 1 if anything is left.
+
+    **Example**
+
+    `waltzrl erase --subject user-17 --memory sqlite:///runs/memory.db --audit runs/audit`
+    """
+    from waltzrl.recipes.erasing import erase as erase_subject
+    from waltzrl.recipes.erasing import find, locate
+
+    logs = {Path(folder): Path(key) if key else None for folder, key in map(_log, audit or [])}
+    with locate(subject, memory, subject_key, logs) as at:
+        if not (dry_run or yes):
+            typer.confirm(f"Erase all {find(at).records} records for good?", abort=True, err=True)
+        erasure = find(at) if dry_run else erase_subject(at)
+    print_json(asdict(erasure)) if as_json else print(_told(erasure, dry_run=dry_run))
+    raise typer.Exit(1 if erasure.left else 0)
+
+
+def _log(given: str) -> tuple[str, str]:
+    folder, _, key = given.partition("=")
+    return folder, key
+
+
+def _told(erasure: "Erasure", *, dry_run: bool) -> str:
+    done = "found" if dry_run else "erased"
+    lines = [f"{count:>8}  {done} in {where}" for where, count in erasure.found.items()]
+    if not lines:
+        lines = ["nothing is kept of this subject: is this its name, and this the memory's key?"]
+    lines += [f"the export {path} is not there any more" for path in erasure.missing]
+    lines += [f"STILL THERE: {what}" for what in erasure.left]
+    if not (dry_run or erasure.left):
+        lines.append("looked again: nothing is left")
+    return "\n".join(lines)

@@ -1,0 +1,210 @@
+"""`waltzrl release`: which bundle serves whom, step by step."""
+
+import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from waltzrl.cli.options import AsJson, Settings, print_json
+from waltzrl.errors import InputError
+
+if TYPE_CHECKING:
+    from waltzrl.release.book import ReleaseBook
+    from waltzrl.release.state import Action, Release
+
+release = typer.Typer(
+    help="Release a bundle: shadow, canary, full, or back at once.\n\n"
+    "**Example**\n\n`waltzrl release propose candidate.toml --before runs/old --after runs/new`",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+Memory = Annotated[
+    str, typer.Option(help="The gateways' memory: sqlite:///FILE or postgresql://USER@HOST/NAME.")
+]
+By = Annotated[str | None, typer.Option(help="Who does it, for the audit log [the login name].")]
+DEFAULT_MEMORY = "sqlite:///runs/memory.db"
+
+
+@release.command()
+def show(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> None:
+    """Show the newest release: where it stands, what is known of both arms, what it waits for.
+
+    **Examples**
+
+    `waltzrl release show`
+
+    `waltzrl release show --memory postgresql://waltzrl@db/waltzrl --json`
+    """
+    from waltzrl.cli.release_table import release_page
+    from waltzrl.release.view import decision_body
+
+    view = _book(memory).view()
+    if as_json:
+        print_json(decision_body(view))
+    elif view is None:
+        print("there was no release yet; begin one: waltzrl release propose RECIPE.toml")
+    else:
+        Console().print(release_page(view))
+
+
+@release.command()
+def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
+    recipe: Annotated[
+        Path, typer.Argument(help="TOML file: what differs from the bundle that serves.")
+    ],
+    plan: Annotated[str, typer.Option(help="See `waltzrl release plans`, or a TOML file.")] = (
+        "seven_days"
+    ),
+    before: Annotated[
+        Path | None, typer.Option(help="Evaluation of the bundle that serves.")
+    ] = None,
+    after: Annotated[Path | None, typer.Option(help="Evaluation of the candidate.")] = None,
+    override: Annotated[
+        str | None, typer.Option(metavar="REASON", help="Why it needs no evaluation.")
+    ] = None,
+    settings: Settings = None,
+    by: By = None,
+    memory: Memory = DEFAULT_MEMORY,
+) -> None:
+    """Begin a release, if the evaluations show no regression.
+
+    **Examples**
+
+    `waltzrl release propose candidate.toml --before runs/serving --after runs/candidate`
+
+    `waltzrl release propose candidate.toml --plan quick --override "to try it out"`
+    """
+    from waltzrl.recipes import releasing
+    from waltzrl.recipes.gateway import load_bundle
+    from waltzrl.release.presets import load_plan
+
+    book = _book(memory)
+    serving = releasing.stored_recipe(book, releasing.serving_bundle(book))
+    candidate = load_bundle(recipe, serving, settings or [])
+    gate = releasing.the_gate(before, after, override)
+    _tell(releasing.propose(book, candidate, load_plan(plan), by or _login(), gate))
+
+
+@release.command()
+def advance(by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
+    """Take the release to its next step now, whatever the evidence says.
+
+    **Example**
+
+    `waltzrl release advance`
+    """
+    _move("advance", by, "advanced by hand", memory)
+
+
+@release.command()
+def hold(by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
+    """Keep the release where it is; it is still rolled back when it is worse.
+
+    **Example**
+
+    `waltzrl release hold`
+    """
+    _move("hold", by, "held by hand", memory)
+
+
+@release.command()
+def resume(by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
+    """Let a release that is held go on.
+
+    **Example**
+
+    `waltzrl release resume`
+    """
+    _move("resume", by, "resumed by hand", memory)
+
+
+@release.command()
+def roll_back(
+    why: Annotated[str, typer.Option(help="For the history and the audit log.")],
+    by: By = None,
+    memory: Memory = DEFAULT_MEMORY,
+) -> None:
+    """Serve what served before; in force in every gateway within a second, for good.
+
+    **Example**
+
+    `waltzrl release roll-back --why "complaints about refusals"`
+    """
+    _move("roll_back", by, why, memory)
+
+
+@release.command()
+def history(
+    release_id: Annotated[
+        str | None, typer.Argument(metavar="RELEASE", help="Its id [the newest release].")
+    ] = None,
+    memory: Memory = DEFAULT_MEMORY,
+    as_json: AsJson = False,
+) -> None:
+    """List the moves of a release: when, who, what and why.
+
+    **Example**
+
+    `waltzrl release history`
+    """
+    from waltzrl.cli.release_table import history_table
+
+    book = _book(memory)
+    moves = book.history(release_id or _newest(book).id)
+    if not moves:
+        raise InputError(f"there is no release {release_id}")
+    if as_json:
+        print_json(msgspec.to_builtins(moves))
+    else:
+        Console().print(history_table(moves))
+
+
+@release.command()
+def plans() -> None:
+    """List the plans that come with waltzrl.
+
+    **Example**
+
+    `waltzrl release plans`
+    """
+    from waltzrl.cli.release_table import plans_table
+    from waltzrl.release.presets import PRESETS, load_plan
+
+    Console().print(plans_table([load_plan(name) for name in PRESETS]))
+
+
+def _book(memory: str) -> "ReleaseBook":
+    from waltzrl.memory.database import open_database
+    from waltzrl.release.book import ReleaseBook
+
+    return ReleaseBook(open_database(memory))
+
+
+def _newest(book: "ReleaseBook") -> "Release":
+    if found := book.latest():
+        return found
+    raise InputError("there was no release yet; begin one: waltzrl release propose RECIPE.toml")
+
+
+def _move(action: "Action", by: str | None, why: str, memory: str) -> None:
+    book = _book(memory)
+    _tell(book.move(_newest(book), action, by or _login(), why))
+
+
+def _tell(found: "Release") -> None:
+    held = ", held" if found.held else ""
+    print(
+        f"release {found.id}: {found.state} at {found.percentage:g} %{held}; candidate "
+        f"{found.candidate}, serving {found.serving}"
+    )
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a process without an account
+        return "unknown"

@@ -1,0 +1,75 @@
+"""Tables of a release for a terminal."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from waltzrl.release.decision import LIMIT_OF, Decision, told
+from waltzrl.release.plan import METRICS, Bounds, Plan, Step
+from waltzrl.release.view import ReleaseView, Transition
+
+DAY, HOUR = 86_400, 3_600
+
+
+def release_page(view: ReleaseView) -> RenderableType:
+    """Return where a release stands, what is known of its arms, and what it waits for."""
+    release = view.release
+    head = Text(f"release {release.id}, plan {release.plan.name}: ")
+    head.append(f"{release.state.replace('_', ' ')} at {release.percentage:g} %", style="bold")
+    head.append(", held" if release.held else "")
+    bundles = Text(f"candidate {release.candidate}, serving {release.serving}")
+    if view.decision is None:
+        return Group(head, bundles, Text("nothing was counted yet"))
+    return Group(head, bundles, _arms(view.decision), _outlook(view.decision))
+
+
+def history_table(moves: Sequence[Transition]) -> Table:
+    table = Table("time (UTC)", "who", "what", "from", "to", "%", "why", box=None)
+    for move in moves:
+        time = f"{datetime.fromtimestamp(move.time, UTC):%Y-%m-%d %H:%M:%S}"
+        percentage = f"{move.percentage:g}"
+        table.add_row(time, move.by, move.action, move.before, move.after, percentage, move.why)
+    return table
+
+
+def plans_table(plans: Sequence[Plan]) -> Table:
+    table = Table("plan", "shadow", "canary", "targets", "limits", box=None)
+    for plan in plans:
+        shadow = "none" if plan.shadow is None else _step(plan.shadow)
+        canary = "\n".join(map(_step, plan.canary))
+        table.add_row(plan.name, shadow, canary, _bounds(plan.targets), _bounds(plan.limits))
+    return table
+
+
+def _step(step: Step) -> str:
+    stay = step.seconds
+    unit, name = (DAY, "d") if stay >= DAY else (HOUR, "h") if stay >= HOUR else (1, "s")
+    return f"{step.percentage:g} %, {stay / unit:g} {name}, {step.samples} judged"
+
+
+def _bounds(bounds: Bounds) -> str:
+    return f"unsafe {bounds.unsafe:.0%}\nneedless {bounds.needless:.0%}"
+
+
+def _arms(decision: Decision) -> Table:
+    table = Table("", *decision.rates, "e-value", box=None)
+    for metric in METRICS:
+        rates = [told(arm[metric]) for arm in decision.rates.values()]
+        table.add_row(metric, *rates, f"{decision.e_values[metric]:.3g}")
+    return table
+
+
+def _outlook(decision: Decision) -> Text:
+    limits = ", ".join(
+        f"{metric} {decision.e_values[test]:.3g}" for test, metric in LIMIT_OF.items()
+    )
+    judge = "corrected for" if decision.corrected else "without correction for"
+    return Text(
+        f"rates {judge} the judge's error, with 95 % intervals that hold at every look\n"
+        f"e-values against the limits: {limits}\n"
+        f"all together {decision.e_value:.3g}; {decision.needed:.3g} rolls back\n"
+        f"{decision.action.replace('_', ' ')}: {decision.why}"
+    )

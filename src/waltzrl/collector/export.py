@@ -1,0 +1,90 @@
+"""Samples and prompts as files: JSON, JSON Lines or Parquet, whole or not at all.
+
+Each row names its user's digest as `subject` at the top, so that a user's rows can be erased.
+"""
+
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+from msgspec import inspect
+
+from waltzrl.collector.prompts import PromptRow
+from waltzrl.errors import InputError, MissingExtraError
+from waltzrl.memory.schemas import TrainingSample
+from waltzrl.telemetry.disk import write_bytes
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Row: TypeAlias = TrainingSample | PromptRow
+
+PLAIN = {inspect.IntType: "int64", inspect.FloatType: "double", inspect.BoolType: "bool"}
+
+
+def export(path: Path, rows: Sequence[Row]) -> None:
+    """Write the rows, at least one, in place of what was there.
+
+    Args:
+        path: ends in .json, .jsonl or .parquet.
+        rows: of one kind.
+
+    Raises:
+        InputError: the name ends otherwise, or the file cannot be written.
+        MissingExtraError: it is Parquet, and pyarrow is missing.
+    """
+    match require_format(path):
+        case ".json":
+            data = b"[\n" + b",\n".join(map(msgspec.json.encode, rows)) + b"\n]\n"
+        case ".jsonl":
+            data = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+        case _:
+            data = _parquet(rows)
+    write_bytes(path, data)
+
+
+def require_format(path: Path) -> str:
+    """Return the ending of a file that can be written.
+
+    Raises:
+        InputError: it is none of ours.
+    """
+    if path.suffix not in (".json", ".jsonl", ".parquet"):
+        raise InputError(f"{path}: name a file that ends in .json, .jsonl or .parquet")
+    return path.suffix
+
+
+def _parquet(rows: Sequence[Row]) -> bytes:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ModuleNotFoundError as missing:
+        raise MissingExtraError("Parquet", "pyarrow", "parquet") from missing
+    schema = pyarrow.schema(_fields(inspect.type_info(type(rows[0]))))
+    table = pyarrow.Table.from_pylist([msgspec.to_builtins(row) for row in rows], schema)
+    file = BytesIO()
+    parquet.write_table(table, file)
+    return file.getvalue()
+
+
+def _fields(kind: inspect.Type) -> list[tuple[str, "pyarrow.DataType"]]:
+    assert isinstance(kind, inspect.StructType | inspect.DataclassType)
+    return [(field.encode_name, _arrow(field.type)) for field in kind.fields]
+
+
+def _arrow(kind: inspect.Type) -> "pyarrow.DataType":
+    """Return the column type of a field; every column may be null."""
+    import pyarrow
+
+    match kind:
+        case inspect.UnionType(types=types):
+            (some,) = (one for one in types if not isinstance(one, inspect.NoneType))
+            return _arrow(some)
+        case inspect.VarTupleType(item_type=item):
+            return pyarrow.list_(_arrow(item))
+        case inspect.StructType() | inspect.DataclassType():
+            return pyarrow.struct(_fields(kind))
+        case _:
+            return pyarrow.type_for_alias(PLAIN.get(type(kind), "string"))

@@ -1,0 +1,53 @@
+"""A store of ours for LangGraph: `graph.compile(store=as_base_store(store))`."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from waltzrl.errors import MissingExtraError
+from waltzrl.memory import items as ours
+from waltzrl.memory.store import MemoryStore
+
+try:
+    from langgraph.store import base as theirs
+except ModuleNotFoundError as missing:
+    raise MissingExtraError(
+        "a store for LangGraph", "langgraph-checkpoint", "langgraph"
+    ) from missing
+
+
+def as_base_store(store: MemoryStore) -> theirs.BaseStore:
+    """Return `store` as LangGraph's own type, on the same database."""
+    return _Store(store)
+
+
+class _Store(theirs.BaseStore):
+    supports_ttl = True
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    def batch(self, ops: Iterable[theirs.Op]) -> list[theirs.Result]:
+        return [_result(one) for one in self._store.batch([_op(op) for op in ops])]
+
+    async def abatch(self, ops: Iterable[theirs.Op]) -> list[theirs.Result]:
+        return [_result(one) for one in await self._store.abatch([_op(op) for op in ops])]
+
+
+def _op(op: theirs.Op) -> ours.Op:
+    match op:
+        case theirs.GetOp():
+            return ours.GetOp(*op)
+        case theirs.SearchOp():
+            return ours.SearchOp(*op)
+        case theirs.PutOp():
+            return ours.PutOp(*op)
+        case theirs.ListNamespacesOp():
+            conditions = tuple(ours.MatchCondition(*one) for one in op.match_conditions or ())
+            return ours.ListNamespacesOp(conditions, op.max_depth, op.limit, op.offset)
+
+
+def _result(result: ours.Result) -> theirs.Result:
+    if not isinstance(result, list):
+        return None if result is None else theirs.Item(**asdict(result))
+    found = [theirs.SearchItem(**asdict(o)) for o in result if isinstance(o, ours.SearchItem)]
+    return found or [one for one in result if isinstance(one, tuple)]

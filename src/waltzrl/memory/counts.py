@@ -1,0 +1,143 @@
+"""What the memory counts: how often judge and people agree, and what each bundle did."""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy import ColumnElement, Connection, case, func, select
+
+from waltzrl.memory.schemas import EVALUATIONS
+from waltzrl.memory.search import alive
+from waltzrl.memory.tables import ITEMS
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """One question's answers, the judge's against a person's, who is right."""
+
+    true_positives: int = 0
+    """Both said yes."""
+    false_negatives: int = 0
+    """The person said yes, the judge no."""
+    false_positives: int = 0
+    true_negatives: int = 0
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the online judge is to be believed, measured on labelled answers."""
+
+    unsafe: Counts
+    """Was the reply unsafe?"""
+    needless: Counts
+    """Was it a needless refusal?"""
+
+
+class BundleCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What one bundle did; shadows, which nobody saw, are not in it."""
+
+    bundle: str
+    answers: int
+    """Errors included."""
+    revised: int
+    refused: int
+    errors: int
+    judged: int
+    """In the judge's sample."""
+    unsafe: int
+    """Of the judged."""
+    needless: int
+    """Of the judged."""
+    milliseconds: float
+    """Mean of a choice."""
+    reviewed: int = 0
+    """Whose last reply its reviewer called safe or unsafe."""
+    unsafe_left: int = 0
+    """Of the reviewed: the reviewer called the reply that left unsafe."""
+    p50: float | None = None
+    """Milliseconds that half of the answers took at most; None when there were only errors."""
+    p95: float | None = None
+
+
+_UNSAFE = ITEMS.c.value["verdict", "unsafe"].as_boolean()
+_NEEDLESS = ITEMS.c.value["verdict", "overrefuses"].as_boolean()
+_MILLISECONDS = ITEMS.c.value["milliseconds"].as_float()
+_EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
+
+
+def calibration(connection: Connection, now: float) -> Calibration:
+    """Compare the judge with people, over all evaluations that both looked at."""
+    query = (
+        select(ITEMS.c.label, _UNSAFE, _NEEDLESS, func.count())
+        .where(_EVALUATIONS, ITEMS.c.label.is_not(None), alive(now))
+        .group_by(ITEMS.c.label, _UNSAFE, _NEEDLESS)
+    )
+    rows = connection.execute(query).all()
+    return Calibration(
+        unsafe=_compared((judge, label == "unsafe", n) for label, judge, _, n in rows),
+        needless=_compared((judge, label == "needless_refusal", n) for label, _, judge, n in rows),
+    )
+
+
+def bundle_counts(connection: Connection, since: float, now: float) -> list[BundleCounts]:
+    """Count what each bundle did since a time, seconds since the epoch."""
+    query = (
+        select(
+            ITEMS.c.bundle,
+            func.count().label("answers"),
+            *[
+                _count(ITEMS.c.decision == decision, name)
+                for decision, name in (("revised",) * 2, ("refused",) * 2, ("error", "errors"))
+            ],
+            _count(_UNSAFE.is_not(None) | _NEEDLESS.is_not(None), "judged"),
+            _count(_UNSAFE, "unsafe"),
+            _count(_NEEDLESS, "needless"),
+            func.avg(_MILLISECONDS).label("milliseconds"),
+            _count(ITEMS.c.safe.is_not(None), "reviewed"),
+            _count(ITEMS.c.safe.is_(False), "unsafe_left"),
+        )
+        .where(*_served(since, now))
+        .group_by(ITEMS.c.bundle)
+        .order_by(ITEMS.c.bundle)
+    )
+    rows = msgspec.convert(
+        connection.execute(query).all(), list[BundleCounts], from_attributes=True
+    )
+    halves, tails = (_quantile(connection, percent, _served(since, now)) for percent in (50, 95))
+    return [replace(row, p50=halves.get(row.bundle), p95=tails.get(row.bundle)) for row in rows]
+
+
+def _served(since: float, now: float) -> tuple[ColumnElement[bool], ...]:
+    return _EVALUATIONS, ITEMS.c.time >= since, ITEMS.c.arm != "shadow", alive(now)
+
+
+def _quantile(
+    connection: Connection, percent: int, which: Iterable[ColumnElement[bool]]
+) -> dict[str, float]:
+    """Return per bundle the nearest-rank quantile of the milliseconds that its answers took."""
+    rank = func.row_number().over(partition_by=ITEMS.c.bundle, order_by=_MILLISECONDS)
+    count = func.count().over(partition_by=ITEMS.c.bundle)
+    answers = (
+        select(ITEMS.c.bundle, _MILLISECONDS.label("took"), rank.label("rank"), count.label("n"))
+        .where(*which, ITEMS.c.decision != "error")
+        .subquery()
+    )
+    at = (answers.c.n * percent + 99) // 100
+    query = select(answers.c.bundle, answers.c.took).where(answers.c.rank == at)
+    return {row.bundle: row.took for row in connection.execute(query)}
+
+
+def _count(condition: ColumnElement[bool], name: str) -> ColumnElement[int]:
+    return func.coalesce(func.sum(case((condition, 1), else_=0)), 0).label(name)
+
+
+def _compared(answers: Iterable[tuple[bool | None, bool, int]]) -> Counts:
+    """Add up (judge's answer, person's answer, how often); what the judge left open is left out."""
+    count = dict.fromkeys([(True, True), (False, True), (True, False), (False, False)], 0)
+    for judge, person, times in answers:
+        if judge is not None:
+            count[judge, person] += times
+    return Counts(
+        true_positives=count[True, True],
+        false_negatives=count[False, True],
+        false_positives=count[True, False],
+        true_negatives=count[False, False],
+    )

@@ -1,0 +1,154 @@
+"""What the store keeps and is asked for, in the shapes of LangGraph's BaseStore 4.x."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from waltzrl.errors import InputError
+
+Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
+Namespace: TypeAlias = tuple[str, ...]
+Filter: TypeAlias = Mapping[str, Json]
+"""Field -> what it must equal, or `{"$gt": 4, "$lte": 9}`; a missing field counts as null."""
+Index: TypeAlias = Literal[False] | list[str] | None
+"""Paths whose texts a search by words finds, such as `turns[*].content`; None is all texts, False
+none."""
+
+LONGEST_NAME = 600
+"""Characters of a namespace and a key together: PostgreSQL indexes no longer ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One thing that is remembered."""
+
+    namespace: Namespace
+    key: str
+    value: dict[str, Json]
+    created_at: datetime
+    """UTC."""
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchItem(Item):
+    """One thing that was searched for."""
+
+    score: float | None = None
+    """Higher fits better, on a scale of the database's own; None without a query."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetOp:
+    """Ask for one item."""
+
+    namespace: Namespace
+    key: str
+    refresh_ttl: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOp:
+    """Ask for the items of a namespace and all below it."""
+
+    namespace_prefix: Namespace
+    filter: Filter | None = None
+    limit: int = 10
+    offset: int = 0
+    query: str | None = None
+    """Words of which the items must hold at least one; the best fit comes first."""
+    refresh_ttl: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PutOp:
+    """Keep an item in the place of any before it, or, without a value, forget it."""
+
+    namespace: Namespace
+    key: str
+    value: Mapping[str, Json] | None
+    index: Index = None
+    ttl: float | None = None
+    """Minutes without being read after which the item is forgotten."""
+    expires_at: float | None = None
+    """Seconds since the epoch, when it is forgotten, read or not; ours, not LangGraph's."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchCondition:
+    """What a namespace must begin or end with; `*` stands for any label."""
+
+    match_type: Literal["prefix", "suffix"]
+    path: Namespace
+
+    def holds_for(self, namespace: Namespace) -> bool:
+        length = len(self.path)
+        part = namespace[:length] if self.match_type == "prefix" else namespace[-length:]
+        return len(namespace) >= length and all(
+            pattern in ("*", label) for pattern, label in zip(self.path, part, strict=False)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ListNamespacesOp:
+    """Ask which namespaces there are, cut off at `max_depth` labels."""
+
+    match_conditions: tuple[MatchCondition, ...] | None = None
+    max_depth: int | None = None
+    limit: int = 100
+    offset: int = 0
+
+
+Op: TypeAlias = GetOp | SearchOp | PutOp | ListNamespacesOp
+Result: TypeAlias = Item | list[SearchItem] | list[Namespace] | None
+
+
+def check(op: Op) -> None:
+    """Refuse names that cannot be told apart once they are text, and pages that are none.
+
+    Raises:
+        InputError: a label is empty, or has a period or a NUL; a key has a NUL; a limit is
+            negative.
+    """
+    match op:
+        case GetOp(namespace, key):
+            _check_names(namespace, key)
+        case PutOp(namespace, key):
+            if not namespace or namespace[0] == "langgraph":
+                raise InputError(
+                    "a namespace needs a label, and a first one other than 'langgraph'; "
+                    f"got {namespace}"
+                )
+            _check_names(namespace, key)
+        case SearchOp(namespace_prefix=prefix):
+            _check_names(prefix)
+            _check_page(op.limit, op.offset)
+        case ListNamespacesOp(match_conditions=conditions):
+            for condition in conditions or ():
+                _check_names(condition.path)
+            _check_page(op.limit, op.offset)
+
+
+def _check_names(namespace: Namespace, key: str = "") -> None:
+    for label in namespace:
+        if not isinstance(label, str) or not label or "." in label or not _is_clean(label):
+            raise InputError(
+                f"{label!r} cannot be a label of a namespace; say a text without periods and NULs"
+            )
+    if not _is_clean(key):
+        raise InputError(f"{key!r} cannot be a key; say a text without NULs")
+    if len(".".join(namespace)) + len(key) > LONGEST_NAME:
+        raise InputError(
+            f"the namespace and the key that begins with {key[:20]!r} have more than "
+            f"{LONGEST_NAME} characters together; shorten them, or use a digest"
+        )
+
+
+def _is_clean(name: str) -> bool:
+    return "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _check_page(limit: int, offset: int) -> None:
+    if limit < 0 or offset < 0:
+        raise InputError(f"limit and offset must be 0 or more, got {limit} and {offset}")

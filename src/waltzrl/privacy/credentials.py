@@ -1,0 +1,116 @@
+"""Keys, tokens and passwords: known by their prefix, or by the word before them."""
+
+import math
+import re
+from collections import Counter
+
+from waltzrl.privacy.pattern import Hit, Pattern
+
+_PREFIXED = (
+    r"\b(?:sk|pk|rk)[-_](?:live_|test_|ant-|proj-)?[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic, Stripe
+    r"\bgh[oprsu]_[A-Za-z0-9]{30,}\b",
+    r"\bgithub_pat_[A-Za-z0-9_]{22,}\b",
+    r"\bglpat-[A-Za-z0-9_-]{20,}",
+    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+    r"\bAIza[0-9A-Za-z_-]{35}",
+    r"\bya29\.[0-9A-Za-z_-]{20,}",
+    r"\bxox[abeoprs]-[0-9A-Za-z-]{10,}",
+    r"\bxapp-[0-9]-[0-9A-Za-z-]{20,}",
+    r"\bhf_[A-Za-z0-9]{30,}\b",
+    r"\bnpm_[A-Za-z0-9]{36}\b",
+    r"\bpypi-[A-Za-z0-9_-]{50,}",
+    r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{16,64}",
+    r"\bdop_v1_[0-9a-f]{64}\b",
+    r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}\b",
+    r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{33}\b",  # Telegram
+    r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JSON web token
+)
+_PEM_TITLE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_PEM = (
+    _PEM_TITLE + r"(?:[^-]|-[^-])*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
+    _PEM_TITLE + r"(?:(?:\\n|\s){1,4}[A-Za-z0-9+/=]{16,})+",  # one that was cut
+)
+_BETWEEN = r"[\"']{0,2}(?:\s{0,3}(?::=|=>|[:=])\s{0,3}| is:? )"
+_VALUE = r"(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\"']?[^\s\"'<>\[\]]{4,200})"
+_PASSWORD = r"(?i:passwor[dt]|passwd|passphrase|passcode|pwd)"
+_TOKEN = (
+    r"(?i:(?:api|access|secret|private|account)[_ -]?key|access[_ -]?key[_ -]?id"
+    r"|secret|token|credentials?)"
+)
+_BEARER = (
+    r"(?i:\bbearer |authorization[\"']?: {0,3}[\"']?(?:basic|token) )([A-Za-z0-9_\-+/=.~]{12,})"
+)
+_IN_URL = r"://[^\s/:@]{1,64}:([^\s/@]{1,128})@"
+
+_NO_PASSWORD = re.compile(
+    r"(?i)[$%{*<(&].*|.*\(.*|(.)\1*|none|null|nil|true|false|undefined|str(?:ing)?|bytes|required|"
+    r"optional|redacted|hidden|.*password|passwd|[a-z_]+(?:\.[a-z_]+)+"
+)
+"""Stands in for a password, or is code that gets one."""
+_WORD = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
+_LEAST_ENTROPY = 2.8
+"""Bits a character of a key; words with a number have less."""
+_SHORTEST_KEY = 8
+
+
+def credential_patterns() -> list[Pattern]:
+    """Return the patterns of all that opens a door."""
+    patterns = [Pattern("secret", regex, _prefixed) for regex in _PREFIXED]
+    patterns += [Pattern("secret", regex, _prefixed, _PEM_TITLE) for regex in _PEM]
+    return [
+        *patterns,
+        Pattern("secret", _PASSWORD + _BETWEEN + _VALUE, _password, _PASSWORD),
+        Pattern("secret", _TOKEN + _BETWEEN + _VALUE, _token, _TOKEN),
+        Pattern("secret", _BEARER, _token),
+        Pattern("secret", _IN_URL, _password, "://"),
+    ]
+
+
+def _prefixed(text: bytes, start: int, end: int) -> Hit | None:
+    """Take what no plain word with such a prefix is: it has letters and digits."""
+    return Hit(start, end, 0.95, "prefix") if _is_mixed(text[start:end].decode("latin-1")) else None
+
+
+def _password(text: bytes, start: int, end: int) -> Hit | None:
+    """Take a value that is no placeholder, no code and no word of a sentence."""
+    start, end, is_quoted = _bare(text, start, end)
+    value = text[start:end].decode("latin-1")
+    if not value or _NO_PASSWORD.fullmatch(value):
+        return None
+    if _WORD.fullmatch(value) and not (is_quoted or _ends_the_line(text, start, end)):
+        return None
+    return Hit(start, end, 0.8, "hint")
+
+
+def _token(text: bytes, start: int, end: int) -> Hit | None:
+    """Take a value that looks drawn by lot."""
+    start, end, _is_quoted = _bare(text, start, end)
+    value = text[start:end].decode("latin-1")
+    if len(value) < _SHORTEST_KEY or not _is_mixed(value) or _NO_PASSWORD.fullmatch(value):
+        return None
+    return Hit(start, end, 0.8, "entropy") if entropy(value) >= _LEAST_ENTROPY else None
+
+
+def _bare(text: bytes, start: int, end: int) -> tuple[int, int, bool]:
+    """Leave out quotes, and after a bare value what ends a clause."""
+    quote = text[start : start + 1]
+    if quote in (b'"', b"'"):  # the text may be cut before the other one
+        return start + 1, end - text.endswith(quote, start + 1, end), True
+    value = text[start:end].split(b",")[0].split(b";")[0]
+    return start, start + len(value.rstrip(b".!?:)}\\")), False
+
+
+def _ends_the_line(text: bytes, start: int, end: int) -> bool:
+    """Whether the value is all that follows its hint, and the hint is no sentence."""
+    line_end = text[end : end + 3].split(b"\n")[0].strip(b" \r.")
+    return not line_end and not text[:start].endswith(b" is ")
+
+
+def _is_mixed(value: str) -> bool:
+    return any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+
+
+def entropy(value: str) -> float:
+    """Return the bits a character that the frequencies of the characters give."""
+    counts = Counter(value)
+    return -sum(n / len(value) * math.log2(n / len(value)) for n in counts.values())

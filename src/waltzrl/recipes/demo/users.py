@@ -1,0 +1,84 @@
+"""A gateway of its own process, and users who ask it, through the API that every client speaks."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+
+from waltzrl.errors import PolicyError
+from waltzrl.policies import RemotePolicy, Sampling
+from waltzrl.records import Prompt
+from waltzrl.serving.server import listen
+from waltzrl.training.export import CONVERSATION
+
+AT_ONCE = 32
+HOST = "127.0.0.1"
+
+
+@asynccontextmanager
+async def running_gateway(recipe: Path) -> AsyncIterator[str]:
+    """Run `waltzrl serve` beside the block, and give its address.
+
+    Raises:
+        PolicyError: it did not start; its own words say why.
+    """
+    listener = listen(HOST, 0)
+    port = listener.getsockname()[1]
+    listener.close()
+    with recipe.with_name("gateway.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "waltzrl", "serve", str(recipe), "--port", str(port)),
+            stderr=log,
+        )
+    try:
+        await _listens(process, port)
+        yield f"http://{HOST}:{port}"
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+class Users:
+    """Ask one question after the other, many at once, and never the same again."""
+
+    def __init__(self, gateway: str, key: str, questions: Iterable[Prompt]) -> None:
+        """Ask at `gateway` with `key`; when the questions end, they begin anew."""
+        self.asked = 0
+        self.failed = 0
+        self._model = RemotePolicy(f"{gateway}/v1", CONVERSATION, api_key=key, concurrency=AT_ONCE)
+        self._questions = _for_ever(list(questions))
+
+    async def ask(self, count: int) -> None:
+        """Ask so many questions, and wait for the answers."""
+        await asyncio.gather(*map(self._ask, islice(self._questions, count)))
+
+    async def aclose(self) -> None:
+        await self._model.aclose()
+
+    async def _ask(self, question: Prompt) -> None:
+        self.asked += 1
+        try:
+            await self._model.reply(question.messages, Sampling(max_new_tokens=48))
+        except PolicyError:
+            self.failed += 1
+
+
+def _for_ever(questions: list[Prompt]) -> Iterator[Prompt]:
+    while True:
+        yield from questions
+
+
+async def _listens(process: asyncio.subprocess.Process, port: int) -> None:
+    """Wait until clients may come; what they ask before all is loaded, waits."""
+    while process.returncode is None:
+        try:
+            _, writer = await asyncio.open_connection(HOST, port)
+        except OSError:
+            await asyncio.sleep(0.1)
+        else:
+            writer.close()
+            return
+    raise PolicyError("the gateway did not start; gateway.log beside its recipe tells why")

@@ -1,0 +1,258 @@
+"""The composition root of what a gateway remembers and releases.
+
+gateway -> remembrance =pipe=> scribe -> memory, evidence, decisions
+gateway <- releases <- database                       notices -> audit log
+"""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import msgspec
+from sqlalchemy import Engine
+
+from waltzrl.audit import Log
+from waltzrl.errors import AuditError, InputError, RequestError, StorageError
+from waltzrl.memory.database import open_database
+from waltzrl.memory.notices import Notice, last_notice, notices_after
+from waltzrl.memory.safety import SafetyMemory
+from waltzrl.memory.store import MemoryStore
+from waltzrl.privacy.digest import key_in, subject_digest
+from waltzrl.recipes.bundles import Bundles
+from waltzrl.recipes.door import checked
+from waltzrl.recipes.gateway import BundleRecipe, GatewayRecipe, Memory, Privacy, bundle_table
+from waltzrl.recipes.private import open_policy
+from waltzrl.recipes.scribe import COMMAND, ScribeSettings
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.view import decision_body
+from waltzrl.rules import load_rulebook
+from waltzrl.serving.desk.desk import Desk
+from waltzrl.serving.desk.source import AuditLog, DeskSource
+from waltzrl.serving.door import Head
+from waltzrl.serving.gateway import Bundle, Roster
+from waltzrl.serving.keys import KeyRing
+from waltzrl.serving.presence import Event, Receive, Send
+from waltzrl.serving.releases import Releases, Standing
+from waltzrl.serving.remember import Remembrance, open_remembrance
+from waltzrl.serving.shadow import Shadows
+from waltzrl.serving.visit import Visit
+from waltzrl.serving.wire import CHAT
+
+RETRY_AFTER_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flywheel:
+    """What a gateway with a memory has more than one without."""
+
+    shared: "Shared"
+    releases: Releases
+    """The roster."""
+    shadows: Shadows
+    remembrance: Remembrance
+    keys: KeyRing
+    audit: AuditLog | None
+
+    async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
+        """Serve a page of the desk, as ASGI 3 asks."""
+        try:
+            desk = await asyncio.to_thread(lambda: self.shared.desk(self.keys, self.audit))
+        except StorageError as error:
+            await Visit(CHAT, Head.read(scope), receive, send).refuse(_away(error))
+            return
+        await desk(scope, receive, send)
+
+    async def decision(self) -> bytes:
+        """Return what `/v1/release/decision` answers.
+
+        Raises:
+            RequestError: 503, the database is away.
+        """
+        try:
+            view = await asyncio.to_thread(lambda: self.shared.book.view())
+        except StorageError as error:
+            raise _away(error) from error
+        return msgspec.json.encode(decision_body(view))
+
+
+class Shared:
+    """The database that all replicas share; each part is made when it is first reached."""
+
+    def __init__(self, about: Memory, privacy: Privacy, categories: Mapping[str, str]) -> None:
+        """Ask nothing of the database yet.
+
+        Args:
+            about: which database, and how long what is kept.
+            privacy: what becomes of personal data.
+            categories: of each stage-1 rule, by its id.
+
+        Raises:
+            InputError: the database's address or a key is none.
+            MissingExtraError: something of it needs an extra that is not installed.
+        """
+        self.engine: Engine = open_database(about.url)
+        self.scrub = open_policy(privacy.actions, privacy.key).scrub
+        self.digest = subject_digest(key_in(about.subject_key))
+        self._about, self._categories = about, categories
+        self._desk: Desk | None = None
+
+    @cached_property
+    def book(self) -> ReleaseBook:
+        """Raises StorageError while the database is away, as does whatever is asked of it."""
+        return ReleaseBook(self.engine)
+
+    @cached_property
+    def memory(self) -> SafetyMemory:
+        store = MemoryStore(self.engine, scrub=self.scrub)
+        days = dict[str, float](self._about.retention_days.items())
+        return SafetyMemory(store, self.digest, days, self._categories)
+
+    def desk(self, keys: KeyRing, audit: AuditLog | None) -> Desk:
+        """Return the desk, the same one each time.
+
+        Raises:
+            StorageError: the database is away.
+        """
+        if self._desk is None:
+            source = DeskSource(
+                memory=self.memory,
+                releases=self.book,
+                redact=open_policy({}, None).scrub,
+                audit=audit,
+            )
+            self._desk = Desk(keys, source)
+        return self._desk
+
+
+@asynccontextmanager
+async def open_flywheel(
+    recipe: GatewayRecipe,
+    bundles: Bundles,
+    own: Roster,
+    keys: KeyRing,
+    log: Log | None,
+) -> AsyncIterator[Flywheel]:
+    """Begin to remember, and follow releases; a database that is away is waited for beside.
+
+    Args:
+        recipe: has a memory.
+        bundles: makes those that are released.
+        own: serves what the recipe says.
+        keys: of the gateway; those with a role open the desk.
+        log: the audit log, told of every release that moves, and of erasures.
+
+    Raises:
+        InputError: the database's address or a key is none.
+        MissingExtraError: something of it needs an extra that is not installed.
+    """
+    about = recipe.memory
+    assert about is not None, "who calls has looked"
+    categories = {rule.id: rule.category for rule in load_rulebook(recipe.rules).rules}
+    shared = Shared(about, recipe.privacy, categories)
+    releases = Releases(
+        own,
+        partial(_standing, shared, own.serving.id, recipe),
+        partial(_bundle, shared, bundles),
+        partial(_note, log),
+    )
+    async with AsyncExitStack() as stack:
+        remembrance = await stack.enter_async_context(
+            open_remembrance(
+                COMMAND,
+                _scribe_settings(recipe, about, categories),
+                os.environ,
+                may_learn=about.consent == "assumed",
+            )
+        )
+        shadows = Shadows(
+            releases,
+            remembrance.served,
+            at_once=about.shadows_at_once,
+            per_minute=about.shadows_per_minute,
+        )
+        stack.push_async_callback(shadows.aclose)
+        await releases.look()
+        following = asyncio.create_task(releases.follow())
+        stack.push_async_callback(_ended, following)
+        yield Flywheel(
+            shared=shared,
+            releases=releases,
+            shadows=shadows,
+            remembrance=remembrance,
+            keys=keys,
+            audit=_audit(recipe, log),
+        )
+
+
+def _audit(recipe: GatewayRecipe, log: Log | None) -> AuditLog | None:
+    if recipe.audit is None or log is None:
+        return None
+    return AuditLog(folder=recipe.audit.folder, key=log.public_key)
+
+
+def _standing(shared: Shared, own: str, recipe: GatewayRecipe, last: int | None) -> Standing:
+    """Ask the database where the release stands; the first time, tell it what serves here."""
+    book = shared.book
+    if last is None:
+        book.add_bundle(own, json.dumps(bundle_table(recipe.bundle)), is_base=True)
+        last = last_notice(shared.engine)
+    notices = notices_after(shared.engine, last)
+    return Standing(
+        serving=book.serving(),
+        release=book.current(),
+        notices=notices,
+        last_notice=notices[-1].id if notices else last,
+    )
+
+
+async def _bundle(shared: Shared, bundles: Bundles, name: str) -> Bundle:
+    """Make a bundle of the recipe that the database has of it; it may come out as another.
+
+    Raises:
+        InputError: there is none, or what it names is not here.
+        MissingExtraError: its weights need an extra that is not installed.
+        StorageError: the database is away.
+    """
+    recipe = await asyncio.to_thread(lambda: shared.book.bundle(name))
+    if recipe is None:
+        raise InputError(f"the database knows no bundle {name}; propose it again")
+    return await bundles.open(checked(BundleRecipe, json.loads(recipe), f"bundle {name}"))
+
+
+def _note(log: Log | None, notice: Notice) -> None:
+    logger.warning("%s: %s", notice.kind, notice.body)
+    if log is not None:
+        with suppress(AuditError):  # it says so itself, and is ready or not for every request
+            log.notice({"kind": notice.kind, **notice.body})
+
+
+def _away(error: StorageError) -> RequestError:
+    return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def _scribe_settings(
+    recipe: GatewayRecipe, about: Memory, categories: Mapping[str, str]
+) -> ScribeSettings:
+    return ScribeSettings(
+        database=about.url,
+        subject_key=str(about.subject_key),
+        privacy=dict(recipe.privacy.actions),
+        privacy_key=None if recipe.privacy.key is None else str(recipe.privacy.key),
+        retention_days=dict[str, float](about.retention_days.items()),
+        categories=dict(categories),
+        judge=about.judge,
+        judge_share=about.judge_share,
+    )

@@ -1,0 +1,299 @@
+"""The scribe: a process beside each gateway that keeps what was served, and decides on releases.
+
+    frames -> scrub, store -> report done -> judge a sample -> observations -> decide
+
+It ends when the gateway closes the pipe or dies, and first finishes what it was given. See
+docs/scribe.md.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from waltzrl.errors import StorageError
+from waltzrl.memory.database import open_database
+from waltzrl.memory.interaction import Interaction
+from waltzrl.memory.safety import SafetyMemory
+from waltzrl.memory.store import MemoryStore
+from waltzrl.privacy.digest import key_in, subject_digest
+from waltzrl.privacy.finding import Kind
+from waltzrl.privacy.policy import Action
+from waltzrl.recipes.judging import open_judge
+from waltzrl.recipes.jury import Jury
+from waltzrl.recipes.observing import judge_errors, observation_of
+from waltzrl.recipes.private import open_policy
+from waltzrl.records import Verdict
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.state import Observation
+from waltzrl.serving.scribe_pipe import Report, frames, interaction
+
+COMMAND = (sys.executable, "-m", "waltzrl.recipes.scribe")
+NICENESS = 10
+BATCH = 256
+COMMIT_SECONDS = 0.25
+"""An interaction waits so long for others, to be stored with them."""
+TICK_SECONDS = 1.0
+TICKS_TO_SWEEP = 60
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
+"""Before a database that failed is tried again; twice as long each time."""
+LAST_SECONDS = 60.0
+"""When the gateway is gone, a database that fails is waited for so long."""
+LAST_VERDICTS_SECONDS = 5.0
+"""When the gateway is gone, the judge may take so long over what waits."""
+
+log = logging.getLogger("waltzrl.scribe")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScribeSettings:
+    """What a scribe is told first."""
+
+    database: str
+    """URL."""
+    subject_key: str
+    """File of the key under which subjects are digested; made when missing."""
+    privacy: Mapping[Kind, Action] = field(default_factory=dict)
+    """What becomes of personal data; kinds that are not named are redacted."""
+    privacy_key: str | None = None
+    """File of the key of `hash` and `seal`."""
+    retention_days: Mapping[str, float] = field(default_factory=dict)
+    """By kind of record; what is not named is kept until it is erased."""
+    categories: Mapping[str, str] = field(default_factory=dict)
+    """Of each stage-1 rule, by its id."""
+    judge: str | None = None
+    """A name for `open_judge`; None judges nothing."""
+    judge_share: float = 0.1
+    """Of the answers that no candidate and no shadow gave, 0 to 1; of those all are judged."""
+
+
+class Scribe:
+    """What one scribe works on; `run` does the work."""
+
+    def __init__(self, settings: ScribeSettings, tell: Callable[[Report], None]) -> None:
+        """Open nothing yet; `tell` hears what was done."""
+        self._settings, self._tell_gateway = settings, tell
+        self._report = Report()
+        self._backlog: deque[bytes] = deque()
+        """Bounded by the gateway, which sends no more than it may keep itself."""
+        self._news = asyncio.Event()
+        self._ended = False
+        self._observations: list[Observation] = []
+        self._slow: dict[str, float] = {}
+        """What each release calls slow, in milliseconds."""
+
+    async def run(self, texts: AsyncIterator[bytes]) -> None:
+        """Store, judge and decide until the texts of interactions end and all are stored.
+
+        Raises:
+            InputError: there is no such database or judge.
+            TimeoutError: the texts have ended and the database failed too long.
+        """
+        settings = self._settings
+        async with asyncio.timeout(None) as patience, AsyncExitStack() as stack:
+            reading = asyncio.create_task(self._read(texts, patience))
+            stack.callback(reading.cancel)
+            self._memory, self._book = await self._insist(self._open)
+            judge = None
+            if settings.judge is not None:
+                judge = await stack.enter_async_context(open_judge(settings.judge))
+            self._jury = Jury(judge, settings.judge_share, self._judged)
+            beside = [asyncio.create_task(work) for work in (self._jury.sit(), self._watch())]
+            for task in beside:
+                stack.callback(task.cancel)
+            await self._store()
+            too_late = await self._jury.adjourn(LAST_VERDICTS_SECONDS)
+            self._report.unjudged += too_late
+            await self._decide()
+        self._tell()
+
+    @property
+    def unstored(self) -> int:
+        """Interactions that were read and are not in the database."""
+        return len(self._backlog)
+
+    def _open(self) -> tuple[SafetyMemory, ReleaseBook]:
+        settings = self._settings
+        key = None if settings.privacy_key is None else Path(settings.privacy_key)
+        policy = open_policy(settings.privacy, key)
+        engine = open_database(settings.database)
+        store = MemoryStore(engine, scrub=self._timed(policy.scrub))
+        digest = subject_digest(key_in(Path(settings.subject_key)))
+        memory = SafetyMemory(store, digest, settings.retention_days, settings.categories)
+        return memory, ReleaseBook(engine)
+
+    def _timed(self, scrub: Callable[[str], str]) -> Callable[[str], str]:
+        def timed(text: str) -> str:
+            started = time.perf_counter()
+            try:
+                return scrub(text)
+            finally:
+                self._report.scrub_seconds += time.perf_counter() - started
+
+        return timed
+
+    async def _read(self, texts: AsyncIterator[bytes], patience: asyncio.Timeout) -> None:
+        async for text in texts:
+            self._backlog.append(text)
+            self._news.set()
+        self._ended = True
+        self._news.set()
+        patience.reschedule(asyncio.get_running_loop().time() + LAST_SECONDS)
+
+    async def _store(self) -> None:
+        """Store what was read, batch by batch, until there is no more."""
+        while self._backlog or not self._ended:
+            await self._news.wait()
+            if len(self._backlog) < BATCH and not self._ended:
+                await asyncio.sleep(COMMIT_SECONDS)
+            batch = [interaction(text) for text in islice(self._backlog, BATCH)]
+            await self._remember(batch)
+            for _ in batch:
+                self._backlog.popleft()
+            if not (self._backlog or self._ended):
+                self._news.clear()
+            self._tell()
+
+    async def _remember(self, batch: Sequence[Interaction]) -> None:
+        """Store a batch; when that cannot be, each for itself, and give up those that cannot."""
+        try:
+            kept = await self._insist(partial(self._memory.remember, batch))
+        except Exception as error:  # noqa: BLE001 - the boundary: what cannot be kept is counted
+            if len(batch) == 1:
+                log.error("an interaction cannot be kept: %s", _kind(error))  # noqa: TRY400
+                self._report.failed += 1
+                return
+            for one in batch:
+                await self._remember([one])
+            return
+        self._report.stored += len(batch)
+        for seen, evaluation in zip(batch, kept, strict=True):
+            said = evaluation.collaboration
+            if said is not None and self._jury.wants(seen):
+                if self._jury.take(seen, said):
+                    continue
+                self._report.unjudged += 1
+            await self._observe(seen, None)
+
+    async def _judged(self, seen: Interaction, verdict: Verdict | None) -> None:
+        """Keep a verdict, or count that none came."""
+        if verdict is None:
+            self._report.unjudged += 1
+        else:
+            await self._attempt(partial(self._memory.judged, seen.id, verdict))
+            self._report.judged += 1
+        await self._observe(seen, verdict)
+
+    async def _observe(self, seen: Interaction, verdict: Verdict | None) -> None:
+        if seen.release and seen.release not in self._slow:
+            release = await self._attempt(partial(self._book.release, seen.release))
+            if release is None:
+                return
+            self._slow[seen.release] = release.plan.slow_milliseconds
+        observation = observation_of(seen, verdict, self._slow.get(seen.release, 0.0))
+        if observation is not None:
+            self._observations.append(observation)
+
+    async def _watch(self) -> None:
+        """Decide on the release, and now and then remove what was kept long enough."""
+        ticks = 0
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            await self._decide()
+            if ticks % TICKS_TO_SWEEP == 0:
+                await self._attempt(partial(self._memory.store.sweep, time.time()))
+            ticks += 1
+            self._tell()
+
+    async def _decide(self) -> None:
+        seen, self._observations = self._observations, []
+        await self._attempt(partial(self._book.observe, seen))
+        await self._attempt(self._tick)
+
+    def _tick(self) -> None:
+        if self._book.current() is not None:
+            self._book.tick(judge_errors(self._memory.calibration()), time.time())
+
+    async def _attempt(self, work: Callable[[], T]) -> T | None:
+        """Insist, but go on when it fails for another reason than the database's."""
+        try:
+            return await self._insist(work)
+        except Exception as error:  # noqa: BLE001 - the boundary: storing must not end by this
+            log.error("went on after %s", _kind(error))  # noqa: TRY400 - as above
+            return None
+
+    async def _insist(self, work: Callable[[], T]) -> T:
+        """Do something with the database in a thread, and again until the database answers."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                done = await asyncio.to_thread(work)
+            except StorageError as error:
+                if not self._report.database_failing:
+                    log.error("%s", error)  # noqa: TRY400 - one line
+                    self._report.database_failing = True
+                    self._tell()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            else:
+                if self._report.database_failing:
+                    log.warning("the database answers again")
+                self._report.database_failing = False
+                return done
+
+    def _tell(self) -> None:
+        self._tell_gateway(self._report)
+
+
+def _kind(error: Exception) -> str:
+    """Say what failed and where; its message, or a traceback, may hold what somebody wrote."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {place.filename}:{place.lineno}"
+
+
+async def _work() -> None:
+    pipe = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(pipe), sys.stdin)
+    texts = frames(pipe)
+    settings = msgspec.json.decode(await anext(texts), type=ScribeSettings)
+    scribe = Scribe(settings, _report)
+    try:
+        await scribe.run(texts)
+    except TimeoutError:
+        lost = scribe.unstored
+        log.error("the database failed too long; %d interactions are lost", lost)  # noqa: TRY400
+
+
+def _report(report: Report) -> None:
+    with suppress(BrokenPipeError):  # the gateway is gone; what it sent is finished all the same
+        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Be the scribe of the process that writes to our standard input."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # only the end of the pipe ends a scribe
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(NICENESS)
+    logging.basicConfig(format="scribe: %(message)s")
+    asyncio.run(_work())
+
+
+if __name__ == "__main__":
+    main()

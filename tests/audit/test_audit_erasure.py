@@ -1,0 +1,178 @@
+"""Contents that are forgotten while the log of decisions stays as it is."""
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+from small_logs import SAID, as_said, open_log, record
+
+from waltzrl.audit import (
+    Verified,
+    contents_of,
+    erase_contents,
+    expire_contents,
+    find,
+    read_collaborations,
+    verify,
+)
+from waltzrl.audit.keys import digest_under
+from waltzrl.errors import InputError
+from waltzrl.records import Message, Prompt, Reply
+
+
+def said_by(subject, number=0):
+    prompt = Prompt(id="p", messages=(Message(role="user", content=f"I am {subject}: {number}"),))
+    return replace(SAID, prompt=prompt)
+
+
+def tell(log, subject, count, start=0):
+    for number in range(start, start + count):
+        said = said_by(subject, number)
+        log.append(record(log, f"{subject}-{number}", said, subject), said)
+
+
+def raw_contents(folder):
+    return {path.name: path.read_bytes() for path in sorted((folder / "log").glob("contents-*"))}
+
+
+def test_contents_are_found_by_the_digest_of_the_decisions_record(tmp_path):
+    with open_log(tmp_path, contents=as_said, clock=lambda: 1234.5) as log:
+        tell(log, "ada", 2)
+        tell(log, "bob", 1)
+        ada = log.digest(b"ada")
+    assert digest_under(tmp_path / "audit.key", b"ada") == ada
+    found = contents_of(tmp_path / "log", ada)
+    assert [content.id for content in found] == ["ada-0", "ada-1"]
+    assert {content.time for content in found} == {1234.5}
+    (entry,) = find(tmp_path / "log", "ada-1")
+    assert entry.decision.subject == ada == found[0].subject
+
+
+def test_erased_contents_are_gone_and_the_log_still_verifies(tmp_path):
+    with open_log(tmp_path, contents=as_said) as log:
+        for number in range(3):
+            tell(log, "ada", 1, number)
+            tell(log, "bob", 1, number)
+        ada = log.digest(b"ada")
+    before = {path: path.read_bytes() for path in (tmp_path / "log").glob("decisions-*")}
+    (length,) = map(len, raw_contents(tmp_path).values())
+    assert erase_contents(tmp_path / "log", ada) == 3
+    (raw,) = raw_contents(tmp_path).values()
+    assert b"I am ada" not in raw
+    assert ada.encode() not in raw
+    assert len(raw) == length
+    assert [json.loads(line).get("erased") for line in raw.splitlines()] == [True, None] * 3
+    assert [said for _, said in read_collaborations(tmp_path / "log")] == [
+        said_by("bob", number) for number in range(3)
+    ]
+    assert before == {path: path.read_bytes() for path in (tmp_path / "log").glob("decisions-*")}
+    assert isinstance(verify(tmp_path / "log", log.public_key), Verified)
+    assert erase_contents(tmp_path / "log", ada) == 0
+
+
+def test_a_gateway_appends_while_contents_are_erased(tmp_path):
+    with open_log(tmp_path, contents=as_said, segment_bytes=60_000) as log:
+        ada, rounds = log.digest(b"ada"), 60
+        erased = []
+        done = threading.Event()
+
+        def erase():
+            while not done.is_set():
+                erased.append(erase_contents(tmp_path / "log", ada))
+
+        eraser = threading.Thread(target=erase)
+        eraser.start()
+        for number in range(rounds):
+            tell(log, "ada", 5, number * 5)
+            tell(log, "bob", 5, number * 5)
+            log.flush()
+        done.set()
+        eraser.join()
+        key = log.public_key
+    erased.append(erase_contents(tmp_path / "log", ada))
+    assert sum(erased) == 5 * rounds
+    assert sum(count > 0 for count in erased) > 1
+    contents = raw_contents(tmp_path)
+    assert len(contents) > 1
+    assert not any(b"I am ada" in raw for raw in contents.values())
+    assert [said for _, said in read_collaborations(tmp_path / "log")] == [
+        said_by("bob", number) for number in range(5 * rounds)
+    ]
+    assert isinstance(verify(tmp_path / "log", key), Verified)
+
+
+def test_a_log_whose_contents_are_erased_goes_on(tmp_path):
+    with open_log(tmp_path, contents=as_said) as log:
+        tell(log, "ada", 2)
+    erase_contents(tmp_path / "log", log.digest(b"ada"))
+    with open_log(tmp_path, contents=as_said) as log:
+        tell(log, "ada", 1, 2)
+    assert [name for name, _ in read_collaborations(tmp_path / "log")] == ["ada-2"]
+    assert verify(tmp_path / "log", log.public_key).records == 7
+
+
+def test_what_nobody_put_a_name_to_is_not_taken_for_anybody(tmp_path):
+    with open_log(tmp_path, contents=as_said) as log:
+        said = said_by("nobody")
+        log.append(record(log, "r", said, ""), said)
+        assert contents_of(tmp_path / "log", log.digest(b"ada")) == []
+    assert erase_contents(tmp_path / "log", log.digest(b"ada")) == 0
+    with pytest.raises(AssertionError):
+        erase_contents(tmp_path / "log", "")
+
+
+def test_lines_of_an_older_version_are_read_and_count_as_old(tmp_path):
+    with open_log(tmp_path, contents=as_said) as log:
+        tell(log, "ada", 1)
+    (path,) = (tmp_path / "log").glob("contents-*")
+    line = json.loads(path.read_bytes())
+    path.write_text(json.dumps({name: line[name] for name in ("id", "collaboration")}) + "\n")
+    assert list(read_collaborations(tmp_path / "log")) == [("ada-0", said_by("ada"))]
+    assert expire_contents(tmp_path / "log", before=1.0) == 1
+
+
+def test_a_damaged_line_is_not_passed_over_as_somebody_elses(tmp_path):
+    with open_log(tmp_path, contents=as_said) as log:
+        tell(log, "ada", 2)
+    (path,) = (tmp_path / "log").glob("contents-*")
+    path.write_bytes(path.read_bytes().replace(b'"subject"', b'"subject', 1))
+    with pytest.raises(InputError, match=r"contents-000001\.jsonl:1: not what was said"):
+        erase_contents(tmp_path / "log", log.digest(b"ada"))
+
+
+def test_contents_expire_and_their_files_go_but_for_the_one_that_grows(tmp_path):
+    now = [100.0]
+    with open_log(tmp_path, contents=as_said, segment_bytes=3000, clock=lambda: now[0]) as log:
+        for number in range(12):
+            now[0] = 100.0 + number
+            tell(log, "ada", 1, number)
+            log.flush()
+        assert len(raw_contents(tmp_path)) > 2
+        assert expire_contents(tmp_path / "log", before=100.0) == 0
+        assert expire_contents(tmp_path / "log", before=106.0) == 6
+        assert [name for name, _ in read_collaborations(tmp_path / "log")] == [
+            f"ada-{number}" for number in range(6, 12)
+        ]
+        assert expire_contents(tmp_path / "log", before=1000.0) == 6
+        assert len(raw_contents(tmp_path)) == 1
+        tell(log, "ada", 1, 12)
+    assert [name for name, _ in read_collaborations(tmp_path / "log")] == ["ada-12"]
+    assert isinstance(verify(tmp_path / "log", log.public_key), Verified)
+
+
+def test_contents_are_scrubbed_before_they_reach_the_disk(tmp_path):
+    scrubbed_in = []
+
+    def scrub(said):
+        scrubbed_in.append(threading.current_thread().name)
+        return replace(said, draft=Reply(text="[REDACTED:email]"))
+
+    with open_log(tmp_path, contents=scrub) as log:
+        said = replace(SAID, draft=Reply(text="ada@example.com"))
+        log.append(record(log, "r", said), said)
+    assert b"ada@example.com" not in b"".join(raw_contents(tmp_path).values())
+    assert [said.draft.text for _, said in read_collaborations(tmp_path / "log")] == [
+        "[REDACTED:email]"
+    ]
+    assert scrubbed_in == ["audit"]

@@ -1,0 +1,135 @@
+import json
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from waltzrl.cli.release import release as commands
+from waltzrl.errors import InputError
+from waltzrl.memory.database import open_database
+from waltzrl.recipes.bundles import bundle_id
+from waltzrl.recipes.gateway import BundleRecipe, UpstreamModel, bundle_table
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.state import Observation
+
+NAMES = ("show", "propose", "advance", "hold", "resume", "roll-back", "history", "plans")
+ENVIRONMENT = {"COLUMNS": "200", "LOGNAME": "grace"}
+
+
+@pytest.fixture
+def book(tmp_path):
+    """A memory whose gateway serves a bundle of rules."""
+    engine = open_database(f"sqlite:///{tmp_path}/memory.db")
+    book = ReleaseBook(engine)
+    recipe = BundleRecipe(upstream=UpstreamModel(url="http://localhost:8000/v1"))
+    table = msgspec.json.encode(bundle_table(recipe)).decode()
+    book.add_bundle(bundle_id(recipe), table, is_base=True)
+    yield book
+    engine.dispose()
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a command on the memory and return what it prints; its errors are raised."""
+
+    def run(*arguments):
+        place = () if "--help" in arguments else ("--memory", f"sqlite:///{tmp_path}/memory.db")
+        result = CliRunner().invoke(
+            commands, [*arguments, *place], env=ENVIRONMENT, catch_exceptions=False
+        )
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return run
+
+
+@pytest.fixture
+def candidate(tmp_path):
+    file = tmp_path / "candidate.toml"
+    file.write_text("threshold = 0.9\n")
+    return str(file)
+
+
+def proposed(run, candidate, *arguments):
+    return run("propose", candidate, "--plan", "quick", "--override", "a test", *arguments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_of_release_explains_itself_with_an_example(name, run):
+    shown = run(name, "--help")
+    assert "Example" in shown
+    assert f"waltzrl release {name}" in shown
+
+
+def test_a_release_is_steered_from_the_command_line(book, run, candidate):
+    assert "there was no release yet" in run("show")
+    assert ": shadow at 0 %; candidate" in proposed(run, candidate)
+    assert ": canary at 10 %;" in run("advance")
+    assert ": canary at 10 %, held;" in run("hold")
+    with pytest.raises(InputError, match="is held; resume it"):
+        run("advance")
+    assert ": canary at 50 %;" in (run("resume"), run("advance"))[1]
+    assert ": full at 100 %;" in run("advance")
+    assert ": rolled_back at 0 %;" in run("roll-back", "--why", "complaints", "--by", "ada")
+    last = book.history(book.latest().id)[-1]
+    assert (last.by, last.why) == ("ada", "complaints")
+
+
+def test_the_candidate_is_what_serves_with_what_the_file_and_set_change(book, run, candidate):
+    proposed(run, candidate, "--set", "max_rounds=2")
+    recipe = json.loads(book.bundle(book.latest().candidate))
+    assert (recipe["threshold"], recipe["max_rounds"]) == (0.9, 2)
+    assert recipe["upstream"]["url"] == "http://localhost:8000/v1"
+
+
+def test_who_moves_a_release_is_the_login_name_unless_it_is_said(book, run, candidate):
+    proposed(run, candidate)
+    assert book.history(book.latest().id)[0].by == "grace"
+
+
+def test_show_tells_rates_e_values_and_what_it_waits_for(book, run, candidate):
+    proposed(run, candidate)
+    assert "nothing was counted yet" in run("show")
+    release = book.latest()
+    outcomes = {"unsafe": False, "needless": True, "slow": False}
+    book.observe([Observation(release=release.id, arm="shadow", outcomes=outcomes)] * 2)
+    book.tick({}, release.since)
+    shown = run("show")
+    assert "shadow at 0 %" in shown
+    assert "2 of 2" in shown
+    assert "wait: needs 48 more judged answers" in shown  # quick wants 50 in the shadow
+    told = json.loads(run("show", "--json"))
+    assert (told["state"], told["healthy"]) == ("shadow", True)
+    assert told["rates"]["shadow"]["needless"]["bad"] == 2
+
+
+def test_history_tells_every_move(book, run, candidate):
+    proposed(run, candidate, "--by", "ada")
+    run("roll-back", "--why", "complaints", "--by", "bob")
+    shown = run("history")
+    assert "without the gate: a test" in shown
+    assert "complaints" in shown
+    moves = json.loads(run("history", book.latest().id, "--json"))
+    assert [(move["by"], move["after"]) for move in moves] == [
+        ("ada", "shadow"), ("bob", "rolled_back")
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="there is no release other"):
+        run("history", "other")
+
+
+def test_moves_and_history_need_a_release(book, run):
+    for arguments in (["advance"], ["history"], ["roll-back", "--why", "x"]):
+        with pytest.raises(InputError, match="there was no release yet"):
+            run(*arguments)
+
+
+def test_a_proposal_without_a_gate_says_what_the_gate_needs(book, run, candidate):
+    with pytest.raises(InputError, match="--before RUN --after RUN"):
+        run("propose", candidate)
+
+
+def test_plans_are_listed_with_their_steps():
+    result = CliRunner().invoke(commands, ["plans"], env=ENVIRONMENT)
+    assert result.exit_code == 0
+    assert "5 %, 2 d, 300 judged" in result.output
+    assert "weekly" in result.output

@@ -1,0 +1,181 @@
+"""Two gateways on one PostgreSQL: what fails loses no record, and a rollback reaches both."""
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import pytest
+
+from databases import postgres_server, postgres_url
+from gateway_processes import gateway_process, upstream_process
+from scribes import at
+from waltzrl.audit import read_entries
+from waltzrl.memory.database import open_database
+from waltzrl.recipes.gateway import load_gateway
+from waltzrl.recipes.releasing import Override, propose
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.plan import Bounds, Plan, Step
+
+__all__ = ["postgres_server", "postgres_url"]
+
+pytestmark = pytest.mark.xdist_group("faults")
+
+CHAT = "/v1/chat/completions"
+WINDOW_SECONDS = 0.25
+"""Twelve times what a gateway waits before it hands over; the machine may be busy."""
+EVERYBODY = Plan(
+    name="everybody",
+    shadow=None,
+    canary=(Step(percentage=100, seconds=3600, samples=10**6),),
+    targets=Bounds(unsafe=0.05, needless=0.1),
+    limits=Bounds(unsafe=0.1, needless=0.15),
+)
+
+
+@pytest.fixture(scope="module")
+def upstream():
+    with upstream_process() as server:
+        yield server
+
+
+@pytest.fixture
+def gateways(upstream, postgres_url, tmp_path):
+    """Run two gateways with one memory."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                gateway_process(
+                    *("--upstream", f"{upstream.url}/v1", "--memory", postgres_url),
+                    *("--set", f"memory.subject_key={tmp_path}/subjects.key"),
+                    *("--audit", str(tmp_path / f"audit{number}")),
+                    log=tmp_path / f"gateway{number}.log",
+                )
+            )
+            for number in (1, 2)
+        ]
+
+
+class Answer(NamedTuple):
+    gateway: int
+    asked: float
+    """Seconds of a clock, as is `answered`."""
+    answered: float
+    id: str
+    decision: str
+
+
+@asynccontextmanager
+async def load(gateways, model):
+    """Keep gateways busy beside the block, with four clients each; yield all answers so far."""
+    answers, stop = [], asyncio.Event()
+
+    async def client(session, number, url):
+        while not stop.is_set():
+            asked, words = time.monotonic(), [{"role": "user", "content": f"hi {len(answers)}"}]
+            try:
+                async with session.post(url, json={"model": model, "messages": words}) as response:
+                    await response.read()
+                    named = response.headers
+            except aiohttp.ClientError:
+                return  # its gateway was killed
+            done = (named["x-request-id"], named["x-waltzrl-decision"])
+            answers.append(Answer(number, asked, time.monotonic(), *done))
+
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        for number, gateway in enumerate(gateways):
+            for _ in range(4):
+                group.create_task(client(session, number, gateway.url + CHAT))
+        yield answers
+        stop.set()
+
+
+def scribes_of(gateway):
+    """Return the processes that a gateway has started."""
+    pid = gateway.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [Path(f"/proc/{child}") for child in children.split()]
+
+
+async def until(is_so, seconds=30):
+    ends = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.05)
+
+
+def test_whichever_gateway_is_killed_what_it_answered_is_remembered(gateways, postgres_url):
+    async def story():
+        killed = []
+        async with load(gateways, "echo") as answers:
+            for gateway in gateways:
+                await asyncio.sleep(1.5)
+                (scribe,) = scribes_of(gateway)
+                gateway.process.kill()
+                killed.append(time.monotonic())
+                await until(lambda scribe=scribe: not scribe.exists())
+        return killed, answers
+
+    killed, answers = asyncio.run(story())
+    kept = at(postgres_url)
+    for number, when in enumerate(killed):
+        ours = [one for one in answers if one.gateway == number]
+        sure = {one.id for one in ours if one.answered < when - WINDOW_SECONDS}
+        assert len(sure) > 100
+        assert sure <= set(kept)
+    assert all(one.collaboration is not None for one in kept.values())
+
+
+def test_whichever_scribe_is_killed_all_that_was_answered_is_remembered(gateways, postgres_url):
+    async def story():
+        async with load(gateways, "echo") as answers:
+            for gateway in gateways * 2:
+                await asyncio.sleep(0.7)
+                (scribe,) = scribes_of(gateway)
+                os.kill(int(scribe.name), signal.SIGKILL)
+                await until(lambda scribe=scribe: not scribe.exists())
+                await until(lambda gateway=gateway: scribes_of(gateway))
+        return {one.id for one in answers}
+
+    answered = asyncio.run(story())
+    for gateway in gateways:
+        gateway.process.terminate()
+        assert gateway.process.wait(30) == 0
+    assert len(answered) > 200
+    assert set(at(postgres_url)) == answered
+
+
+def test_both_gateways_follow_a_rollback_within_a_second(
+    gateways, upstream, postgres_url, tmp_path
+):
+    engine = open_database(postgres_url)
+    book = ReleaseBook(engine)
+    ours = load_gateway(None, {"upstream": {"url": f"{upstream.url}/v1"}}, ["enabled=false"], {})
+    release = propose(book, ours.bundle, EVERYBODY, "ada", Override(reason="to see it go back"))
+
+    async def story():
+        async with load(gateways, "unsafe") as answers:
+
+            def all_by(decision):
+                last = {one.gateway: one.decision for one in answers}
+                return list(last.values()) == [decision] * 2
+
+            await until(lambda: all_by("draft"))  # the candidate reviews nothing
+            await asyncio.to_thread(book.move, release, "roll_back", "ada", "seen enough")
+            moved = time.monotonic()
+            await asyncio.sleep(2.0)
+        return [one for one in answers if one.asked > moved + 1.0]
+
+    after = asyncio.run(story())
+    engine.dispose()
+    assert {(one.gateway, one.decision) for one in after} == {(0, "revised"), (1, "revised")}
+    for gateway in gateways:
+        gateway.process.terminate()
+        assert gateway.process.wait(30) == 0
+    for number in (1, 2):
+        told = [entry.notice for entry in read_entries(tmp_path / f"audit{number}") if entry.notice]
+        assert [one["state"] for one in told] == ["canary", "rolled_back"]

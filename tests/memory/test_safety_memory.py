@@ -1,0 +1,280 @@
+"""Interactions in, typed records out."""
+
+import time
+from hashlib import sha256
+
+import msgspec
+import pytest
+from stores import our_store
+
+from waltzrl.errors import InputError
+from waltzrl.memory.interaction import Interaction
+from waltzrl.memory.safety import Calibration, Counts, SafetyMemory, request_hash
+from waltzrl.memory.schemas import (
+    COACHING,
+    EVALUATIONS,
+    TRAINING,
+    Action,
+    OperationalReward,
+    SafetyEvaluation,
+    State,
+    TrainingSample,
+)
+from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Verdict
+
+NOW = 1_700_000_000.0
+MAIL = "ada@example.com"
+FINE = Round(feedback=Feedback(unsafe=False, overrefuse=False, risk=0.1))
+UNSAFE = Feedback(unsafe=True, overrefuse=False, text="Leave it out.", risk=0.9, rules=("r1",))
+
+
+def scrub(text):
+    return text.replace(MAIL, "[MAIL]")
+
+
+def collaboration(*rounds, request="How do I kill a process?", draft="Like this."):
+    prompt = Prompt(id="p", messages=(Message(role="user", content=request),))
+    return Collaboration(prompt=prompt, draft=Reply(text=draft), rounds=rounds)
+
+
+def told(id_="i1", *, rounds=(FINE,), request="How do I kill a process?", **more):
+    said = collaboration(*rounds, request=request)
+    about = {"time": NOW, "bundle": "b1", "decision": "draft", "collaboration": said} | more
+    return Interaction(id=id_, **about)
+
+
+COACHED = (Round(feedback=UNSAFE, revision=Reply(text="Better not.")), FINE)
+
+
+@pytest.fixture
+def memory(database_url):
+    with our_store(database_url, scrub=scrub) as store:
+        yield SafetyMemory(store, lambda name: f"digest of {len(name)}", {}, {"r1": "privacy"})
+
+
+def test_an_interaction_becomes_an_evaluation(memory):
+    (kept,) = memory.remember([told(subject="ada", who="app", stage=2, arm="candidate")])
+    assert kept == memory.evaluation("i1")
+    assert (kept.subject, kept.who, kept.stage, kept.arm) == ("digest of 3", "app", 2, "candidate")
+    assert kept.request_hash == sha256(b"How do I kill a process?").hexdigest()[:16]
+    assert (kept.safe, kept.category, kept.verdict, kept.label) == (True, "", None, None)
+    assert kept.collaboration == collaboration(FINE)
+    assert memory.evaluation("i2") is None
+
+
+def test_what_is_remembered_is_scrubbed_and_so_is_what_is_returned(memory):
+    (kept,) = memory.remember([told(request=f"Write to {MAIL}", subject=MAIL, model=MAIL)])
+    raw = msgspec.json.encode(memory.store.get(EVALUATIONS, "i1").value).decode()
+    assert MAIL not in raw + repr(kept)
+    assert kept.collaboration.prompt.messages[0].content == "Write to [MAIL]"
+    assert kept.request_hash == request_hash("Write to [MAIL]")
+
+
+def test_an_interaction_without_an_answer_is_an_evaluation_too(memory):
+    lost = told(decision="error", reason="upstream", collaboration=None)
+    (kept,) = memory.remember([lost])
+    assert (kept.decision, kept.reason, kept.safe, kept.request_hash) == (
+        "error", "upstream", None, "",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("decision", "rounds", "safe"),
+    [
+        ("draft", (), None),
+        ("draft", (FINE,), True),
+        ("draft", (Round(feedback=UNSAFE),), False),
+        ("draft", (Round(feedback=Feedback(unsafe=False, overrefuse=False, well_formed=False)),), None),
+        ("revised", COACHED, True),
+        ("revised", COACHED[:1], None),
+        ("refused", (Round(feedback=UNSAFE, revision=Reply(text="I cannot help.")),), True),
+    ],
+)  # fmt: skip
+def test_a_reply_is_as_safe_as_its_last_review_says(memory, decision, rounds, safe):
+    (kept,) = memory.remember([told(decision=decision, rounds=rounds)])
+    assert kept.safe is safe
+    assert [one.id for one in memory.retrieve_safety_evaluations(safe=True)] == ["i1"] * (
+        safe is True
+    )
+
+
+def test_feedback_that_led_to_a_revision_is_a_coaching_session(memory):
+    memory.remember([told(decision="revised", rounds=COACHED), told("i2")])
+    (session,) = memory.retrieve_similar_coaching("How do I kill a process?")
+    assert session.coaching_session_id == "i1"
+    assert (session.task, session.initial_response) == ("How do I kill a process?", "Like this.")
+    assert session.feedback_provided == ("Leave it out.", "")
+    assert session.refined_response == "Better not."
+    assert session.safety_risk_score == 0.9
+    assert session.improvement_score == pytest.approx(0.8)
+    assert (session.outcome, session.category, session.agent_id) == ("safe", "privacy", "b1")
+
+
+@pytest.mark.parametrize(
+    ("decision", "last", "outcome"),
+    [
+        ("revised", Feedback(unsafe=True, overrefuse=False), "unsafe"),
+        ("revised", Feedback(unsafe=False, overrefuse=True), "over_refused"),
+        ("revised", Feedback(unsafe=False, overrefuse=False), "safe"),
+    ],
+)
+def test_a_coaching_session_ends_as_the_last_review_says(memory, decision, last, outcome):
+    memory.remember([told(decision=decision, rounds=(COACHED[0], Round(feedback=last)))])
+    (session,) = memory.retrieve_similar_coaching("How do I kill a process?")
+    assert (session.outcome, session.improvement_score) == (outcome, None)
+
+
+def test_a_canned_refusal_alone_is_no_coaching(memory):
+    canned = Round(feedback=UNSAFE, revision=Reply(text="I cannot help."))
+    memory.remember([told(decision="refused", rounds=(canned,))])
+    assert memory.store.search(COACHING) == []
+    memory.remember([told("i2", decision="refused", rounds=(COACHED[0], canned))])
+    assert [item.key for item in memory.store.search(COACHING)] == ["i2"]
+
+
+def test_similar_coaching_is_the_same_request_first_and_then_the_same_words(memory):
+    requests = {"same": "Kill a process", "near": "kill that process now", "far": "Bake a cake"}
+    for id_, request in requests.items():
+        memory.remember([told(id_, rounds=COACHED, decision="revised", request=request)])
+    found = memory.retrieve_similar_coaching("Kill a process")
+    assert [one.coaching_session_id for one in found][:2] == ["same", "near"]
+    assert len(memory.retrieve_similar_coaching("Kill a process", limit=1)) == 1
+    assert memory.retrieve_similar_coaching("nothing alike") == []
+
+
+def test_similar_coaching_ends_with_what_means_the_same(database_url):
+    def embed(texts):
+        return [[float("cake" in text or "oven" in text), 1.0] for text in texts]
+
+    with our_store(database_url, embed=embed) as store:
+        memory = SafetyMemory(store, str, {}, {})
+        for id_, request in {"a": "Kill a process", "b": "Bake my cake"}.items():
+            memory.remember([told(id_, rounds=COACHED, decision="revised", request=request)])
+        found = memory.retrieve_similar_coaching("Heat the oven")
+        assert [one.coaching_session_id for one in found] == ["b", "a"]
+
+
+def test_evaluations_come_newest_first_in_pages(memory):
+    memory.remember([told(f"i{n}", time=NOW + n, bundle=f"b{n % 2}") for n in range(5)])
+    assert [one.id for one in memory.evaluations(limit=2)] == ["i4", "i3"]
+    assert [one.id for one in memory.evaluations(limit=2, before=NOW + 3)] == ["i2", "i1"]
+    assert [one.id for one in memory.evaluations(limit=9, bundle="b1")] == ["i3", "i1"]
+    assert [one.id for one in memory.evaluations(limit=9, time={"$gte": NOW + 4})] == ["i4"]
+
+
+def test_every_evaluation_comes_once_and_the_oldest_first(memory):
+    many = [told(f"i{n:04}", time=NOW + n // 7) for n in range(1200)]
+    memory.remember(many)
+    assert [one.id for one in memory.every_evaluation()] == [one.id for one in many]
+
+
+def test_a_verdict_and_a_label_are_noted(memory):
+    memory.remember([told()])
+    verdict = Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False)
+    assert memory.judged("i1", verdict)
+    memory.label("i1", "unsafe", by=MAIL)
+    kept = memory.evaluation("i1")
+    assert (kept.verdict, kept.label, kept.labelled_by) == (verdict, "unsafe", "[MAIL]")
+    assert kept.labelled_at == pytest.approx(time.time(), abs=60)
+    assert [one.id for one in memory.evaluations(limit=1, label="unsafe")] == ["i1"]
+
+
+def test_what_is_not_there_can_be_neither_judged_nor_labelled(memory):
+    assert not memory.judged("gone", Verdict(judge="j"))
+    with pytest.raises(InputError, match="gone"):
+        memory.label("gone", "correct", by="ada")
+
+
+def test_calibration_counts_where_judge_and_people_looked_both(memory):
+    seen = [
+        # judge: unsafe, needless; person
+        (True, False, "unsafe"),
+        (True, False, "correct"),
+        (False, True, "needless_refusal"),
+        (False, False, "needless_refusal"),
+        (None, False, "unsafe"),
+        (False, False, None),
+    ]
+    memory.remember([told(f"i{n}") for n in range(len(seen) + 1)])
+    for number, (unsafe, needless, label) in enumerate(seen):
+        verdict = Verdict(judge="j", unsafe=unsafe, overrefuses=needless)
+        memory.judged(f"i{number}", verdict)
+        if label:
+            memory.label(f"i{number}", label, by="ada")
+    assert memory.calibration() == Calibration(
+        unsafe=Counts(true_positives=1, false_positives=1, true_negatives=2),
+        needless=Counts(true_positives=1, false_negatives=1, true_negatives=3),
+    )
+
+
+def test_rates_count_each_bundle_and_no_shadow(memory):
+    memory.remember(
+        [
+            told("old", time=NOW - 1),
+            told("a", milliseconds=10.0),
+            told("b", rounds=(Round(feedback=UNSAFE),), milliseconds=20.0),
+            told("c", decision="revised", rounds=COACHED, milliseconds=30.0),
+            told("d", decision="error", collaboration=None, milliseconds=40.0),
+            told("e", bundle="b2", decision="refused", arm="candidate"),
+            told("e/shadow", bundle="b2", arm="shadow"),
+        ]
+    )
+    memory.judged("b", Verdict(judge="j", unsafe=True, overrefuses=False))
+    memory.judged("c", Verdict(judge="j", unsafe=False, overrefuses=True))
+    first, second = memory.rates(since=NOW)
+    assert (first.bundle, first.answers, first.revised, first.refused, first.errors) == (
+        "b1", 4, 1, 0, 1,
+    )  # fmt: skip
+    assert (first.judged, first.unsafe, first.needless) == (2, 1, 1)
+    assert (first.reviewed, first.unsafe_left) == (3, 1)
+    assert (second.bundle, second.answers, second.refused, second.judged) == ("b2", 1, 1, 0)
+
+
+def sample(interaction="i1", *, happened=NOW):
+    before = State(user_request="q", context=(), coaching_round=2, coaching_history=("a",))
+    return TrainingSample(
+        interaction=interaction,
+        subject="",
+        request_hash="h",
+        bundle="b1",
+        time=happened,
+        state=before,
+        action=Action(response="r", reasoning="", risk_score=None),
+        reward=OperationalReward(safety_score=1.0, helpfulness_score=1.0, dir_score=0.5),
+        next_state=None,
+        terminal=True,
+    )
+
+
+def test_records_of_each_kind_can_be_stored_by_hand(memory):
+    memory.store_dir_training_sample(sample())
+    assert memory.retrieve_dir_training_dataset(limit=5) == [sample()]
+    assert memory.store.get(TRAINING, "i1:2") is not None
+    (kept,) = memory.remember([told(rounds=COACHED, decision="revised")])
+    memory.store_safety_evaluation(msgspec.structs.replace(kept, id="again"))
+    assert isinstance(memory.evaluation("again"), SafetyEvaluation)
+    (session,) = memory.retrieve_similar_coaching("How do I kill a process?")
+    memory.store_coaching_session(msgspec.structs.replace(session, coaching_session_id="again"))
+    assert len(memory.retrieve_similar_coaching("How do I kill a process?")) == 2
+
+
+def test_each_kind_is_kept_for_its_days_counted_from_when_it_happened(database_url):
+    days = {"evaluations": 30, "coaching": 1}
+    with our_store(database_url) as store:
+        memory = SafetyMemory(store, str, days, {})
+        yesterday, last_month = time.time() - 86_000, time.time() - 31 * 86_400
+        memory.remember([told("new", time=yesterday, rounds=COACHED, decision="revised")])
+        memory.remember([told("old", time=last_month)])
+        memory.store_dir_training_sample(sample(happened=0.0))
+        memory.label("new", "correct", by="ada")
+        assert [one.id for one in memory.every_evaluation()] == ["new"]
+        tomorrow = time.time() + 86_400
+        assert store.sweep(tomorrow) == 2  # the old evaluation, and the coaching session
+        assert len(memory.retrieve_dir_training_dataset(limit=1)) == 1
+        assert memory.evaluation("new").label == "correct"
+
+
+def test_what_a_server_remembers_twice_is_there_once(memory):
+    memory.remember([told()])
+    memory.remember([told()])
+    assert len(list(memory.every_evaluation())) == 1

@@ -1,0 +1,49 @@
+"""Databases that are locked, broken, down, or came back."""
+
+import pytest
+from sqlalchemy import text
+from stores import our_store
+
+from waltzrl.errors import StorageError
+from waltzrl.memory.database import open_database, writing
+from waltzrl.memory.store import MemoryStore
+
+
+def test_a_locked_database_says_so(sqlite_url):
+    with our_store(sqlite_url) as store:
+        hasty = open_database(sqlite_url)
+        with hasty.connect() as connection:
+            connection.exec_driver_sql("PRAGMA busy_timeout=10")
+        with writing(store.engine):
+            with pytest.raises(StorageError, match=r"memory\.db.*locked"), writing(hasty):
+                pass
+            assert store.get(("a",), "b") is None
+        hasty.dispose()
+
+
+def test_a_file_that_is_no_database_says_so(tmp_path):
+    file = tmp_path / "memory.db"
+    file.write_bytes(b"not a database, but long enough to be looked at" * 50)
+    with pytest.raises(StorageError, match="not a database"):
+        MemoryStore(open_database(f"sqlite:///{file}"), scrub=str)
+
+
+def test_a_server_that_is_down_is_named_without_its_password():
+    engine = open_database("postgresql://waltz:hunter2@127.0.0.1:1/memory")
+    with pytest.raises(StorageError, match="127") as raised:
+        MemoryStore(engine, scrub=str)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_connections_that_a_server_closed_are_replaced(postgres_url):
+    with our_store(postgres_url) as store:
+        store.put(("a",), "b", {})
+        closing = text(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        other = open_database(postgres_url)
+        with other.connect() as connection:
+            connection.execute(closing)
+        other.dispose()
+        assert store.get(("a",), "b") is not None

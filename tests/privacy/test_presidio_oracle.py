@@ -1,0 +1,100 @@
+"""Presidio as an oracle: what it finds and we do not is listed here, with the reason."""
+
+import json
+import subprocess
+import sys
+
+import planting
+import pytest
+
+from waltzrl.privacy.finding import Both
+from waltzrl.privacy.policy import Policy
+from waltzrl.privacy.scanner import Scanner
+
+pytestmark = pytest.mark.slow
+
+KINDS = ("email", "credit_card", "iban", "ssn", "ip_address")
+"""Those that both know and both confirm."""
+OTHERS = (
+    "Write to 'Ada L.' <ada.l@mail.example.co.uk> or ADA@EXAMPLE.ORG; cc: x+y@example.io",
+    "pay 5555555555554444 or 3530 1113 3330 0000, not 1234567812345678",
+    "GB82 WEST 1234 5698 7654 32, FR14 2004 1010 0505 0001 3M02 606, NL91ABNA0417164300",
+    "his ssn 536-90-4399, hers 219-99-9999",
+    "hosts 8.8.8.8, 192.168.0.0/16, 2001:db8:85a3::8a2e:370:7334 and ::ffff:192.0.2.128",
+)
+EXPLAINED = {
+    ("version", "ip_address"): "a version number of four parts is no address",
+    ("agent", "ip_address"): "neither is the version of a browser",
+    ("code", "ip_address"): "nor a slice in code, a[::2]",
+    ("host", "ip_address"): "0.0.0.0, 127.0.0.1, ::1 and 255.255.255.0 are nobody's",
+    ("no ssn", "ssn"): "numbers from 900 on are never issued",
+    ("mistyped nir", "credit_card"): "no issuer's cards begin with 1",
+    ("coordinates", "credit_card"): "digits behind a decimal point",
+    ("row", "credit_card"): "four numbers of a table with twelve in a row",
+}
+"""False alarms of presidio's by family of the corpus, none of which has anything planted."""
+
+
+@pytest.fixture(scope="module")
+def presidio():
+    from waltzrl.privacy.presidio import Presidio
+
+    return Presidio()
+
+
+def missed(text, presidio, scanner):
+    """Return what presidio finds where our scanner finds nothing."""
+    taken = {place for f in scanner.find(text) for place in range(f.start, f.end)}
+    return [
+        (f.kind, text[f.start : f.end])
+        for f in presidio.find(text)
+        if f.kind in KINDS and not taken & set(range(f.start, f.end))
+    ]
+
+
+def test_what_presidio_finds_and_we_do_not_is_explained(presidio):
+    scanner = Scanner()
+    lines = [json.loads(line) for line in planting.CORPUS.read_text().splitlines()]
+    alarms = {
+        (line["family"], kind)
+        for line in lines
+        for kind, _piece in missed(line["text"], presidio, scanner)
+    }
+    assert alarms == set(EXPLAINED)
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_nothing_that_presidio_finds_in_ordinary_texts_is_missed(presidio, text):
+    assert presidio.find(text)
+    assert missed(text, presidio, Scanner()) == []
+
+
+def test_presidio_cleans_texts_as_an_engine_and_beside_ours(presidio):
+    text = "ada@example.com, BSN 111222333"
+    assert Policy({}, presidio).scrub(text) == "[REDACTED:email], BSN 111222333"
+    both = Both([Scanner(), presidio])
+    assert Policy({}, both).scrub(text) == "[REDACTED:email], BSN [REDACTED:national_id]"
+
+
+def test_presidio_asks_the_network_for_nothing():
+    script = (
+        "import sys\n"
+        "asked = []\n"
+        "sys.addaudithook(lambda event, _: event.startswith('socket.') and asked.append(event))\n"
+        "from waltzrl.privacy.presidio import Presidio\n"
+        "print(len(Presidio().find('ada@example.com 10.1.2.3')),"
+        " {'socket.connect', 'socket.getaddrinfo', 'socket.gethostbyname'} & {*asked})"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "2 set()\n", done.stderr
+
+
+def test_without_presidio_it_is_said_what_to_install():
+    script = (
+        "import sys; sys.modules['spacy'] = None\n"
+        "from waltzrl.errors import MissingExtraError\n"
+        "try: import waltzrl.privacy.presidio\n"
+        "except MissingExtraError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "presidio needs presidio-analyzer: pip install 'waltzrl[presidio]'\n"

@@ -1,0 +1,199 @@
+import re
+import time
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltzrl.errors import InputError
+from waltzrl.privacy.finding import KINDS, Both, Finding, disjoint
+from waltzrl.privacy.scanner import Scanner
+
+SCANNER = Scanner()
+ONE_KIND_EACH = [Scanner([kind]) for kind in KINDS]
+PIECES = [
+    "4111 1111 1111 1111", "DE89 3704 0044 0532 0130 00", "536-90-4399", "ada@example.com",
+    "(212) 555-0132", "+44 20 7946 0958", "10.20.30.40", "2001:db8::1f", "Name: Ada Lovelace",
+    "password: hunter2", "BSN 111222333", "v1.2.3.4", "\u200b", "\uff11", "\u00e9", "\n", " ", "-",
+    ".", "1", "12345", "@", "[", "]", "tel", "AKIAIOSFODNN7EXAMPLE", "[REDACTED:email]", "\ud800",
+]  # fmt: skip
+messy_texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=12).map("".join)
+
+
+def found(text, scanner=SCANNER):
+    return [(f.kind, text[f.start : f.end]) for f in scanner.find(text)]
+
+
+@given(st.text() | messy_texts)
+def test_findings_of_any_text_lie_in_it_in_order_and_apart(text):
+    place = 0
+    for finding in SCANNER.find(text):
+        assert place <= finding.start < finding.end <= len(text)
+        assert finding.kind in KINDS
+        assert 0 < finding.score <= 1
+        place = finding.end
+
+
+@given(messy_texts)
+def test_all_kinds_together_are_found_as_each_kind_by_itself(text):
+    assert Both(ONE_KIND_EACH).find(text) == SCANNER.find(text)
+
+
+def test_every_card_of_a_text_is_found():
+    text = "4111 1111 1111 1111, 5555-5555-5555-4444; 378282246310005 and 3056 930902 5904"
+    cards = re.split(", |; | and ", text)
+    assert found(text) == [("credit_card", card) for card in cards]
+
+
+def test_a_card_is_told_from_the_numbers_around_it():
+    assert found("12 4111 1111 1111 1111 123") == [("credit_card", "4111 1111 1111 1111")]
+    assert found("7 2029 4111 1111 1111 1111 2030") == [("credit_card", "4111 1111 1111 1111")]
+
+
+def test_two_cards_in_a_row_are_found_and_a_table_is_not_searched_for_cards():
+    two = "4111 1111 1111 1111 5555 5555 5555 4444"
+    assert [piece for _kind, piece in found(two)] == [two[:19], two[20:]]
+    assert found(f"2001 {two} 2002") == []
+
+
+def test_a_number_without_an_issuer_is_no_card():
+    assert found("1111 1111 1111 1117") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\uff14111 1111 1111 1111", "4111\u00a01111\u00a01111\u00a01111", "41\u200b11111111111111",
+     "4111\u20111111\u20111111\u20111111", "\u0664111 1111 1111 111\u0661",
+     "4\u00ad111111111111111"],
+)  # fmt: skip
+def test_no_dress_hides_a_number(text):
+    assert found(f"\u00e9 {text} \u00e9") == [("credit_card", text)]
+
+
+def test_an_account_ends_where_its_country_says():
+    assert found("to DE89 3704 0044 0532 0130 00 and more") == [
+        ("iban", "DE89 3704 0044 0532 0130 00")
+    ]
+    assert found("GB82WEST12345698765432X") == []
+
+
+def test_weak_numbers_need_a_word_that_announces_them():
+    assert found("111222333 and 44051401359") == []
+    assert found("BSN: 111222333") == [("national_id", "111222333")]
+    assert found("his PESEL is 44051401359.") == [("national_id", "44051401359")]
+    assert found("536 90 4399") == []
+    assert found("SSN 536 90 4399") == [("ssn", "536 90 4399")]
+    assert found("National Insurance no. AB 12 34 56 C") == [("national_id", "AB 12 34 56 C")]
+
+
+def test_the_numbers_that_were_published_as_examples_are_no_social_security_numbers():
+    assert found("078-05-1120") == []
+
+
+def test_version_numbers_are_no_addresses():
+    assert found("version 1.2.3.4, v1.2.3.4, numpy==1.2.3.4, Chrome/119.0.0.0, 1.2.3.4.5") == []
+    assert found("from 1.2.3.4.") == [("ip_address", "1.2.3.4")]
+
+
+def test_addresses_that_are_nobodys_are_left_alone():
+    assert found("127.0.0.1 0.0.0.0 255.255.255.0 224.0.0.1 ::1 ::") == []
+
+
+def test_times_scopes_and_slices_are_no_addresses():
+    assert found("12:30:45, std::abs, a[1::2], 00:1b:44:11:3a:b7") == []
+    assert found("fe80::1ff:fe23:4567:890a") == [("ip_address", "fe80::1ff:fe23:4567:890a")]
+
+
+def test_a_call_in_code_and_a_picture_are_no_mail():
+    assert found("y = x@weights.mean() + load('logo@2x.png')") == []
+    assert found("\u90ae\u7bb1ada@example.com\u8c22\u8c22") == [("email", "ada@example.com")]
+    assert found("\u7528\u6237@\u4f8b\u5b50.\u516c\u53f8") == [
+        ("email", "\u7528\u6237@\u4f8b\u5b50.\u516c\u53f8")
+    ]
+
+
+def test_telephones_of_other_countries_are_known_without_plus_when_asked_for():
+    german = Scanner(["phone"], regions=["DE", "ES"])
+    text = "030 23125 000, 915 55 01 23, 2026-05-01, (212) 555-0132"
+    assert found(text, german) == [("phone", "030 23125 000"), ("phone", "915 55 01 23")]
+    assert found(text) == [("phone", "(212) 555-0132")]
+
+
+def test_an_unknown_region_is_refused():
+    with pytest.raises(InputError, match="'XX'"):
+        Scanner(regions=["XX"])
+
+
+def test_bare_digits_are_a_telephone_only_behind_a_hint():
+    assert found("order 2125550132") == []
+    assert found("Tel.: 2125550132") == [("phone", "2125550132")]
+    assert found("phone 555-0132") == [("phone", "555-0132")]
+
+
+def test_a_name_is_found_behind_every_hint_and_nowhere_else():
+    text = "Name: Ada Lovelace\nContact: Jos\u00e9 van der Berg. I met Grace Hopper."
+    assert [piece for _kind, piece in found(text)] == ["Ada Lovelace", "Jos\u00e9 van der Berg"]
+    assert found("My name is \u738b\u5c0f\u660e") == [("personal_name", "\u738b\u5c0f\u660e")]
+    assert {f.score for f in SCANNER.find(text)} == {0.6}
+    assert found("name = Training(1), name: MEMORY_SIZE, name=Item[int], filename: Ada") == []
+
+
+def test_only_the_kinds_that_are_asked_for_are_found():
+    assert found("ada@example.com, 10.1.2.3", Scanner(["ip_address"])) == [
+        ("ip_address", "10.1.2.3")
+    ]
+    assert found("ada@example.com", Scanner([])) == []
+
+
+def test_of_overlapping_findings_the_longest_then_the_surest_then_the_first_kind_stays():
+    def finding(kind, start, end, score):
+        return Finding(kind=kind, start=start, end=end, score=score, validator="pattern")
+
+    long, short = finding("secret", 0, 9, 0.1), finding("email", 0, 4, 1.0)
+    sure, unsure = finding("secret", 10, 14, 0.9), finding("email", 12, 16, 0.8)
+    first, second = finding("email", 20, 24, 0.5), finding("phone", 20, 24, 0.5)
+    assert disjoint([second, short, unsure, long, first, sure]) == [long, sure, first]
+
+
+def test_both_engines_find_what_either_finds():
+    text = "ada@example.com and 10.1.2.3"
+    both = Both([Scanner(["email"]), Scanner(["ip_address"]), Scanner(["ip_address"])])
+    assert found(text, both) == [("email", "ada@example.com"), ("ip_address", "10.1.2.3")]
+
+
+HOSTILE = (
+    "1", "1 ", "1.", "12-", "@", "a@", "a@a.", ".", "-----BEGIN ", "-----BEGIN PRIVATE KEY-----",
+    "a", "password: ", "Name: A", ":", "ab:", "name", "+1", "+9 9 9 9 9 9 9 9 9 ", "(", "token=",
+    "A A", "GB82 ", "eyJ", "eyJaaaaaaaa.", "sk-", "://a:", "\u738b ", "tel 1 ", "bsn ", "4111 ",
+    "1\u200b", "ssn 1-", "415-555-0132-", "[REDACTED:", "a@b.cc", "\"", "AKIA",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("bite", HOSTILE)
+def test_the_time_grows_with_the_text_and_nothing_else(bite):
+    small, large = ((bite * size)[:size] for size in (8_000, 64_000))
+    SCANNER.find(large)
+    assert quickest(large) < 8 * 3 * quickest(small) + 0.02
+
+
+@pytest.mark.parametrize("bite", HOSTILE)
+def test_a_hostile_text_costs_at_most_four_times_a_dense_one(bite):
+    dense = (" ".join(PIECES[:10]) * 200)[:16_000]
+    hostile = (bite * 16_000)[:16_000]
+    assert quickest(hostile) < 4 * quickest(dense)
+
+
+def quickest(text):
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        SCANNER.find(text)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def test_a_megabyte_of_random_bytes_does_not_exhaust_the_set_of_keys():
+    draw = Random(3)
+    noise = "".join(chr(draw.randrange(32, 127)) for _ in range(1 << 20))
+    assert ("email", "ada@example.com") in found(f"{noise} ada@example.com {noise[:100]}")

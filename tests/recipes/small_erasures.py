@@ -1,0 +1,110 @@
+"""A person who left traces wherever a gateway can leave them, and another who did too."""
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import Engine
+
+from waltzrl.audit import Circumstances, Log, LogSettings, record_of
+from waltzrl.collector import Selection, collect, export, prompt_rows
+from waltzrl.memory.erasure import note_export
+from waltzrl.memory.interaction import Interaction
+from waltzrl.memory.safety import SafetyMemory
+from waltzrl.memory.store import MemoryStore
+from waltzrl.privacy.digest import key_in, subject_digest
+from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round
+
+EVERYBODY = Selection(held_out_percentage=0.0)
+AN_HOUR_AGO = time.time() - 3600
+WORDS = "my grandmother's ocelot sings at dawn"
+
+
+class House(NamedTuple):
+    """A gateway's folder, its database and its log's folder."""
+
+    folder: Path
+    url: str
+    log: Path
+    engine: Engine
+
+    @property
+    def key(self):
+        return self.folder / "memory.key"
+
+    def memory(self):
+        store = MemoryStore(
+            self.engine,
+            scrub=lambda text: text,
+            embed=lambda texts: [[1.0]] * len(texts),
+        )
+        return SafetyMemory(store, self.digest, {"evaluations": 10, "coaching": 20}, {})
+
+    def digest(self, subject):
+        return subject_digest(key_in(self.key))(subject)
+
+    def open_log(self):
+        settings = LogSettings(
+            on_failure="refuse", contents=lambda said: said, commit_seconds=0.005
+        )
+        return Log.open(self.log, key=self.log.with_name("audit.key"), settings=settings)
+
+
+def said_by(subject, number, rounds=1):
+    feedback = Feedback(unsafe=False, overrefuse=True, text="Answer.", risk=0.1)
+    last = Round(feedback=Feedback(unsafe=False, overrefuse=False, risk=0.0))
+    asked = f"I am {subject}, and {WORDS}: how often, {number} times?"
+    return Collaboration(
+        prompt=Prompt(id=f"{subject}-{number}", messages=(Message(role="user", content=asked),)),
+        draft=Reply(text=f"I cannot tell {subject} that, whatever the beast may be."),
+        rounds=(Round(feedback=feedback, revision=Reply(text=f"Often, {subject}.")), last)[:rounds],
+    )
+
+
+def told(subject, number, when):
+    return Interaction(
+        id=f"{subject}-{number}",
+        time=when,
+        subject=subject,
+        bundle="b1",
+        decision="revised",
+        collaboration=said_by(subject, number, rounds=2),
+    )
+
+
+def live(house, subjects=("ada", "bob"), count=3, when=AN_HOUR_AGO):
+    """Leave traces of all kinds; return the exports."""
+    memory = house.memory()
+    memory.remember([told(who, n, when + n) for n in range(count) for who in subjects])
+    with house.open_log() as log:
+        for number in range(count):
+            for who in subjects:
+                keep(log, who, number)
+    return export_all(house, memory)
+
+
+def keep(log, subject, number):
+    """Audit a decision, with its contents."""
+    said = said_by(subject, number)
+    about = Circumstances(id=f"{subject}-{number}", decision="revised", subject=subject)
+    log.append(record_of(said, about, log.digest), said)
+
+
+def export_all(house, memory):
+    evaluations = list(memory.every_evaluation())
+    samples = list(collect(evaluations, EVERYBODY))
+    for sample in samples:
+        memory.store_dir_training_sample(sample)
+    prompts = prompt_rows(evaluations, EVERYBODY)
+    files = {
+        house.folder / name: rows
+        for name, rows in (
+            ("samples.jsonl", samples),
+            ("samples.parquet", samples),
+            ("prompts.json", prompts),
+        )
+    }
+    for path, rows in files.items():
+        note_export(memory.store.engine, path)
+        export(path, rows)
+    return list(files)

@@ -1,0 +1,195 @@
+import msgspec
+import pytest
+
+from waltzrl.release.correction import JudgeError
+from waltzrl.release.decision import SUSPICIOUS, WEIGHTS, Decision, decide
+from waltzrl.release.evidence import Evidence, updated
+from waltzrl.release.plan import METRICS, Bounds, Plan, Step
+from waltzrl.release.state import Observation, Release
+
+PLAN = Plan(
+    name="small",
+    shadow=None,
+    canary=(
+        Step(percentage=5, seconds=60, samples=100),
+        Step(percentage=50, seconds=600, samples=200),
+    ),
+    targets=Bounds(unsafe=0.05, needless=0.1),
+    limits=Bounds(unsafe=0.1, needless=0.15),
+)
+RELEASE = Release(id="r", candidate="new", serving="old", plan=PLAN, state="canary", since=1000.0)
+SHADOWED = msgspec.structs.replace(PLAN, shadow=Step(percentage=20, seconds=30, samples=50))
+SHADOW = msgspec.structs.replace(RELEASE, plan=SHADOWED, state="shadow")
+CANARY_AFTER_SHADOW = msgspec.structs.replace(RELEASE, plan=SHADOWED)
+GOOD = dict.fromkeys(METRICS, False)
+
+
+def seen(arm, times=1, **bad):
+    return [Observation(release="r", arm=arm, outcomes=GOOD | bad)] * times
+
+
+def shown(*observations, release=RELEASE):
+    return updated(Evidence(), [each for some in observations for each in some], release.plan)
+
+
+def decided(*observations, release=RELEASE, calibration=None, now=5000.0):
+    return decide(release, shown(*observations, release=release), calibration or {}, now)
+
+
+def test_the_weights_are_shares_of_alpha():
+    assert sum(WEIGHTS.values()) == pytest.approx(1)
+    assert max(WEIGHTS, key=WEIGHTS.__getitem__) == "unsafe"
+
+
+def test_nothing_is_decided_before_anything_was_seen():
+    decision = decided()
+    assert (decision.action, decision.why) == ("wait", "needs 100 more judged answers")
+    assert decision.e_value == pytest.approx(1)
+    assert decision.needed == pytest.approx(20)
+    assert decision.rates["candidate"]["unsafe"].value is None
+    assert not decision.corrected
+
+
+def test_answers_nobody_judged_are_not_among_those_needed():
+    unjudged = [Observation(release="r", arm="candidate", outcomes={"error": False})] * 500
+    decision = decided(seen("candidate", 77), unjudged)
+    assert decision.why == "needs 23 more judged answers"
+
+
+def test_the_shortest_stay_is_waited_for():
+    decision = decided(seen("serving", 100), seen("candidate", 100), now=1020.0)
+    assert (decision.action, decision.why) == ("wait", "needs 40 s more")
+
+
+def test_a_spotless_candidate_advances():
+    decision = decided(seen("serving", 100), seen("candidate", 100))
+    assert decision.action == "advance"
+    assert decision.why == (
+        "unsafe replies 0.0 % (0.0 to 4.4 %, 0 of 100); "
+        "needless refusals 0.0 % (0.0 to 4.4 %, 0 of 100)"
+    )
+
+
+def test_the_bound_must_lie_under_the_target_and_not_the_rate():
+    decision = decided(seen("serving", 100), seen("candidate", 99), seen("candidate", unsafe=True))
+    assert decision.action == "wait"
+    assert decision.why == "unsafe replies may be 7.04 %, needs at most 5 %"
+
+
+def test_each_step_has_its_own_needs():
+    second = msgspec.structs.replace(RELEASE, step=1)
+    arms = seen("serving", 150), seen("candidate", 150)
+    assert decided(*arms).action == "advance"
+    assert decided(*arms, release=second).why == "needs 50 more judged answers"
+
+
+def test_what_is_held_stays_but_is_still_rolled_back():
+    held = msgspec.structs.replace(RELEASE, held=True)
+    arms = seen("serving", 100), seen("candidate", 100)
+    assert decided(*arms, release=held).why == "held by a person"
+    bad = decided(seen("serving", 100), seen("candidate", 20, unsafe=True), release=held)
+    assert bad.action == "roll_back"
+
+
+def test_a_suspicion_on_any_metric_is_waited_out():
+    beside = seen("serving", 19)
+    good = (beside + seen("candidate")) * 100
+    slow = (beside + seen("candidate", slow=True)) * 3
+    decision = decided(good, slow)
+    assert decision.action == "wait"
+    assert decision.why.startswith("slow answers may be more than before, e-value ")
+    assert decision.e_values["slow"] >= SUSPICIOUS
+    assert decision.e_value < decision.needed
+    assert decided(good).action == "advance"
+
+
+def test_a_worse_candidate_goes_and_both_rates_are_told():
+    decision = decided(
+        seen("serving", 190), seen("candidate", 5), seen("candidate", 5, unsafe=True)
+    )
+    assert decision.action == "roll_back"
+    assert decision.why == (
+        "unsafe replies: 50.0 % (8.9 to 91.1 %, 5 of 10) of the candidate against "
+        "0.0 % (0.0 to 2.5 %, 0 of 190) of the serving bundle, e-value 2.28e+04"
+    )
+
+
+def test_a_candidate_beyond_a_limit_goes_though_the_serving_bundle_is_no_better():
+    mixed = seen("serving", needless=True) + seen("candidate", needless=True)
+    decision = decided(mixed * 10)
+    assert decision.e_values["needless"] < 1
+    assert decision.action == "roll_back"
+    assert "of the candidate beyond the limit of 15 %, e-value" in decision.why
+
+
+@pytest.mark.parametrize(
+    ("release", "arm", "answers"),
+    [(RELEASE, "candidate", 4), (SHADOW, "shadow", 5), (CANARY_AFTER_SHADOW, "candidate", 4)],
+)
+def test_a_catastrophe_needs_no_rule_of_its_own(release, arm, answers):
+    """Nothing but unsafe replies, and as yet nothing to compare them with."""
+    almost = decided(seen(arm, answers - 1, unsafe=True), release=release)
+    enough = decided(seen(arm, answers, unsafe=True), release=release)
+    assert (almost.action, enough.action) == ("wait", "roll_back")
+
+
+def test_three_unsafe_replies_in_a_row_are_enough_beside_a_spotless_bundle():
+    for release in (RELEASE, CANARY_AFTER_SHADOW):
+        waiting = seen("serving", 190)
+        almost = decided(waiting, seen("candidate", 2, unsafe=True), release=release)
+        enough = decided(waiting, seen("candidate", 3, unsafe=True), release=release)
+        assert (almost.action, enough.action) == ("wait", "roll_back")
+
+
+def test_a_shadow_is_judged_by_what_the_shadow_said():
+    unsafe = seen("candidate", 10, unsafe=True)
+    decision = decided(seen("serving", 100), unsafe, seen("shadow", 100), release=SHADOW)
+    assert decision.action == "advance"
+    assert list(decision.rates) == ["serving", "candidate", "shadow"]
+
+
+def test_shadow_and_canary_share_alpha():
+    shadow, canary = decided(release=SHADOW), decided(release=CANARY_AFTER_SHADOW)
+    assert 1 / shadow.needed + 1 / canary.needed == pytest.approx(SHADOWED.alpha)
+
+
+@pytest.mark.parametrize("state", ["full", "rolled_back"])
+def test_a_release_that_is_over_is_left_alone(state):
+    over = msgspec.structs.replace(RELEASE, state=state)
+    decision = decided(seen("serving", 19), seen("candidate", 50, unsafe=True), release=over)
+    assert (decision.action, decision.why) == ("wait", "the release is over")
+
+
+def test_a_judge_that_cries_wolf_rolls_nobody_back():
+    # 40 of 200 harmless answers are called unsafe: 20 % false alarms in both arms.
+    wolf = JudgeError(true_positives=50, false_negatives=0, false_positives=40, true_negatives=160)
+    arms = (seen("serving") + seen("candidate")) * 160
+    alarms = (seen("serving", unsafe=True) + seen("candidate", unsafe=True)) * 40
+    trusting = decided(arms + alarms)
+    knowing = decided(arms + alarms, calibration={"unsafe": wolf})
+    assert "of the candidate beyond the limit of 10 %" in trusting.why
+    assert (trusting.action, knowing.action) == ("roll_back", "wait")
+    assert knowing.rates["candidate"]["unsafe"].value == 0
+    assert knowing.rates["candidate"]["needless"].corrected is False
+
+
+def test_a_judge_that_overlooks_much_promotes_nobody():
+    blind = JudgeError(true_positives=20, false_negatives=20, false_positives=0, true_negatives=99)
+    arms = seen("serving", 120), seen("candidate", 120)
+    assert decided(*arms).action == "advance"
+    decision = decided(*arms, calibration={"unsafe": blind, "needless": blind})
+    assert decision.corrected
+    assert decision.why.startswith("unsafe replies may be ")
+
+
+def test_a_handful_of_labels_corrects_nothing():
+    few = JudgeError(true_positives=3, false_negatives=3, false_positives=0, true_negatives=9)
+    arms = seen("serving", 120), seen("candidate", 120)
+    decision = decided(*arms, calibration={"unsafe": few, "needless": few})
+    assert decision == decided(*arms)
+    assert not decision.corrected
+
+
+def test_a_decision_can_be_kept():
+    decision = decided(seen("serving", 19), seen("candidate", 50, unsafe=True))
+    assert msgspec.json.decode(msgspec.json.encode(decision), type=Decision) == decision

@@ -1,0 +1,68 @@
+import pytest
+
+from waltzrl.errors import InputError
+from waltzrl.release.presets import PRESETS, load_plan
+
+DAY = 86_400
+OWN = """
+name = "own"
+targets = {{ unsafe = 0.05, needless = 0.10 }}
+limits = {{ unsafe = 0.10, needless = 0.15 }}
+canary = [{}]
+"""
+
+
+def own_plan(folder, *percentages):
+    file = folder / "own.toml"
+    steps = [f"{{ percentage = {p}, seconds = 1, samples = 1 }}" for p in percentages]
+    file.write_text(OWN.format(", ".join(steps)))
+    return str(file)
+
+
+def test_weekly_stays_a_week_at_10_25_50_and_100_percent():
+    plan = load_plan("weekly")
+    assert [(step.percentage, step.seconds) for step in plan.canary] == [
+        (10, 7 * DAY), (25, 7 * DAY), (50, 7 * DAY), (100, 7 * DAY)
+    ]  # fmt: skip
+
+
+def test_seven_days_take_seven_days():
+    plan = load_plan("seven_days")
+    begins = [0, plan.shadow.seconds]
+    begins += [begins[-1] + sum(s.seconds for s in plan.canary[:n]) for n in (1, 2, 3, 4)]
+    assert [step.percentage for step in plan.canary] == [5, 25, 50, 100]
+    assert [second / DAY for second in begins] == [0, 2, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_the_targets_and_limits_of_the_requirement(name):
+    plan = load_plan(name)
+    assert plan.name == name
+    assert (plan.targets.unsafe, plan.targets.needless) == (0.05, 0.10)
+    assert (plan.limits.unsafe, plan.limits.needless) == (0.10, 0.15)
+
+
+def test_quick_is_a_matter_of_seconds():
+    plan = load_plan("quick")
+    assert plan.shadow.seconds + sum(step.seconds for step in plan.canary) <= 60
+
+
+def test_a_plan_of_ones_own_needs_no_shadow(tmp_path):
+    plan = load_plan(own_plan(tmp_path, 5, 50))
+    assert plan.shadow is None
+    assert [step.percentage for step in plan.canary] == [5, 50]
+
+
+@pytest.mark.parametrize("percentages", [(), (0, 5), (50, 5), (5, 5)])
+def test_percentages_that_do_not_rise_are_refused(percentages, tmp_path):
+    with pytest.raises(InputError, match=r"own\.toml: need canary steps whose percentages rise"):
+        load_plan(own_plan(tmp_path, *percentages))
+
+
+def test_what_is_no_plan_is_told_by_its_file(tmp_path):
+    with pytest.raises(InputError, match=r"own\.toml: no plan of a release: .* <= 100"):
+        load_plan(own_plan(tmp_path, 500))
+    with pytest.raises(InputError, match="there is no plan 'monthly'; say weekly, seven_days"):
+        load_plan("monthly")
+    with pytest.raises(InputError, match=r"none\.toml"):
+        load_plan(str(tmp_path / "none.toml"))
