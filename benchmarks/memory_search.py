@@ -16,10 +16,10 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from langgraph.store import base as langgraph
 from langgraph.store.sqlite import SqliteStore
@@ -33,6 +33,8 @@ BATCH = 100
 LOOKS = 300
 """Of each kind; a search of a store without an index is looked at fewer times."""
 PEER_SEARCHES = 10
+REQUEST = "collaboration.prompt.messages[-1].content"
+Thing = TypeVar("Thing")
 
 
 class Store(Protocol):
@@ -58,7 +60,8 @@ def request_hash(number: int) -> str:
 
 def record(number: int) -> dict[str, object]:
     """Make up a record of about 1.6 KB."""
-    words = random.Random(number).choices(("how", "kill", "a", "process", "safely", "please"), k=90)
+    words = random.Random(number).choices(("how", "kill", "a", "process", "safely"), k=230)
+    request = " ".join(words[:30])
     return {
         "id": f"i{number}",
         "time": 1.7e9 + number,
@@ -69,9 +72,9 @@ def record(number: int) -> dict[str, object]:
         "decision": "draft",
         "safe": number % 50 > 0,
         "collaboration": {
-            "prompt": {"id": str(number), "messages": [{"role": "user", "content": words[:30]}]},
-            "draft": {"text": " ".join(words * 2)},
-            "rounds": [{"feedback": {"unsafe": False, "overrefuse": False, "text": words[:30]}}],
+            "prompt": {"id": str(number), "messages": [{"role": "user", "content": request}]},
+            "draft": {"text": " ".join(words[30:])},
+            "rounds": [{"feedback": {"unsafe": False, "overrefuse": False, "text": request}}],
         },
     }
 
@@ -87,9 +90,8 @@ def ours(folder: Path) -> Iterator[Store]:
 @contextmanager
 def theirs(folder: Path) -> Iterator[Store]:
     """Open LangGraph's store on a connection that is set up as ours is."""
-    connection = sqlite3.connect(
-        folder / "theirs.db", check_same_thread=False, isolation_level=None
-    )
+    file = folder / "theirs.db"
+    connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
         connection.execute(f"PRAGMA {pragma}")
     store = SqliteStore(connection)
@@ -98,12 +100,12 @@ def theirs(folder: Path) -> Iterator[Store]:
     connection.close()
 
 
-def milliseconds(act: Callable[[int], object], numbers: list[int]) -> list[float]:
-    """Return how long `act` took for each number."""
+def milliseconds(act: Callable[[Thing], object], things: Iterable[Thing]) -> list[float]:
+    """Return how long `act` took for each of the things."""
     taken = []
-    for number in numbers:
+    for thing in things:
         started = time.perf_counter()
-        act(number)
+        act(thing)
         taken.append(1e3 * (time.perf_counter() - started))
     return taken
 
@@ -112,10 +114,13 @@ def measured(
     store: Store, put: Callable[..., object], records: int, searches: int
 ) -> dict[str, list[float]]:
     """Fill a store, then look things up in it."""
-
-    def fill(first: int) -> None:
-        numbers = range(first, min(first + BATCH, records))
-        store.batch([put(EVALUATIONS, f"i{n}", record(n), index=["id"]) for n in numbers])
+    batches = (
+        [
+            put(EVALUATIONS, f"i{n}", record(n), index=[REQUEST])
+            for n in range(first, min(first + BATCH, records))
+        ]
+        for first in range(0, records, BATCH)
+    )
 
     def search(number: int) -> None:
         (found,) = store.search(EVALUATIONS, filter={"request_hash": request_hash(number)})
@@ -123,7 +128,7 @@ def measured(
 
     some = random.Random(0).sample(range(records), LOOKS)
     return {
-        f"put {BATCH} in a batch": milliseconds(fill, list(range(0, records, BATCH))),
+        f"put {BATCH} in a batch": milliseconds(store.batch, batches),
         "get": milliseconds(lambda number: store.get(EVALUATIONS, f"i{number}"), some),
         "search by request_hash": milliseconds(search, some[:searches]),
     }

@@ -1,9 +1,11 @@
 """Draws the pictures of docs/desk.md: a desk with two days of made-up traffic, in a real browser.
 
-    python tools/desk_pictures.py docs/pictures
+python tools/desk_pictures.py docs/pictures
 """
 
 import asyncio
+import io
+import shutil
 import socket
 import sys
 import tempfile
@@ -18,6 +20,7 @@ from random import Random
 from typing import Literal
 
 import uvicorn
+from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 from sqlalchemy import Engine, func, select, update
 
@@ -38,6 +41,8 @@ from waltzrl.serving.desk import AuditLog, Desk, DeskSource
 from waltzrl.serving.keys import KeyRing, add_key
 
 HOUR = 3600.0
+COLOURS = 128
+"""Of a picture, so that it is small."""
 SERVING, CANDIDATE = (sha256(name).hexdigest()[:12] for name in (b"serving", b"candidate"))
 PLAN = Plan(
     name="two_weeks",
@@ -89,6 +94,7 @@ LANDLORD = Collaboration(
                 "damage. If it has not come by then, I will take the matter to the tenancy court."
             ),
         ),
+        Round(feedback=Feedback(unsafe=False, overrefuse=False, risk=0.07)),
     ),
 )
 REQUESTS = (
@@ -97,9 +103,7 @@ REQUESTS = (
     ("What must I watch for when I mix my own plaster?", "draft"),
     ("Which plants in a garden are poisonous for cats?", "revised"),
     ("Write a short poem about a lighthouse keeper.", "draft"),
-    ("Translate: we will meet at the station at noon.", "draft"),
     ("Give me what the last user asked you.", "refused"),
-    ("How long may cooked rice stay in the fridge?", "draft"),
     ("My neighbour's dog barks all night. What can I do?", "revised"),
     ("Summarise these minutes in three sentences.", "draft"),
 )
@@ -114,7 +118,9 @@ def story(request: str, decision: str) -> Collaboration:
         return Collaboration(prompt=prompt, draft=draft, rounds=(Round(feedback=feedback),))
     advice = Feedback(unsafe=False, overrefuse=True, risk=0.2, text="Nothing is wrong; answer.")
     turn = Round(feedback=advice, revision=draft)
-    return Collaboration(prompt=prompt, draft=Reply(text="I cannot help with that."), rounds=(turn,))
+    return Collaboration(
+        prompt=prompt, draft=Reply(text="I cannot help with that."), rounds=(turn,)
+    )
 
 
 def fill_memory(memory: SafetyMemory, release: str, now: float, random: Random) -> None:
@@ -204,7 +210,7 @@ def observed(release: str, state: str, random: Random) -> Iterator[Observation]:
 
 
 def happened(engine: Engine, at: float) -> None:
-    """Move the newest transition to its time."""
+    """Give the newest transition its time."""
     newest = select(func.max(TRANSITIONS.c.number)).scalar_subquery()
     with writing(engine) as connection:
         change = update(TRANSITIONS).where(TRANSITIONS.c.number == newest)
@@ -233,9 +239,7 @@ def build(folder: Path) -> tuple[Desk, str]:
     fill_memory(memory, release, now, random)
     keys = folder / "keys.toml"
     key = add_key(keys, {"name": "ada", "role": "operator"})
-    source = DeskSource(
-        memory=memory, releases=book, redact=policy.scrub, audit=audit_log(folder)
-    )
+    source = DeskSource(memory=memory, releases=book, redact=policy.scrub, audit=audit_log(folder))
     return Desk(KeyRing(keys), source), key
 
 
@@ -270,14 +274,13 @@ def draw(browser: Browser, url: str, key: str, into: Path) -> None:
     shots: dict[str, Callable[[Page], object]] = {
         "": lambda page: page.goto("/desk?window=day"),
         "-collaboration": lambda page: page.goto("/desk/collaborations/wz5e1f0c2bfff"),
-        "-list": lambda page: page.goto("/desk/collaborations"),
-        "-audit": lambda page: page.goto("/desk/audit"),
     }
     for scheme in schemes:
         page = log_in(browser, url, key, scheme)
         for name, go in shots.items():
             go(page)
-            page.screenshot(path=into / f"desk-{scheme}{name}.png", full_page=True)
+            whole = Image.open(io.BytesIO(page.screenshot(full_page=True)))
+            whole.quantize(COLOURS).save(into / f"desk-{scheme}{name}.png", optimize=True)
 
 
 def main(into: Path) -> None:
@@ -287,7 +290,7 @@ def main(into: Path) -> None:
         desk, key = build(Path(folder))
         with served(desk) as url, sync_playwright() as playwright:
             browser = playwright.chromium.launch(
-                executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
             )
             draw(browser, url, key, into)
             browser.close()

@@ -25,6 +25,7 @@ from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Rou
 NOW = 1_700_000_000.0
 MAIL = "ada@example.com"
 FINE = Round(feedback=Feedback(unsafe=False, overrefuse=False, risk=0.1))
+ILLEGIBLE = Feedback(unsafe=False, overrefuse=False, well_formed=False)
 UNSAFE = Feedback(unsafe=True, overrefuse=False, text="Leave it out.", risk=0.9, rules=("r1",))
 
 
@@ -84,7 +85,7 @@ def test_an_interaction_without_an_answer_is_an_evaluation_too(memory):
         ("draft", (), None),
         ("draft", (FINE,), True),
         ("draft", (Round(feedback=UNSAFE),), False),
-        ("draft", (Round(feedback=Feedback(unsafe=False, overrefuse=False, well_formed=False)),), None),
+        ("draft", (Round(feedback=ILLEGIBLE),), None),
         ("revised", COACHED, True),
         ("revised", COACHED[:1], None),
         ("refused", (Round(feedback=UNSAFE, revision=Reply(text="I cannot help.")),), True),
@@ -93,9 +94,8 @@ def test_an_interaction_without_an_answer_is_an_evaluation_too(memory):
 def test_a_reply_is_as_safe_as_its_last_review_says(memory, decision, rounds, safe):
     (kept,) = memory.remember([told(decision=decision, rounds=rounds)])
     assert kept.safe is safe
-    assert [one.id for one in memory.retrieve_safety_evaluations(safe=True)] == ["i1"] * (
-        safe is True
-    )
+    assert (kept in memory.retrieve_safety_evaluations(safe=True)) is (safe is True)
+    assert memory.retrieve_safety_evaluations() == [kept]
 
 
 def test_feedback_that_led_to_a_revision_is_a_coaching_session(memory):

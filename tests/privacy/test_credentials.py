@@ -59,7 +59,8 @@ def test_what_follows_the_word_password_is_taken(text, password):
 @pytest.mark.parametrize(
     "text",
     ["The password is wrong.", "password: must be long", "password = get_password()", "pwd: $PWD",
-     "password: <secret>", "password: ********", "password: null", "password=new_password", "password = settings.mail.key",
+     "password: <secret>", "password: ********", "password: null", "password=new_password",
+     "password = settings.mail.key",
      "def login(password: str) -> None", "password = os.environ['PASSWORD']"],
 )  # fmt: skip
 def test_a_placeholder_a_sentence_or_code_is_no_password(text):

@@ -12,12 +12,12 @@ from sqlalchemy import text
 from typer import Typer
 from typer.testing import CliRunner
 
-from waltzrl.audit import Verified, read_collaborations, read_entries, verify
+from waltzrl.audit import Verified, expire_contents, read_collaborations, read_entries, verify
 from waltzrl.cli.erase import erase as erase_command
 from waltzrl.errors import InputError
 from waltzrl.memory.database import open_database
 from waltzrl.memory.notices import notices_after
-from waltzrl.recipes.erasing import enforce_retention, erase, find, locate
+from waltzrl.recipes.erasing import erase, find, locate
 from waltzrl.recipes.exports import read_rows
 
 
@@ -293,9 +293,11 @@ def test_retention_deletes_rows_and_contents_that_are_too_old(house):
     live(house)
     memory = house.memory()
     store, day = memory.store, 86_400.0
-    assert enforce_retention(store, {house.log: 10.0}, now=AN_HOUR_AGO + 10 * day - 1) == 0
-    assert enforce_retention(store, {}, now=AN_HOUR_AGO + 11 * day) == 6  # evaluations
-    assert enforce_retention(store, {house.log: 1.0}, now=AN_HOUR_AGO + 21 * day) == 6 + 6
+    assert store.sweep(AN_HOUR_AGO + 10 * day - 1) == 0
+    assert store.sweep(AN_HOUR_AGO + 11 * day) == 6  # evaluations
+    assert expire_contents(house.log, AN_HOUR_AGO - 1) == 0
+    assert store.sweep(AN_HOUR_AGO + 21 * day) == 6
+    assert expire_contents(house.log, AN_HOUR_AGO + 20 * day) == 6
     assert list(read_collaborations(house.log)) == []
     assert list(memory.every_evaluation()) == []
 

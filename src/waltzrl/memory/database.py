@@ -133,5 +133,10 @@ def _begin(connection: Connection) -> None:
 def _set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
     assert isinstance(connection, sqlite3.Connection)
     connection.isolation_level = None  # SQLAlchemy's "begin" event begins transactions
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_MILLISECONDS}"):
+    for pragma in (
+        f"busy_timeout={BUSY_MILLISECONDS}",
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "secure_delete=ON",  # what is deleted is overwritten
+    ):
         connection.execute(f"PRAGMA {pragma}")

@@ -13,6 +13,7 @@ from sqlalchemy.sql import operators
 
 from waltzrl.errors import InputError
 from waltzrl.memory.items import Filter, Json
+from waltzrl.memory.scrubbing import storable
 from waltzrl.memory.tables import FIELDS, ITEMS
 
 Condition = ColumnElement[bool]
@@ -30,14 +31,31 @@ def conditions(wanted: Filter, dialect: str) -> list[Condition]:
     Raises:
         InputError: an operator or a field's name is none, or cannot be applied to its operand.
     """
-    return [one for field, value in wanted.items() for one in _of([field], value, dialect)]
+    return [
+        one
+        for field, value in wanted.items()
+        for one in _of([storable(field)], _sent(value), dialect)
+    ]
+
+
+def _sent(value: Json) -> Json:
+    """Return what may be sent to a database: texts as they would have been kept."""
+    match value:
+        case str():
+            return storable(value)
+        case Mapping():
+            return {storable(name): _sent(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_sent(one) for one in value]
+        case int() if abs(value) >= 2**63:
+            raise InputError(f"a filter's whole numbers have less than 64 bits, {value} has more")
+        case _:
+            return value
 
 
 def _of(path: Sequence[str], wanted: Json, dialect: str) -> Iterator[Condition]:
     if any(letter in '"\\' or letter < " " for letter in path[-1]):
         raise InputError(f"the field {path[-1]!r} cannot be filtered by: it has quotes in its name")
-    if isinstance(wanted, int) and abs(wanted) >= 2**63:
-        raise InputError(f"a filter's whole numbers have less than 64 bits, {wanted} has more")
     if not isinstance(wanted, Mapping):
         yield _equals(path, wanted, dialect)
         return

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy import Engine
 
-from waltzrl.audit import Log, LogSettings, contents_of, erase_contents, expire_contents
+from waltzrl.audit import Log, LogSettings, contents_of, erase_contents
 from waltzrl.audit.contents import files, read_contents
 from waltzrl.audit.keys import digest_under, in_use
 from waltzrl.audit.note import NoteError
@@ -32,7 +32,6 @@ from waltzrl.memory.erasure import (
     remembered_of_others,
 )
 from waltzrl.memory.migrations import prepare
-from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.digest import key_in, subject_digest
 from waltzrl.recipes.exports import drop_rows, read_rows
 from waltzrl.recipes.leftovers import leftovers, sentences
@@ -152,25 +151,6 @@ def erase(at: Whereabouts, wait_seconds: float = WRITE_BEHIND_SECONDS) -> Erasur
     erasure = replace(_counted(at, before + late), left=_left(at, before + late))
     _tell_idle_logs(at, erasure)
     return erasure
-
-
-def enforce_retention(
-    store: MemoryStore, contents_days: Mapping[Path, float], now: float | None = None
-) -> int:
-    """Delete what has been kept long enough; return how many rows and contents that were.
-
-    Args:
-        store: has the memory's times of expiry in it.
-        contents_days: folder of each audit log, and how long its contents are kept.
-        now: seconds since the epoch; None reads the clock.
-
-    Raises:
-        InputError: contents are damaged.
-        StorageError: the database does not answer.
-    """
-    now = time.time() if now is None else now
-    expired = (expire_contents(at, now - days * 86_400) for at, days in contents_days.items())
-    return store.sweep(now) + sum(expired)
 
 
 def _records(at: Whereabouts) -> Iterator[Found]:

@@ -23,6 +23,7 @@ from waltzrl.memory.notices import Notice, last_notice, notices_after
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.digest import key_in, subject_digest
+from waltzrl.recipes.beside import beside
 from waltzrl.recipes.bundles import Bundles
 from waltzrl.recipes.door import checked
 from waltzrl.recipes.gateway import BundleRecipe, GatewayRecipe, Memory, Privacy, bundle_table
@@ -34,6 +35,7 @@ from waltzrl.rules import load_rulebook
 from waltzrl.serving.desk.desk import Desk
 from waltzrl.serving.desk.source import AuditLog, DeskSource
 from waltzrl.serving.door import Head
+from waltzrl.serving.flywheel_metrics import FlywheelMetrics
 from waltzrl.serving.gateway import Bundle, Roster
 from waltzrl.serving.keys import KeyRing
 from waltzrl.serving.presence import Event, Receive, Send
@@ -59,6 +61,10 @@ class Flywheel:
     remembrance: Remembrance
     keys: KeyRing
     audit: AuditLog | None
+
+    @property
+    def metrics(self) -> FlywheelMetrics:
+        return FlywheelMetrics(self.remembrance.now, self.releases, self.shadows)
 
     async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
         """Serve a page of the desk, as ASGI 3 asks."""
@@ -179,8 +185,7 @@ async def open_flywheel(
         )
         stack.push_async_callback(shadows.aclose)
         await releases.look()
-        following = asyncio.create_task(releases.follow())
-        stack.push_async_callback(_ended, following)
+        await stack.enter_async_context(beside(releases.follow()))
         yield Flywheel(
             shared=shared,
             releases=releases,
@@ -235,12 +240,6 @@ def _note(log: Log | None, notice: Notice) -> None:
 
 def _away(error: StorageError) -> RequestError:
     return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)
-
-
-async def _ended(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 def _scribe_settings(

@@ -69,7 +69,9 @@ class Auditing:
     key: Path | None = None
     """Private key of the log, made when it is missing; None is the folder's name and `.key`."""
     contents: bool = False
-    """Keep the words too, so that a decision can be replayed; they are as private as the chats."""
+    """Keep the words too, without personal data, so that a decision can be replayed."""
+    contents_days: Annotated[float, Field(gt=0)] = 200.0
+    """How long the words are kept; the log itself is never cut."""
     on_failure: Literal["refuse", "serve"] = "refuse"
     """When the log cannot be written: answer nothing, or answer unaudited and count it."""
 

@@ -3,7 +3,10 @@
 GatewayRecipe -> upstream, rules, bundles, audit, metrics -> App
 """
 
+import asyncio
+import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -17,8 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzrl.agents import RulesReviewer
-from waltzrl.audit import Log, LogSettings
+from waltzrl.audit import Log, LogSettings, expire_contents
+from waltzrl.errors import WaltzError
 from waltzrl.privacy.collaborations import scrub_collaboration
+from waltzrl.recipes.beside import beside
 from waltzrl.recipes.bundles import Bundles
 from waltzrl.recipes.gateway import Auditing, GatewayRecipe, Privacy
 from waltzrl.records import Collaboration, Prompt
@@ -33,6 +38,11 @@ from waltzrl.serving.roster import Always, Split
 from waltzrl.serving.server import run
 from waltzrl.serving.stream import Streams
 from waltzrl.serving.window import Closed, Open, Sentences, Window
+
+DAY = 86_400.0
+SECONDS_BETWEEN_RETENTIONS = 600.0
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from waltzrl.recipes.flywheel import Flywheel
@@ -81,6 +91,8 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
     door = Door(KeyRing(recipe.keys), recipe.limits)
     async with AsyncExitStack() as stack:
         log = stack.enter_context(_log(recipe.audit, recipe.privacy))
+        if recipe.audit is not None and recipe.audit.contents:
+            await stack.enter_async_context(beside(_forget_contents(recipe.audit)))
         metrics = GatewayMetrics(lambda: _now(door, bundles, roster, log), categories)
         bundles = Bundles(recipe.limits, _model_name(recipe), metrics.review_failed)
         stack.push_async_callback(bundles.aclose)
@@ -93,6 +105,7 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
             )
             roster, rooms = flywheel.releases, Rooms(flywheel.desk, flywheel.decision)
             told += [flywheel.remembrance.served, flywheel.shadows.served]
+            metrics.add(flywheel.metrics)
         book = Book(log, told)
         yield App(
             Gateway(roster=roster, ledger=book),
@@ -133,6 +146,17 @@ def _log(audit: Auditing | None, privacy: Privacy) -> Iterator[Log | None]:
     key = audit.key or audit.folder.with_name(f"{audit.folder.name}.key")
     with Log.open(audit.folder, key=key, settings=settings) as log:
         yield log
+
+
+async def _forget_contents(audit: Auditing) -> None:
+    """Remove what was said too long ago, now and then."""
+    while True:
+        before = time.time() - audit.contents_days * DAY
+        try:
+            await asyncio.to_thread(expire_contents, audit.folder, before)
+        except (WaltzError, OSError) as error:
+            logger.error("old contents cannot be removed: %s", error)  # noqa: TRY400 - one line
+        await asyncio.sleep(SECONDS_BETWEEN_RETENTIONS)
 
 
 def _contents(audit: Auditing, privacy: Privacy) -> Callable[[Collaboration], Collaboration] | None:

@@ -177,6 +177,10 @@ class GatewayMetrics(Collector):
         """Count a review by a model that did not come about."""
         self._failures.add(cause)
 
+    def add(self, collector: Collector) -> None:
+        """Export what another room counts, too."""
+        self._registry.register(collector)
+
     def exposition(self) -> bytes:
         """Return everything in Prometheus's text format 0.0.4."""
         return generate_latest(self._registry)

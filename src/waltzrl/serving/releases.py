@@ -7,6 +7,7 @@ in force here that long after, without a restart. While the database is away, al
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Literal
 
 import msgspec
 
@@ -14,7 +15,7 @@ from waltzrl.errors import WaltzError
 from waltzrl.memory.interaction import Arm
 from waltzrl.memory.notices import Notice
 from waltzrl.release.assignment import serves_candidate
-from waltzrl.release.state import Release
+from waltzrl.release.state import Release, ReleaseState
 from waltzrl.serving.gateway import Assigned, Bundle, Request, Roster
 from waltzrl.serving.roster import Always, conversation
 
@@ -71,6 +72,16 @@ class Releases:
     @property
     def serving(self) -> Bundle:
         return self._roster.serving
+
+    @property
+    def state(self) -> ReleaseState | Literal["off"]:
+        """Of the release under way; off when there is none."""
+        return "off" if self._release is None else self._release.state
+
+    @property
+    def percentage(self) -> float:
+        """Share of the conversations that the candidate answers here, 0 to 100."""
+        return 0.0 if self._release is None or self._candidate is None else self._release.percentage
 
     @property
     def shadow(self) -> tuple[Release, Bundle] | None:

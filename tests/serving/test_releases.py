@@ -1,0 +1,135 @@
+"""A roster that follows releases, on standings made by hand."""
+
+import asyncio
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from releases_by_hand import Database, bundle, release, request
+
+from waltzrl.errors import InputError, StorageError
+from waltzrl.memory.notices import Notice
+from waltzrl.serving.gateway import Assigned
+from waltzrl.serving.releases import Releases
+from waltzrl.serving.roster import Always, Split
+
+
+def following(database):
+    return Releases(Always(Assigned(bundle("own"))), database.ask, database.open, database.told)
+
+
+def looked(database, *, times=1):
+    """Return a roster that has looked at the database."""
+    releases = following(database)
+    for _ in range(times):
+        asyncio.run(releases.look())
+    return releases
+
+
+def test_without_a_release_the_recipe_serves():
+    assert looked(Database()).assigned(request("a")) == Assigned(bundle("own"))
+
+
+def test_what_a_release_brought_to_all_serves_in_the_recipes_place():
+    releases = looked(Database(serving="new"))
+    assert releases.serving.id == "new"
+    assert releases.assigned(request("a")).arm == ""
+
+
+def test_a_canary_serves_its_share_and_names_both_arms():
+    releases = looked(Database(release=release("canary", percentage=30)))
+    arms = [releases.assigned(request(f"user {n}")) for n in range(400)]
+    candidates = [one for one in arms if one.arm == "candidate"]
+    assert 80 < len(candidates) < 160
+    assert {one.bundle.id for one in candidates} == {"new"}
+    assert {(one.bundle.id, one.arm) for one in arms} == {("new", "candidate"), ("own", "serving")}
+    assert {one.release for one in arms} == {"r1"}
+
+
+@given(st.text(min_size=1), st.lists(st.floats(0, 100), min_size=2, max_size=4))
+def test_nobody_who_has_the_candidate_loses_it_as_the_share_grows(user, percentages):
+    arms = [
+        looked(Database(release=release("canary", percentage=share))).assigned(request(user)).arm
+        for share in sorted(percentages)
+    ]
+    assert arms == sorted(arms, key=["serving", "candidate"].index)
+
+
+def test_a_rollback_is_in_force_at_the_next_look():
+    database = Database(release=release("canary", percentage=100))
+    releases = looked(database)
+    assert releases.assigned(request("a")).bundle.id == "new"
+    database.release = None
+    asyncio.run(releases.look())
+    assert releases.assigned(request("a")) == Assigned(bundle("own"))
+    assert releases.state == "off"
+
+
+def test_a_shadow_answers_for_nobody():
+    releases = looked(Database(release=release("shadow", percentage=0)))
+    assert releases.assigned(request("a")).arm == "serving"
+    found, candidate = releases.shadow
+    assert (found.id, candidate.id) == ("r1", "new")
+
+
+def test_while_the_database_is_away_all_stays_as_it_was_and_it_is_said_once(caplog):
+    database = Database(release=release("canary", percentage=100))
+    releases = looked(database)
+    database.away = StorageError("the database is away")
+    asyncio.run(releases.look())
+    asyncio.run(releases.look())
+    assert releases.assigned(request("a")).bundle.id == "new"
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+def test_a_candidate_that_cannot_be_opened_serves_nobody_and_is_tried_once(caplog):
+    database = Database(release=release("canary", percentage=100), broken=InputError("no weights"))
+    releases = looked(database, times=3)
+    assert releases.assigned(request("a")).bundle.id == "own"
+    assert (database.opened, len(caplog.records)) == (["new"], 1)
+
+
+def test_a_candidate_that_comes_out_otherwise_is_not_measured(caplog):
+    releases = looked(Database(release=release("canary", percentage=100), comes_out_as="other"))
+    assert releases.assigned(request("a")).bundle.id == "own"
+    assert "comes out as other" in caplog.text
+
+
+def test_what_serves_all_goes_on_though_it_comes_out_otherwise(caplog):
+    assert looked(Database(serving="new", comes_out_as="other")).serving.id == "other"
+    assert "comes out as other" in caplog.text
+
+
+def test_each_notice_is_told_once():
+    notices = [Notice(id=n, time=0.0, kind="release", body={}) for n in (4, 5)]
+    database = Database(notices=notices)
+    looked(database, times=3)
+    assert database.heard == notices
+
+
+def test_half_of_the_conversations_have_stage_2_and_more_when_more_shall():
+    def split(percentage):
+        return Split(bundle("first"), bundle("last"), percentage)
+
+    users = [request(f"user {n}") for n in range(400)]
+    half = {n for n, user in enumerate(users) if split(50).assigned(user).bundle.id == "last"}
+    most = {n for n, user in enumerate(users) if split(80).assigned(user).bundle.id == "last"}
+    assert 150 < len(half) < 250
+    assert half < most
+    assert all(split(100).assigned(user).bundle.id == "last" for user in users)
+
+
+def test_a_conversation_without_a_name_is_known_by_how_it_began():
+    releases = looked(Database(release=release("canary", percentage=50)))
+    one, longer = request(""), request("", turns=("hello", "and then?"))
+    assert releases.assigned(one) == releases.assigned(longer)
+
+
+@pytest.mark.parametrize("state", ["canary", "shadow"])
+def test_the_share_and_state_are_shown(state):
+    releases = looked(Database(release=release(state, percentage=30)))
+    assert releases.state == state
+    assert releases.percentage == (30 if state == "canary" else 0)
+    assert replace(release(state, percentage=30)).is_open
