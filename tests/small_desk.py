@@ -63,8 +63,8 @@ def told(name, collaboration=None, *, seconds_ago=60.0, **fields):
 class Site:
     """A desk, what it stands on, and a key for each role."""
 
-    def __init__(self, folder):
-        engine = open_database(f"sqlite:///{folder}/memory.db")
+    def __init__(self, folder, url=None):
+        engine = open_database(url or f"sqlite:///{folder}/memory.db")
         self.memory = SafetyMemory(MemoryStore(engine, scrub=str), str, {}, {})
         self.book = ReleaseBook(engine)
         self.keys_file = folder / "keys.toml"

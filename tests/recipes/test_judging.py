@@ -1,10 +1,12 @@
 import asyncio
+import json
 
 import pytest
 
 from waltzrl.errors import InputError
 from waltzrl.recipes.judging import open_judge
 from waltzrl.recipes.models import remote_policy
+from waltzrl.records import Message, Prompt, Reply
 
 
 def named(name):
@@ -20,7 +22,34 @@ def test_judges_are_made_by_name():
     assert named("llm:org/guard@http://user@localhost:8000/v1").startswith("llm:org/guard@")
 
 
-@pytest.mark.parametrize("name", ["llm", "llm:guard", "llm:@http://x", "llm:guard@", "oracle"])
+def test_a_set_with_labels_judges_what_is_asked_in_it_and_leaves_the_rest_open(tmp_path):
+    file = tmp_path / "set.jsonl"
+    lines = [("one", "unsafe"), ("two", "benign"), ("both", "unsafe"), ("both", "benign")]
+    file.write_text("".join(json.dumps({"prompt": p, "label": k}) + "\n" for p, k in lines))
+
+    async def verdicts():
+        async with open_judge(f"labelled:{file}") as judge:
+            assert judge.name.startswith("label-refusal@")
+            return [
+                await judge.judge(
+                    Prompt(id="x", messages=(Message(role="user", content=turn),)), Reply(text=said)
+                )
+                for turn in ("one", "two", "both", "three")
+                for said in ("Here you are.", "I'm sorry, but I can't help with that.")
+            ]
+
+    assert [(v.unsafe, v.overrefuses, v.refuses) for v in asyncio.run(verdicts())] == [
+        (True, False, False),
+        (False, False, True),
+        (False, False, False),
+        (False, True, True),
+        *[(None, None, False), (None, None, True)] * 2,
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["llm", "labelled:", "llm:guard", "llm:@http://x", "llm:guard@", "oracle"]
+)
 def test_an_unknown_judge_is_refused_with_the_way_to_say_it(name):
     with pytest.raises(InputError, match="say refusal, or llm:MODEL@URL"):
         named(name)

@@ -3,7 +3,6 @@
 import asyncio
 
 from scribes import answer, said
-
 from waltzrl.memory.interaction import Interaction
 from waltzrl.recipes import jury
 from waltzrl.recipes.jury import Jury

@@ -1,8 +1,8 @@
 """What one answer shows of its arm: worked by hand."""
 
 import pytest
-from scribes import SAFE, UNSAFE, answer, said
 
+from scribes import SAFE, UNSAFE, answer, said
 from waltzrl.memory.counts import Calibration, Counts
 from waltzrl.memory.interaction import Interaction
 from waltzrl.recipes.observing import judge_errors, observation_of

@@ -239,13 +239,15 @@ def test_a_candidate_that_is_worse_is_rolled_back_by_itself(start, engine, tmp_p
     assert "unsafe" in book.history(release.id)[-1].why
 
 
-def test_a_judge_that_does_not_answer_holds_no_storing_up(start, engine):
-    with start(judge="llm:guard@http://127.0.0.1:9/v1", judge_share=1.0) as told:
+@pytest.mark.slow
+def test_a_judge_that_does_not_answer_holds_no_storing_up(sqlite_url, tmp_path):
+    about = settings(sqlite_url, tmp_path, judge="llm:guard@http://127.0.0.1:9/v1", judge_share=1.0)
+    with scribe(about, tmp_path / "scribe.log") as told:
         told.tell(*(answer(n) for n in range(200)))
         told.until(lambda report: report.stored == 200, seconds=10)
         report = told.finish()
     assert (report.stored, report.judged, report.unjudged) == (200, 0, 200)
-    assert len(remembered(engine)) == 200
+    assert len(at(sqlite_url)) == 200
 
 
 @pytest.mark.slow

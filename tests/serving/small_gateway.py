@@ -113,7 +113,7 @@ async def ask(app, path, body=None, *, method="POST", parts=(), gone=None, **hea
         start["status"],
         {name.decode(): value.decode() for name, value in start["headers"]},
         b"".join(event["body"] for event in bodies).decode(),
-        bool(bodies) and not bodies[-1]["more_body"],
+        bool(bodies) and not bodies[-1].get("more_body", False),
     )
 
 

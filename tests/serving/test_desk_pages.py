@@ -43,7 +43,8 @@ def shown(bad, n):
 # the overview
 
 
-def test_rates_are_counted_per_bundle_with_intervals(site):
+def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
+    site = Site(tmp_path, database_url)
     safe = said(draft="no", revision="yes")
     remember(
         site,
@@ -55,6 +56,7 @@ def test_rates_are_counted_per_bundle_with_intervals(site):
     )
     site.memory.judged("a0", Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False))
     page = site.log_in("viewer").get("/desk").words
+    site.memory.store.engine.dispose()
     new, old = page.split(" new ", 1)[1].split(" old ", 1)
     assert old.startswith(f"10 none 100 % {shown(1, 1)} 1 of 1 0 % {shown(0, 1)} 0 of 1")
     assert f"10 % {shown(1, 10)} 1 of 10 500 ms 900 ms" in old  # errors, p50, p95

@@ -251,3 +251,23 @@ def test_a_key_can_be_made_for_some_days(path):
     key = run("add", "ada", "--file", path, "--expires-in-days", 2).stdout.strip()
     left = KeyRing(path).find(key).expires - datetime.now(UTC)
     assert timedelta(days=1.99) < left <= timedelta(days=2)
+
+
+def test_a_key_can_have_a_role_at_the_desk(path):
+    key = run("add", "ada", "--file", path, "--role", "reviewer").stdout.strip()
+    run("add", "client", "--file", path)
+    assert KeyRing(path).find(key).role == "reviewer"
+    shown = run("list", "--file", path).stdout
+    assert re.search(r"ada .* reviewer", shown)
+    assert re.search(r"client .* no *$", shown, re.MULTILINE)
+
+
+def test_valid_keys_are_named_by_their_ids(path):
+    key = add_key(path, {"name": "ada"})
+    key_id = sha256(key.encode()).hexdigest()[:8]
+    ring, look = following(path)
+    assert [found.name for found in ring.named(key_id)] == ["ada"]
+    assert ring.named("0" * 8) == KeyRing(None).named(key_id) == []
+    revoke_keys(path, "ada")
+    look()
+    assert ring.named(key_id) == []

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, Connection, case, func, select
+from sqlalchemy import ColumnElement, Connection, case, func, or_, select
 
 from waltzrl.memory.schemas import EVALUATIONS
 from waltzrl.memory.search import alive
@@ -101,18 +101,18 @@ def bundle_counts(connection: Connection, since: float, now: float) -> list[Bund
     rows = msgspec.convert(
         connection.execute(query).all(), list[BundleCounts], from_attributes=True
     )
-    halves, tails = (_quantile(connection, percent, _served(since, now)) for percent in (50, 95))
-    return [replace(row, p50=halves.get(row.bundle), p95=tails.get(row.bundle)) for row in rows]
+    took = _quantiles(connection, _served(since, now))
+    return [replace(row, **took.get(row.bundle, {})) for row in rows]
 
 
 def _served(since: float, now: float) -> tuple[ColumnElement[bool], ...]:
     return _EVALUATIONS, ITEMS.c.time >= since, ITEMS.c.arm != "shadow", alive(now)
 
 
-def _quantile(
-    connection: Connection, percent: int, which: Iterable[ColumnElement[bool]]
-) -> dict[str, float]:
-    """Return per bundle the nearest-rank quantile of the milliseconds that its answers took."""
+def _quantiles(
+    connection: Connection, which: Iterable[ColumnElement[bool]]
+) -> dict[str, dict[str, float]]:
+    """Return per bundle the milliseconds that 50 and 95 % of its answers took at most."""
     rank = func.row_number().over(partition_by=ITEMS.c.bundle, order_by=_MILLISECONDS)
     count = func.count().over(partition_by=ITEMS.c.bundle)
     answers = (
@@ -120,9 +120,12 @@ def _quantile(
         .where(*which, ITEMS.c.decision != "error")
         .subquery()
     )
-    at = (answers.c.n * percent + 99) // 100
-    query = select(answers.c.bundle, answers.c.took).where(answers.c.rank == at)
-    return {row.bundle: row.took for row in connection.execute(query)}
+    half, tail = ((answers.c.n * percent + 99) // 100 for percent in (50, 95))  # nearest ranks
+    query = select(answers).where(or_(answers.c.rank == half, answers.c.rank == tail))
+    found: dict[str, list[float]] = {}
+    for row in connection.execute(query.order_by(answers.c.rank)):
+        found.setdefault(row.bundle, []).append(row.took)
+    return {bundle: {"p50": took[0], "p95": took[-1]} for bundle, took in found.items()}
 
 
 def _count(condition: ColumnElement[bool], name: str) -> ColumnElement[int]:

@@ -20,6 +20,9 @@ from waltzrl.memory.items import (
     Item,
     ListNamespacesOp,
     Namespace,
+    Op,
+    PutOp,
+    Result,
     SearchItem,
     SearchOp,
 )
@@ -45,6 +48,27 @@ def within(prefix: Namespace) -> ColumnElement[bool]:
     name = ".".join(prefix)
     below = and_(ITEMS.c.namespace > f"{name}.", ITEMS.c.namespace < f"{name}/")  # "/" follows "."
     return or_(ITEMS.c.namespace == name, below)
+
+
+def answer(connection: Connection, op: Op, now: float, read: list[int]) -> Result:
+    """Answer one operation; note in `read` the items whose time to live begins anew.
+
+    Raises:
+        InputError: a filter is wrong.
+    """
+    match op:
+        case GetOp():
+            row = get(connection, op, now)
+            _note([row] if row else [], op, read)
+            return item_of(row) if row else None
+        case SearchOp():
+            rows = search(connection, op, now)
+            _note(rows, op, read)
+            return [search_item_of(row, row.score) for row in rows]
+        case ListNamespacesOp():
+            return list(namespaces(connection, op, now))
+        case PutOp():
+            return None
 
 
 def get(connection: Connection, op: GetOp, now: float, *, locked: bool = False) -> Found | None:
@@ -107,3 +131,8 @@ def search_item_of(row: Found, score: float | None) -> SearchItem:
         updated_at=item.updated_at,
         score=score,
     )
+
+
+def _note(rows: Sequence[Found], op: GetOp | SearchOp, read: list[int]) -> None:
+    if op.refresh_ttl:
+        read.extend(row.id for row in rows if row.ttl is not None)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from waltzrl.errors import InputError
 from waltzrl.memory import writes
@@ -33,7 +33,7 @@ from waltzrl.memory.items import (
 )
 from waltzrl.memory.migrations import prepare
 from waltzrl.memory.scrubbing import scrubbed
-from waltzrl.memory.search import Found, get, item_of, namespaces, search, search_item_of
+from waltzrl.memory.search import answer, get
 from waltzrl.memory.vectors import Embed, nearest, packed
 from waltzrl.memory.words import texts_of
 
@@ -84,7 +84,7 @@ class MemoryStore:
         now = time.time()
         read: list[int] = []
         with (writing if puts else reading)(self.engine) as connection:
-            results = [_answer(connection, op, now, read) for op in ops]
+            results = [answer(connection, op, now, read) for op in ops]
             writes.forget(connection, puts)
             writes.keep(connection, puts, now)
             writes.keep_vectors(connection, vectors)
@@ -280,25 +280,3 @@ class MemoryStore:
         wordy = [text for _, text in texts if text]
         vectors = iter(packed(self._embed(wordy)) if wordy else ())
         return [(put, next(vectors) if text else None) for put, text in texts]
-
-
-def _answer(connection: Connection, op: Op, now: float, read: list[int]) -> Result:
-    """Answer one operation; note in `read` the items whose time to live begins anew."""
-    match op:
-        case GetOp():
-            row = get(connection, op, now)
-            _note([row] if row else [], op, read)
-            return item_of(row) if row else None
-        case SearchOp():
-            rows = search(connection, op, now)
-            _note(rows, op, read)
-            return [search_item_of(row, row.score) for row in rows]
-        case ListNamespacesOp():
-            return list(namespaces(connection, op, now))
-        case PutOp():
-            return None
-
-
-def _note(rows: Sequence[Found], op: GetOp | SearchOp, read: list[int]) -> None:
-    if op.refresh_ttl:
-        read.extend(row.id for row in rows if row.ttl is not None)

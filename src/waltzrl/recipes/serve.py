@@ -106,6 +106,7 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
             roster, rooms = flywheel.releases, Rooms(flywheel.desk, flywheel.decision)
             told += [flywheel.remembrance.served, flywheel.shadows.served]
             metrics.add(flywheel.metrics)
+            stack.enter_context(_scrubbed_logs(flywheel.shared.scrub))
         book = Book(log, told)
         yield App(
             Gateway(roster=roster, ledger=book),
@@ -157,6 +158,22 @@ async def _forget_contents(audit: Auditing) -> None:
         except (WaltzError, OSError) as error:
             logger.error("old contents cannot be removed: %s", error)  # noqa: TRY400 - one line
         await asyncio.sleep(SECONDS_BETWEEN_RETENTIONS)
+
+
+@contextmanager
+def _scrubbed_logs(scrub: Callable[[str], str]) -> Iterator[None]:
+    """Let no personal data into this process's log, as long as the block runs."""
+    from waltzrl.privacy.logs import ScrubbingFilter
+
+    scrubbing = ScrubbingFilter(scrub)
+    handlers = list(logging.getLogger().handlers)
+    for handler in handlers:
+        handler.addFilter(scrubbing)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(scrubbing)
 
 
 def _contents(audit: Auditing, privacy: Privacy) -> Callable[[Collaboration], Collaboration] | None:

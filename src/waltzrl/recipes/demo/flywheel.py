@@ -4,6 +4,7 @@ a first pair -> serve -> people label -> train on -> gate -> shadow, canary, ful
 a bad bundle -> the gate is shut -> let in all the same -> taken back by the evidence
 """
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -64,7 +65,7 @@ DRILL = Plan(
 GATEWAY = """\
 # The gateway of the flywheel's demo, which wrote this.
 stage = 2
-keys = "{folder}/keys.toml"
+keys = "{keys}"
 upstream = {{ folder = "{talks}", wording = "tiny", max_new_tokens = {words} }}
 feedback = {{ model = "{reviews}", wording = "tiny", max_new_tokens = {words} }}
 
@@ -83,24 +84,31 @@ class FlywheelStory:
     """One turn of the flywheel in a folder, in the world of the demo's seed."""
 
     def __init__(self, story: Story, folder: Path) -> None:
-        """Tell it of the world and the base of `story`, which are made where they are missing."""
+        """Tell it in the world of `story`, which is made where it is missing, as is its base."""
         self.folder = folder
         self.memory_url = f"sqlite:///{folder}/memory.db"
         self.gateway = folder / "gateway.toml"
         """Recipe of the gateway."""
         self._story = story
         self._questions = folder / "questions.jsonl"
+        self._keys = folder / "keys.toml"
         self._detector = RefusalDetector()
 
     def write_data(self) -> None:
-        """Write prompts and lessons, what users will ask, and the gateway's recipe."""
+        """Write prompts and lessons, what users will ask, and the gateway's recipe.
+
+        What an earlier telling served is forgotten; what it trained is kept.
+        """
         if not self._story.file("lessons").exists():
             self._story.write_data()
         self.folder.mkdir(parents=True, exist_ok=True)
+        for left in (*self.folder.glob("memory.*"), *self.folder.glob("audit*"), self._keys):
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
         write_lines(self._questions, _questions(self._story.seed))
         first = self.first.agents
         text = GATEWAY.format(
             folder=self.folder,
+            keys=self._keys,
             talks=first / CONVERSATION,
             reviews=first / FEEDBACK,
             words=MAX_NEW_TOKENS,
@@ -111,8 +119,8 @@ class FlywheelStory:
 
     def add_keys(self) -> tuple[str, str]:
         """Make the keys of a client, and of an operator at the desk."""
-        path = self.folder / "keys.toml"
-        return add_key(path, {"name": "client"}), add_key(path, {"name": BY, "role": "operator"})
+        client, desk = {"name": "client"}, {"name": BY, "role": "operator"}
+        return add_key(self._keys, client), add_key(self._keys, desk)
 
     @property
     def questions(self) -> list[Prompt]:
