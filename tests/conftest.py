@@ -31,15 +31,16 @@ def device(request):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what needs a CUDA device, or a package of npm's, where that is missing."""
-    for marker, is_there in (("gpu", _has_cuda), ("npm", _has_npm_client)):
+    for marker, is_there in (("gpu", _has_cuda), ("npm", _has_npm_packages)):
         needing = [item for item in items if item.get_closest_marker(marker)]
         if needing and not is_there():
             config.hook.pytest_deselected(items=needing)
             items[:] = [item for item in items if item not in needing]
 
 
-def _has_npm_client():
-    return (Path(__file__).parents[1] / ".venv/npm/node_modules/openai").is_dir()
+def _has_npm_packages():
+    packages = Path(__file__).parents[1] / ".venv/npm/node_modules"
+    return all((packages / name).is_dir() for name in ("openai", "axe-core"))
 
 
 def _has_cuda():

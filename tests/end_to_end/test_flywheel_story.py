@@ -10,11 +10,11 @@ from http.cookiejar import CookieJar
 
 import openai
 import pytest
-from gateway_processes import ENVIRONMENT
 
+from gateway_processes import ENVIRONMENT
+from small_runs import run
 from waltzrl.audit import read_entries, verify
 from waltzrl.audit.note import PublicKey
-from waltzrl.cli import main
 from waltzrl.memory.database import open_database
 from waltzrl.release.book import ReleaseBook
 
@@ -26,9 +26,7 @@ class Desk:
 
     def __init__(self, address, key):
         self._address = address
-        self._browser = urllib.request.build_opener(
-            urllib.request.HTTPCookieProcessor(CookieJar())
-        )
+        self._browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
         self.page = self.post("/desk/login", key=key)
 
     def get(self, path):
@@ -79,7 +77,7 @@ def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_
     try:
         gateway = waited(r"its desk: (http://[^/]+)/desk, key (\S+)", log, process)
         address, key = gateway[1], gateway[2]
-        main(["keys", "add", "visitor", "--file", str(folder / "keys.toml")])
+        run("keys", "add", "visitor", "--file", folder / "keys.toml")
         mine = re.search(r"wz-\S+", capsys.readouterr().out)[0]
         time.sleep(1.5)
         client = openai.OpenAI(base_url=f"{address}/v1", api_key=mine, max_retries=0)
@@ -89,7 +87,7 @@ def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_
         waited("training on, with what was served", log, process)
         desk = Desk(address, key)
         labelled = desk.label_newest("correct")
-            assert 'value="correct" aria-pressed="true"' in desk.get(labelled)
+        assert 'value="correct" aria-pressed="true"' in desk.get(labelled)
         waited("rolled_back: ", log, process)
         assert process.wait(120) == 0
     finally:

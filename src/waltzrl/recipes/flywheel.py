@@ -27,6 +27,7 @@ from waltzrl.recipes.beside import beside
 from waltzrl.recipes.bundles import Bundles
 from waltzrl.recipes.door import checked
 from waltzrl.recipes.gateway import BundleRecipe, GatewayRecipe, Memory, Privacy, bundle_table
+from waltzrl.recipes.judging import open_judge
 from waltzrl.recipes.private import open_policy
 from waltzrl.recipes.scribe import COMMAND, ScribeSettings
 from waltzrl.release.book import ReleaseBook
@@ -155,7 +156,7 @@ async def open_flywheel(
         log: the audit log, told of every release that moves, and of erasures.
 
     Raises:
-        InputError: the database's address or a key is none.
+        InputError: the database's address or a key is none, or there is no such judge.
         MissingExtraError: something of it needs an extra that is not installed.
     """
     about = recipe.memory
@@ -169,6 +170,9 @@ async def open_flywheel(
         partial(_note, log),
     )
     async with AsyncExitStack() as stack:
+        if about.judge is not None:
+            async with open_judge(about.judge):  # told now if there is none, not by the scribe
+                pass
         remembrance = await stack.enter_async_context(
             open_remembrance(
                 COMMAND,
