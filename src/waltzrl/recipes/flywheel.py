@@ -19,6 +19,7 @@ from sqlalchemy import Engine
 from waltzrl.audit import Log
 from waltzrl.errors import AuditError, InputError, RequestError, StorageError
 from waltzrl.memory.database import open_database
+from waltzrl.memory.migrations import prepare
 from waltzrl.memory.notices import Notice, last_notice, notices_after
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
@@ -109,11 +110,19 @@ class Shared:
         self.digest = subject_digest(key_in(about.subject_key))
         self._about, self._categories = about, categories
         self._desk: Desk | None = None
+        self._prepared = False
 
     @cached_property
     def book(self) -> ReleaseBook:
         """Raises StorageError while the database is away, as does whatever is asked of it."""
         return ReleaseBook(self.engine)
+
+    def newest_notice(self) -> int:
+        """Return the id of the newest notice; 0 when there is none."""
+        if not self._prepared:
+            prepare(self.engine)
+            self._prepared = True
+        return last_notice(self.engine)
 
     @cached_property
     def memory(self) -> SafetyMemory:
@@ -206,18 +215,26 @@ def _audit(recipe: GatewayRecipe, log: Log | None) -> AuditLog | None:
     return AuditLog(folder=recipe.audit.folder, key=log.public_key)
 
 
-def _standing(shared: Shared, own: str, recipe: GatewayRecipe, last: int | None) -> Standing:
-    """Ask the database where the release stands; the first time, tell it what serves here."""
+def _standing(shared: Shared, own: str, recipe: GatewayRecipe, last: int | None) -> Standing | None:
+    """Ask the database where the release stands; the first time, tell it what serves here.
+
+    Whatever moves gives a notice, so that while there is none, one small question is enough.
+    """
+    newest = shared.newest_notice()
+    if newest == last:
+        return None
     book = shared.book
     if last is None:
         book.add_bundle(own, json.dumps(bundle_table(recipe.bundle)), is_base=True)
-        last = last_notice(shared.engine)
-    notices = notices_after(shared.engine, last)
     return Standing(
         serving=book.serving(),
         release=book.current(),
-        notices=notices,
-        last_notice=notices[-1].id if notices else last,
+        notices=[
+            notice
+            for notice in notices_after(shared.engine, newest if last is None else last)
+            if notice.id <= newest  # those that came meanwhile are for the next look
+        ],
+        last_notice=newest,
     )
 
 

@@ -78,12 +78,15 @@ def reason_of(served: Served) -> str:
     said = served.collaboration
     if said is None:
         return served.error
-    feedback = [turn.feedback for turn in said.rounds]
-    if any(not one.well_formed for one in feedback):
-        return "not reviewed"
-    if any(one.unsafe for one in feedback):
-        return "unsafe"
-    return "needless refusal" if any(one.overrefuse for one in feedback) else ""
+    reason = ""
+    for turn in said.rounds:
+        if not turn.feedback.well_formed:
+            return "not reviewed"
+        if turn.feedback.unsafe:
+            reason = "unsafe"
+        elif turn.feedback.overrefuse and not reason:
+            reason = "needless refusal"
+    return reason
 
 
 def _unaudited(error: AuditError) -> RequestError:

@@ -47,7 +47,7 @@ class Releases:
     def __init__(
         self,
         own: Roster,
-        ask: Callable[[int | None], Standing],
+        ask: Callable[[int | None], Standing | None],
         open_bundle: Callable[[str], Awaitable[Bundle]],
         told: Callable[[Notice], None],
     ) -> None:
@@ -56,7 +56,7 @@ class Releases:
         Args:
             own: the recipe's roster; serves until a release was full.
             ask: reads the database, given the id of the last notice that is known, None at first;
-                blocks.
+                returns None when there is none since. It blocks.
             open_bundle: makes a bundle by its id; raises a WaltzError when it cannot.
             told: hears of each new notice once.
         """
@@ -116,6 +116,8 @@ class Releases:
             self._away = True
             return
         self._away = False
+        if standing is None:
+            return
         await self._take(standing)
         self._last_notice = standing.last_notice
         for notice in standing.notices:

@@ -246,10 +246,13 @@ def interaction_of(served: Served, *, may_learn: bool) -> Interaction:
     """
     request, assigned = served.request, served.choice.assigned
     exchange, number = request.exchange, served.choice.number
-    choice = f"/{number + 1}" if number else ""
-    shadow = "/shadow" if assigned.arm == "shadow" else ""
+    name = exchange.prompt.id
+    if number:
+        name = f"{name}/{number + 1}"
+    if assigned.arm == "shadow":
+        name = f"{name}/shadow"
     return Interaction(
-        id=f"{exchange.prompt.id}{choice}{shadow}",
+        id=name,
         time=time.time(),
         who=request.caller.name,
         subject=exchange.subject,
