@@ -11,6 +11,7 @@ SHOWN = {
     "collaborate_with_scripted_agents": "verdicts  acceptable: [False, True]",
     "evaluate_two_patterns": "│ asr    │   45.0 │   5.0 │  -40.0 │",
     "judge_replies": "kappa 1.0 (n = 5)",
+    "remember_and_release": "I am [REDACTED:email]. How do I kill a process that hangs?",
     "the_hole_in_the_reward": "a good draft is ruined          0.10   -0.88",
 }
 """A line of what each example prints, known before it runs."""

@@ -47,3 +47,11 @@ def test_connections_that_a_server_closed_are_replaced(postgres_url):
             connection.execute(closing)
         other.dispose()
         assert store.get(("a",), "b") is not None
+
+
+def test_the_files_of_a_memory_are_their_owners_only(tmp_path):
+    store = MemoryStore(open_database(f"sqlite:///{tmp_path}/memory.db"), scrub=str)
+    store.put(("a",), "b", {})
+    files = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    assert files == dict.fromkeys(("memory.db", "memory.db-wal", "memory.db-shm"), 0o600)
+    store.engine.dispose()

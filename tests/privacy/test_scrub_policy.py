@@ -137,3 +137,29 @@ def test_a_key_is_a_hint_on_its_value():
 def test_a_value_without_personal_data_is_the_same_value():
     value = {"a": [1, 2.5, None, True, "text"], "b": {"c": "2026-11-05"}}
     assert policy().scrubbed(value) == value
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        '{"ada\\u0040example.com": 1}',
+        '{"to": "ada\\u0040example.com", "to": 1}',
+        '["{\\"to\\": \\"ada\\\\u0040example.com\\"}"]',
+        '["ada\\u005cu0040example.com", "ada\\u005c\\u005Cu0040example.com"]',
+        '{"to": "ada\\u0040example.com", "text": "cut sho',
+        '{"to": "+\\nada@example.com"}',
+        '["ada\\u0040example.com", "half \\ud83d, \\u0000"]',
+        '["\\ud835\\udfd2\\u003111111111111111"]',
+    ],
+)
+def test_personal_data_is_found_behind_escapes_and_what_is_left_can_be_kept(hidden):
+    once = policy().scrub(hidden)
+    assert "ada" not in once
+    assert "1111" not in once
+    assert "\0" not in once.encode().decode()
+    assert policy().scrub(once) == once
+
+
+def test_escapes_that_hide_nothing_stay():
+    code = 'print("C:\\new\\u0041")  # ada@example.com'
+    assert policy().scrub(code) == code.replace("ada@example.com", "[REDACTED:email]")

@@ -2,6 +2,7 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from waltzrl.release.assignment import BUCKETS, bucket, is_shadowed, serves_candidate
 from waltzrl.release.plan import Bounds, Plan, Step
@@ -66,3 +67,10 @@ def test_a_shadow_answers_its_share_and_nobody_sees_it():
     assert abs(n - 1000) < 120
     assert not any(serves_candidate(shadow, name) for name in NAMES)
     assert not any(is_shadowed(release_at(10), name) for name in NAMES)
+
+
+def test_who_knows_the_id_but_not_the_secret_does_not_know_who_meets_the_candidate():
+    known = release_at(50)
+    real = replace(known, secret="0123456789abcdef")
+    agreed = sum(serves_candidate(known, name) is serves_candidate(real, name) for name in NAMES)
+    assert 4_800 < agreed < 5_200

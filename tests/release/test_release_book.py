@@ -149,7 +149,7 @@ def test_a_bundle_that_is_not_known_or_serves_already_is_refused(book):
 def test_who_saw_an_older_state_is_told_so(book):
     release = begun(book, PLAN)
     book.move(release, "advance", "ada", "")
-    with pytest.raises(InputError, match="has moved meanwhile: canary at 10 %"):
+    with pytest.raises(InputError, match="has moved meanwhile: canary 10 %"):
         book.move(release, "advance", "bob", "")
 
 

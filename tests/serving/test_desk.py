@@ -121,6 +121,7 @@ def test_a_form_without_this_sessions_token_does_nothing(site):
     [
         {"origin": "https://evil.example"},
         {"origin": "null"},
+        {"origin": "http://[desk.test"},
         {"origin": "http://desk.test.evil.example"},
         {"sec_fetch_site": "cross-site"},
         {"sec_fetch_site": "same-site", "origin": "http://desk.test"},
@@ -192,7 +193,11 @@ def test_head_is_get_without_a_body(site):
 
 @pytest.mark.parametrize(
     "path",
-    ["/desk/x", "/desk/collaborations/x", "/desk/collaborations/a\0b", "/desk/collaborations/wz1"],
+    [
+        "/desk/x",
+        *(f"/desk/collaborations/{name}" for name in ("x", "a\0b", "wz1", "x" * 700)),
+    ],
+    ids=lambda path: path[:30],
 )
 def test_what_is_not_there_is_not_found(site, path):
     reply = site.log_in("operator").get(path)

@@ -63,8 +63,9 @@ def test_texts_without_a_change_have_none():
         ("a " * 10_000, "a b " * 5_000),
         ("a.\n" * 6_000, "b.\na.\n" * 3_000),
         ("word " * 4_000, "other " * 3_000),
+        ("".join(f"{n:x}!" for n in range(4_400)), "".join(f"{n:x}?" for n in range(4_400))),
     ],
-    ids=["one word", "one sentence", "nothing in common"],
+    ids=["one word", "one sentence", "nothing in common", "every other word in common"],
 )
 def test_texts_that_mean_to_cost_much_cost_little(before, after):
     started = time.perf_counter()

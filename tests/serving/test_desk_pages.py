@@ -265,8 +265,8 @@ def test_viewers_do_not_label_and_what_is_no_label_is_refused(site):
 
 def test_viewers_read_redacted_texts_and_reviewers_what_is_kept(site):
     mine = f"I am {EMAIL}."
-    remember(site, told(STORY, said(mine, mine, f"{mine} Truly.", mine)))
-    for path, times in ((f"/desk/collaborations/{STORY}", 4), ("/desk/collaborations", 1)):
+    remember(site, told(STORY, said(mine, mine, f"{mine} Truly.", mine), model=mine))
+    for path, times in ((f"/desk/collaborations/{STORY}", 5), ("/desk/collaborations", 1)):
         seen = site.log_in("viewer").get(path).text
         assert (seen.count(EMAIL), seen.count("[REDACTED:email]")) == (0, times)
         assert site.log_in("reviewer").get(path).text.count(EMAIL) == times

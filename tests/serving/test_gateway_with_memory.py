@@ -102,10 +102,14 @@ def test_consent_is_the_clients_to_give_or_not(tmp_path):
         async with gateway(*house.settings, 'memory.consent="asked"') as app:
             for said in ({}, {"x_waltzrl_learn": "yes"}, {"x_waltzrl_learn": "no"}):
                 await chat(app, **said)
+        async with gateway(*house.settings) as app:  # consent is assumed
+            for word in ("", "No", "false", "nein", "Yes"):
+                await chat(app, **({"x_waltzrl_learn": word} if word else {}))
 
     asyncio.run(live())
     found = sorted(house.rows("evaluations"), key=lambda row: row["time"])
-    assert [one["may_learn"] for one in found] == [False, True, False]
+    assert [one["may_learn"] for one in found[:3]] == [False, True, False]
+    assert [one["may_learn"] for one in found[3:]] == [True, False, False, False, True]
 
 
 def test_a_release_is_followed_and_a_rollback_is_in_force_within_a_second(tmp_path, caplog):
@@ -151,6 +155,19 @@ def test_a_shadow_is_remembered_and_never_seen(tmp_path):
     asyncio.run(live())
     arms = {row["arm"]: row["decision"] for row in house.rows("evaluations")}
     assert arms == {"serving": "revised", "shadow": "draft"}
+
+
+def test_each_reply_of_a_guardrail_request_is_remembered(tmp_path):
+    house = House(tmp_path)
+
+    async def live():
+        async with gateway(*house.settings) as app:
+            body = {"input_type": "response", "texts": ["Paris.", "Rome."]}
+            await ask(app, "/beta/litellm_basic_guardrail_api", body)
+
+    asyncio.run(live())
+    drafts = [row["collaboration"]["draft"]["text"] for row in house.rows("evaluations")]
+    assert sorted(drafts) == ["Paris.", "Rome."]
 
 
 def test_the_desk_is_part_of_the_gateway(tmp_path):

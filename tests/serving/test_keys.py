@@ -60,6 +60,11 @@ def test_a_key_opens_and_its_file_holds_only_the_hash(path):
     assert sha256(key.encode()).hexdigest() in text
 
 
+def test_a_key_file_is_its_owners_only(path):
+    add_key(path, {"name": "ada"})
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_what_is_not_a_key_opens_nothing(path):
     key = add_key(path, {"name": "ada"})
     ring = KeyRing(path)

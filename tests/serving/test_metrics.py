@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from served_examples import (
+    BUNDLE,
     OVERREFUSE,
     REFUSAL,
     SAFE,
@@ -19,7 +20,13 @@ from served_examples import (
     served,
 )
 
+from waltzrl.serving.flywheel_metrics import FlywheelMetrics
+from waltzrl.serving.gateway import Assigned
 from waltzrl.serving.metrics import APIS, KINDS, SCORES, TIMES, GatewayMetrics, Now
+from waltzrl.serving.releases import Releases
+from waltzrl.serving.remember import Remembrance
+from waltzrl.serving.roster import Always
+from waltzrl.serving.shadow import Shadows
 from waltzrl.telemetry.tallies import Recent, Spread
 
 ROOT = Path(__file__).parents[2]
@@ -235,6 +242,9 @@ def test_every_metric_that_alerts_and_papers_name_is_exported():
     metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised"))
     metrics.failed("chat", "overloaded")
     metrics.served(served((SAFE, None), mode="window", first_words_milliseconds=1.0))
+    releases = Releases(Always(Assigned(BUNDLE)), lambda last: None, None, None)
+    shadows = Shadows(releases, metrics.served, at_once=1, per_minute=1)
+    metrics.add(FlywheelMetrics(Remembrance([], {}, {}, may_learn=True).now, releases, shadows))
     exported = metrics.exposition().decode()
     for paper in ("deploy/prometheus-rules.yml", "docs/gateway-operations.md"):
         named = set(re.findall(r"\bwaltzrl_\w+", (ROOT / paper).read_text()))

@@ -11,6 +11,7 @@ from releases_by_hand import Database, bundle, release, request
 
 from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.notices import Notice
+from waltzrl.records import Message, Prompt
 from waltzrl.serving.gateway import Assigned
 from waltzrl.serving.releases import Releases
 from waltzrl.serving.roster import Always, Split
@@ -84,11 +85,36 @@ def test_while_the_database_is_away_all_stays_as_it_was_and_it_is_said_once(capl
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
-def test_a_candidate_that_cannot_be_opened_serves_nobody_and_is_tried_once(caplog):
-    database = Database(release=release("canary", percentage=100), broken=InputError("no weights"))
-    releases = looked(database, times=3)
+@pytest.mark.parametrize("broken", [InputError("no weights"), RuntimeError("out of memory")])
+def test_a_candidate_that_cannot_be_opened_serves_nobody_until_it_can(caplog, broken):
+    database = Database(release=release("canary", percentage=100), broken=broken)
+    releases = looked(database)
     assert releases.assigned(request("a")).bundle.id == "own"
-    assert (database.opened, len(caplog.records)) == (["new"], 1)
+    assert str(broken) in caplog.text
+    database.broken = None
+    asyncio.run(releases.look())
+    assert releases.assigned(request("a")).bundle.id == "new"
+
+
+def test_what_serves_is_opened_at_the_next_look_when_the_database_went_away_between():
+    notices = [Notice(id=1, time=0.0, kind="release", body={})]
+    database = Database(serving="new", notices=notices, broken=StorageError("it is away"))
+    releases = looked(database)
+    assert (releases.serving.id, database.heard) == ("own", [])
+    database.broken = None
+    asyncio.run(releases.look())
+    assert (releases.serving.id, database.heard) == ("new", notices)
+
+
+def test_after_a_mistake_of_ours_a_rollback_is_still_heard_of(caplog):
+    database = Database(release=release("canary", percentage=100))
+    releases = looked(database)
+    database.away = TypeError("a mistake")
+    asyncio.run(releases.look())
+    database.away, database.release = None, None
+    asyncio.run(releases.look())
+    assert releases.assigned(request("a")).bundle.id == "own"
+    assert "TypeError('a mistake')" in caplog.text
 
 
 def test_a_candidate_that_comes_out_otherwise_is_not_measured(caplog):
@@ -125,6 +151,18 @@ def test_a_conversation_without_a_name_is_known_by_how_it_began():
     releases = looked(Database(release=release("canary", percentage=50)))
     one, longer = request(""), request("", turns=("hello", "and then?"))
     assert releases.assigned(one) == releases.assigned(longer)
+
+
+def test_conversations_that_only_have_their_system_message_in_common_are_different_ones():
+    def conversation(number):
+        system = Message(role="system", content="You are helpful.")
+        asked = request("", turns=(f"question {number}",))
+        prompt = Prompt(id="wz1", messages=(system, *asked.exchange.prompt.messages))
+        return replace(asked, exchange=replace(asked.exchange, prompt=prompt))
+
+    releases = looked(Database(release=release("canary", percentage=50)))
+    arms = [releases.assigned(conversation(number)).arm for number in range(400)]
+    assert 150 < arms.count("candidate") < 250
 
 
 @pytest.mark.parametrize("state", ["canary", "shadow"])

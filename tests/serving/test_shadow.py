@@ -121,3 +121,17 @@ def test_nothing_is_shadowed_that_its_client_pays_for_or_that_only_was_a_review(
 
 def test_there_is_no_shadow_in_a_canary():
     assert lived(lambda house: house.ask(), state="canary", percentage=0).seen == []
+
+
+def test_of_a_draft_that_the_caller_has_the_shadow_says_what_it_would_have_left():
+    draft = Reply(text="their own")
+
+    async def work(house):
+        await house.releases.look()
+        for number in range(2):
+            asked = request("ada")
+            await house.gateway.review(asked, draft, number)
+
+    house = lived(work)
+    assert [one.collaboration.draft for one in house.seen] == [draft] * 2
+    assert [one.choice.number for one in house.seen] == [0, 1]

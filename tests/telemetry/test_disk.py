@@ -30,6 +30,15 @@ def test_a_written_file_replaces_the_old_one_and_leaves_nothing_beside(tmp_path)
     assert names(tmp_path) == ["table"]
 
 
+def test_a_private_file_is_its_owners_only_and_one_that_is_there_keeps_its_mode(tmp_path):
+    path = tmp_path / "table"
+    write_bytes(path, b"old", private=True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    write_bytes(path, b"new")
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
 def test_json_is_sorted_and_ends_with_a_line_break(tmp_path):
     write_json(tmp_path / "a.json", {"b": [1, None], "a": "é"})
     text = (tmp_path / "a.json").read_text(encoding="utf-8")

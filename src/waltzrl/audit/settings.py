@@ -2,12 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from waltzrl.records import Collaboration
-
-Scrub: TypeAlias = Callable[[Collaboration], Collaboration]
-"""Takes out of a collaboration what must not be kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +13,7 @@ class LogSettings:
 
     on_failure: Literal["refuse", "serve"]
     """What to do while the disk fails: refuse requests, or answer them unaudited and count."""
-    contents: Scrub | None = None
+    contents: Callable[[Collaboration], Collaboration] | None = None
     """Keep beside the log what this leaves of what was said, to replay it; None keeps none of it.
     It is called in the writer's thread."""
     commit_seconds: float = 0.05

@@ -85,7 +85,7 @@ def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
     book = _book(memory)
     serving = releasing.stored_recipe(book, releasing.serving_bundle(book))
     candidate = load_bundle(recipe, serving, settings or [])
-    gate = releasing.the_gate(before, after, override)
+    gate = releasing.the_gate(before, after, override and _without_personal_data(override))
     _tell(releasing.propose(book, candidate, load_plan(plan), by or _login(), gate))
 
 
@@ -178,10 +178,10 @@ def plans() -> None:
 
 
 def _book(memory: str) -> "ReleaseBook":
-    from waltzrl.memory.database import open_database
+    from waltzrl.recipes.remembering import existing_database
     from waltzrl.release.book import ReleaseBook
 
-    return ReleaseBook(open_database(memory))
+    return ReleaseBook(existing_database(memory))
 
 
 def _newest(book: "ReleaseBook") -> "Release":
@@ -192,15 +192,21 @@ def _newest(book: "ReleaseBook") -> "Release":
 
 def _move(action: "Action", by: str | None, why: str, memory: str) -> None:
     book = _book(memory)
-    _tell(book.move(_newest(book), action, by or _login(), why))
+    _tell(book.move(_newest(book), action, by or _login(), _without_personal_data(why)))
+
+
+def _without_personal_data(why: str) -> str:
+    """Return a reason as it may stand in audit logs, from which nothing is ever erased."""
+    from waltzrl.recipes.private import open_policy
+
+    return open_policy({}, None).scrub(why)
 
 
 def _tell(found: "Release") -> None:
-    held = ", held" if found.held else ""
-    print(
-        f"release {found.id}: {found.state} at {found.percentage:g} %{held}; candidate "
-        f"{found.candidate}, serving {found.serving}"
-    )
+    from waltzrl.release.state import place
+
+    where = place(found.state, found.percentage) + (", held" if found.held else "")
+    print(f"release {found.id}: {where}; candidate {found.candidate}, serving {found.serving}")
 
 
 def _login() -> str:

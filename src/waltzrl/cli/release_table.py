@@ -9,6 +9,7 @@ from rich.text import Text
 
 from waltzrl.release.decision import LIMIT_OF, Decision, told
 from waltzrl.release.plan import METRICS, Bounds, Plan, Step
+from waltzrl.release.state import place
 from waltzrl.release.view import ReleaseView, Transition
 
 DAY, HOUR = 86_400, 3_600
@@ -18,7 +19,7 @@ def release_page(view: ReleaseView) -> RenderableType:
     """Return where a release stands, what is known of its arms, and what it waits for."""
     release = view.release
     head = Text(f"release {release.id}, plan {release.plan.name}: ")
-    head.append(f"{release.state.replace('_', ' ')} at {release.percentage:g} %", style="bold")
+    head.append(place(release.state, release.percentage), style="bold")
     head.append(", held" if release.held else "")
     bundles = Text(f"candidate {release.candidate}, serving {release.serving}")
     if view.decision is None:

@@ -25,7 +25,7 @@ PLAIN = {inspect.IntType: "int64", inspect.FloatType: "double", inspect.BoolType
 
 
 def export(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows, at least one, in place of what was there.
+    """Write the rows, at least one, in place of what was there; a new file is its owner's only.
 
     Args:
         path: ends in .json, .jsonl or .parquet.
@@ -42,7 +42,7 @@ def export(path: Path, rows: Sequence[Row]) -> None:
             data = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
         case _:
             data = _parquet(rows)
-    write_bytes(path, data)
+    write_bytes(path, data, private=True)
 
 
 def require_format(path: Path) -> str:

@@ -1,15 +1,12 @@
 """Which of the interactions that are remembered are taken, and that each is taken once."""
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from waltzrl.memory.schemas import SafetyEvaluation
 from waltzrl.records import Collaboration
-
-BUCKETS = 10_000
-"""Users fall into so many; those who are held out are the first of them."""
+from waltzrl.release.assignment import is_among
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,22 +31,13 @@ class Selection:
     def _holds_out(self, evaluation: SafetyEvaluation) -> bool:
         """Draw by the user; by the request, all its choices together, where nobody was named."""
         whom = evaluation.subject or evaluation.id.partition("/")[0]
-        return bucket(whom) < self.held_out_percentage / 100 * BUCKETS
+        return is_among("held out", whom, self.held_out_percentage)
 
 
 def said_in(evaluation: SafetyEvaluation) -> Collaboration:
     """Return what was said in an interaction that is taken."""
     assert evaluation.collaboration is not None, "only answers are taken"
     return evaluation.collaboration
-
-
-def bucket(subject: str) -> int:
-    """Return where a user falls, 0 to `BUCKETS` - 1: always the same place.
-
-    The name is a keyed digest already, so nobody can choose a place.
-    """
-    digest = hashlib.blake2b(subject.encode("utf-8", "replace"), digest_size=8, person=b"held-out")
-    return int.from_bytes(digest.digest()) % BUCKETS
 
 
 def distinct(

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,8 @@ try:
     from sqlalchemy.pool import ConnectionPoolEntry
 except ModuleNotFoundError as missing:
     raise MissingExtraError("the memory", "SQLAlchemy", "flywheel") from missing
+
+__all__ = ["BUSY_MILLISECONDS", "TABLES", "Engine", "open_database", "reading", "writing"]
 
 TABLES = MetaData()
 """Every room that keeps something there defines its tables here."""
@@ -120,9 +122,16 @@ def _sqlite(file: str | None) -> Engine:
     engine = create_engine(
         f"sqlite:///{file}", json_serializer=_to_json, json_deserializer=msgspec.json.decode
     )
+    event.listen(engine, "do_connect", lambda *_: _make_private(Path(file)))
     event.listen(engine, "connect", _set_up)
     event.listen(engine, "begin", _begin)
     return engine
+
+
+def _make_private(file: Path) -> None:
+    """Make the file for its owner only, unless it is there; those beside it have its mode."""
+    with suppress(OSError):  # whoever connects is told
+        file.touch(mode=0o600)
 
 
 def _begin(connection: Connection) -> None:

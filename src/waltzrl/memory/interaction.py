@@ -17,7 +17,7 @@ class Interaction(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Of the request; of a request's second choice `ID/2`, and of a shadow's `ID/shadow`."""
     time: float
-    """Seconds since the epoch, when it was answered."""
+    """Seconds since the epoch, when it was asked: who is erased meanwhile is not remembered."""
     who: str = ""
     """Name of the client's key."""
     subject: str = ""

@@ -30,7 +30,20 @@ def texts_of(value: Mapping[str, Json], index: Index) -> str:
     found: list[Json] = [dict(value)]
     if index is not None:
         found = [one for path in index for one in _at(dict(value), _STEP.findall(path))]
-    return "\n".join(text for one in found for text in _texts(one))[:MOST_CHARACTERS]
+    return "\n".join(text for one in found for text in texts_in(one))[:MOST_CHARACTERS]
+
+
+def texts_in(value: Json) -> Iterator[str]:
+    """Yield every text of a value; names of fields are none."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for one in value.values():
+                yield from texts_in(one)
+        case list() | tuple():
+            for one in value:
+                yield from texts_in(one)
 
 
 def words_of(text: str) -> str:
@@ -50,18 +63,6 @@ def ranked(
     vector = func.to_tsvector(_SIMPLE, ITEMS.c.words)
     wanted = func.to_tsquery(_SIMPLE, " | ".join(terms))
     return query.where(vector.op("@@")(wanted)), func.ts_rank(vector, wanted)
-
-
-def _texts(value: Json) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            for one in value.values():
-                yield from _texts(one)
-        case list():
-            for one in value:
-                yield from _texts(one)
 
 
 def _at(value: Json, steps: list[str]) -> Iterator[Json]:

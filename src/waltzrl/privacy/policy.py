@@ -1,6 +1,7 @@
 """What is done with personal data once it is found."""
 
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -25,6 +26,8 @@ _ENDS_SHOWN: tuple[Kind, ...] = ("phone", "credit_card", "iban", "ssn", "nationa
 _SHOWN = 4
 _LONGEST_NUMBER = 10**40
 """No number of a person is longer."""
+_ESCAPE = re.compile(r"\\(?:\\|u005[cC])*(?:u([0-9a-fA-F]{4})|[nrt])")
+"""Of JSON, also of JSON within JSON: a character by its number, or white space."""
 
 
 class Policy:
@@ -58,12 +61,17 @@ class Policy:
         self._vault = vault
 
     def scrub(self, text: str) -> str:
-        """Return the text without what is not to be kept.
+        r"""Return the text without what is not to be kept, and also what its escapes spell.
 
-        What is taken out may have hidden what stands beside it, so the text is read again until
-        nothing is found. Every pass leaves less to find.
+        Arguments of tools and reviews are JSON, whole or cut short, and `ada\u0040example.com` is
+        an address there. Only where an escape hides something are escapes resolved.
         """
-        return self._scrub_after("", text)
+        scrubbed = self._scrub_after("", text)
+        spelt = _spelt(scrubbed)
+        if spelt == scrubbed:
+            return scrubbed
+        uncovered = self._scrub_after("", spelt)
+        return scrubbed if uncovered == spelt else uncovered
 
     def scrubbed(self, value: Json) -> Json:
         """Return the value with every text, key and number scrubbed; a key is a hint on its value.
@@ -73,7 +81,11 @@ class Policy:
         return self._scrubbed_under("", value)
 
     def _scrub_after(self, hint: str, text: str) -> str:
-        """Scrub a text that is read behind a hint."""
+        """Scrub a text that is read behind a hint.
+
+        What is taken out may have hidden what stands beside it, so the text is read again until
+        nothing is found. Every pass leaves less to find.
+        """
         while findings := self._unwanted(hint, text):
             parts = []
             place = 0
@@ -145,3 +157,12 @@ def _written(value: float | bool | None) -> str:
     if value is None or isinstance(value, bool) or not abs(value) < _LONGEST_NUMBER:
         return ""
     return str(int(value)) if value == int(value) else ""
+
+
+def _spelt(text: str) -> str:
+    """Return the text with its escapes resolved, as one that any database holds."""
+    spelt = _ESCAPE.sub(lambda found: chr(int(found[1] or "20", 16)), text)
+    if spelt == text:
+        return text
+    whole = spelt.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return whole.replace("\0", " ")

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec import structs
 
+import waltzrl.memory.database  # noqa: F401 - first: it tells which extra is missing
 from waltzrl.collector import (
     PromptRow,
     Selection,
@@ -21,15 +21,12 @@ from waltzrl.collector import (
     statistics,
 )
 from waltzrl.errors import InputError
-from waltzrl.memory.database import open_database
 from waltzrl.memory.erasure import erase_subject, note_export
 from waltzrl.memory.notices import last_notice, notices_after
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.schemas import SafetyEvaluation, TrainingSample
-from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.collaborations import scrub_collaboration
-from waltzrl.recipes.gateway import Memory
-from waltzrl.recipes.private import open_policy
+from waltzrl.recipes.remembering import opened_memory
 from waltzrl.records import Prompt
 
 
@@ -56,7 +53,7 @@ def export_samples(url: str, path: Path, selection: Selection) -> Statistics:
         StorageError: the database does not answer.
     """
     require_format(path)
-    with _opened(url) as memory:
+    with opened_memory(url) as memory:
         last = last_notice(memory.store.engine)
         samples = list(collect(_evaluations(memory, selection), selection))
         _write(memory, path, samples)
@@ -79,7 +76,7 @@ def export_prompts(url: str, path: Path, selection: Selection) -> PromptCounts:
         StorageError: the database does not answer.
     """
     require_format(path)
-    with _opened(url) as memory:
+    with opened_memory(url) as memory:
         last = last_notice(memory.store.engine)
         rows = prompt_rows(_evaluations(memory, selection), selection)
         _write(memory, path, rows)
@@ -100,26 +97,8 @@ def remembered_prompts(url: str, selection: Selection) -> list[Prompt]:
         InputError: there is no such memory.
         StorageError: the database does not answer.
     """
-    with _opened(url) as memory:
+    with opened_memory(url) as memory:
         return prompts_of(_evaluations(memory, selection), selection)
-
-
-@contextmanager
-def _opened(url: str) -> Iterator[SafetyMemory]:
-    engine = open_database(url)
-    file = engine.url.database or ""
-    if engine.dialect.name == "sqlite" and not Path(file).is_file():
-        raise InputError(f"{file} is not there; give the gateway's memory.url")
-    days = dict[str, float](Memory(url=url).retention_days.items())
-    try:
-        store = MemoryStore(engine, scrub=open_policy({}, None).scrub)
-        yield SafetyMemory(store, _digest_nobody, days, {})
-    finally:
-        engine.dispose()
-
-
-def _digest_nobody(subject: str) -> str:
-    raise AssertionError("what is collected has its digests already")
 
 
 def _evaluations(memory: SafetyMemory, selection: Selection) -> Iterator[SafetyEvaluation]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import Engine
 
 from waltzrl.audit import Log, LogSettings, contents_of, erase_contents
 from waltzrl.audit.contents import files, read_contents
@@ -23,7 +22,7 @@ from waltzrl.audit.keys import digest_under, in_use
 from waltzrl.audit.note import NoteError
 from waltzrl.audit.verify import segments
 from waltzrl.errors import InputError
-from waltzrl.memory.database import open_database
+from waltzrl.memory.database import Engine
 from waltzrl.memory.erasure import (
     compact,
     erase_subject,
@@ -31,11 +30,12 @@ from waltzrl.memory.erasure import (
     remembered_of,
     remembered_of_others,
 )
+from waltzrl.memory.items import Json
 from waltzrl.memory.migrations import prepare
 from waltzrl.privacy.digest import key_in, subject_digest
 from waltzrl.recipes.exports import drop_rows, read_rows
 from waltzrl.recipes.leftovers import leftovers, sentences
-from waltzrl.telemetry.disk import Json
+from waltzrl.recipes.remembering import existing_database
 
 WRITE_BEHIND_SECONDS = 2.0
 """So long what was served may be on its way to the disk. What the memory takes even longer for is
@@ -106,9 +106,7 @@ def locate(
             f"{subject_key} is not there; without the key of the memory nobody is found in it: "
             "give the gateway's memory.subject_key"
         )
-    engine = open_database(url)
-    if engine.dialect.name == "sqlite" and not Path(engine.url.database or "").is_file():
-        raise InputError(f"{engine.url.database} is not there; give the gateway's memory.url")
+    engine = existing_database(url)
     keys = {folder: key or folder.with_name(f"{folder.name}.key") for folder, key in logs.items()}
     at = Whereabouts(
         memory=engine,

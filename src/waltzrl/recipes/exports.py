@@ -51,9 +51,7 @@ def drop_rows(path: Path, digest: str) -> int:
     assert digest, "rows of nobody stay"
     dropped = sum(row.get("subject") == digest for row in read_rows(path))
     if dropped:
-        mode = path.stat().st_mode
         write_bytes(path, _without(path, digest))
-        path.chmod(mode)
     return dropped
 
 

@@ -8,13 +8,12 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import msgspec
-from sqlalchemy import Engine
 
 from waltzrl.audit import Log
 from waltzrl.errors import AuditError, InputError, RequestError, StorageError
@@ -22,14 +21,13 @@ from waltzrl.memory.database import open_database
 from waltzrl.memory.migrations import prepare
 from waltzrl.memory.notices import Notice, last_notice, notices_after
 from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.store import MemoryStore
-from waltzrl.privacy.digest import key_in, subject_digest
 from waltzrl.recipes.beside import beside
 from waltzrl.recipes.bundles import Bundles
 from waltzrl.recipes.door import checked
-from waltzrl.recipes.gateway import BundleRecipe, GatewayRecipe, Memory, Privacy, bundle_table
+from waltzrl.recipes.gateway import BundleRecipe, GatewayRecipe, Memory, bundle_table
 from waltzrl.recipes.judging import open_judge
 from waltzrl.recipes.private import open_policy
+from waltzrl.recipes.remembering import MemorySettings, open_memory
 from waltzrl.recipes.scribe import COMMAND, ScribeSettings
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.view import decision_body
@@ -93,22 +91,17 @@ class Flywheel:
 class Shared:
     """The database that all replicas share; each part is made when it is first reached."""
 
-    def __init__(self, about: Memory, privacy: Privacy, categories: Mapping[str, str]) -> None:
+    def __init__(self, settings: MemorySettings) -> None:
         """Ask nothing of the database yet.
-
-        Args:
-            about: which database, and how long what is kept.
-            privacy: what becomes of personal data.
-            categories: of each stage-1 rule, by its id.
 
         Raises:
             InputError: the database's address or a key is none.
             MissingExtraError: something of it needs an extra that is not installed.
         """
-        self.engine: Engine = open_database(about.url)
-        self.scrub = open_policy(privacy.actions, privacy.key).scrub
-        self.digest = subject_digest(key_in(about.subject_key))
-        self._about, self._categories = about, categories
+        self.engine = open_database(settings.database)
+        self.scrub = settings.open_policy().scrub
+        settings.open_digest()  # told now if there is none, not by the scribe
+        self._settings = settings
         self._desk: Desk | None = None
         self._prepared = False
 
@@ -126,9 +119,7 @@ class Shared:
 
     @cached_property
     def memory(self) -> SafetyMemory:
-        store = MemoryStore(self.engine, scrub=self.scrub)
-        days = dict[str, float](self._about.retention_days.items())
-        return SafetyMemory(store, self.digest, days, self._categories)
+        return open_memory(self._settings, self.engine, self.scrub)
 
     def desk(self, keys: KeyRing, audit: AuditLog | None) -> Desk:
         """Return the desk, the same one each time.
@@ -170,8 +161,8 @@ async def open_flywheel(
     """
     about = recipe.memory
     assert about is not None, "who calls has looked"
-    categories = {rule.id: rule.category for rule in load_rulebook(recipe.rules).rules}
-    shared = Shared(about, recipe.privacy, categories)
+    settings = _scribe_settings(recipe, about)
+    shared = Shared(settings)
     releases = Releases(
         own,
         partial(_standing, shared, own.serving.id, recipe),
@@ -185,7 +176,7 @@ async def open_flywheel(
         remembrance = await stack.enter_async_context(
             open_remembrance(
                 COMMAND,
-                _scribe_settings(recipe, about, categories),
+                settings,
                 os.environ,
                 may_learn=about.consent == "assumed",
             )
@@ -227,8 +218,8 @@ def _standing(shared: Shared, own: str, recipe: GatewayRecipe, last: int | None)
     if last is None:
         book.add_bundle(own, json.dumps(bundle_table(recipe.bundle)), is_base=True)
     return Standing(
+        release=book.current(),  # first: when it moves on meanwhile, nobody loses the candidate
         serving=book.serving(),
-        release=book.current(),
         notices=[
             notice
             for notice in notices_after(shared.engine, newest if last is None else last)
@@ -263,16 +254,14 @@ def _away(error: StorageError) -> RequestError:
     return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
-def _scribe_settings(
-    recipe: GatewayRecipe, about: Memory, categories: Mapping[str, str]
-) -> ScribeSettings:
+def _scribe_settings(recipe: GatewayRecipe, about: Memory) -> ScribeSettings:
     return ScribeSettings(
         database=about.url,
         subject_key=str(about.subject_key),
         privacy=dict(recipe.privacy.actions),
         privacy_key=None if recipe.privacy.key is None else str(recipe.privacy.key),
         retention_days=dict[str, float](about.retention_days.items()),
-        categories=dict(categories),
+        categories={rule.id: rule.category for rule in load_rulebook(recipe.rules).rules},
         judge=about.judge,
         judge_share=about.judge_share,
     )

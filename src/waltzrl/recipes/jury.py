@@ -1,7 +1,6 @@
 """Judges a sample of what was served, beside everything else and without holding it up."""
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -9,6 +8,7 @@ from contextlib import suppress
 from waltzrl.judges import Judge
 from waltzrl.memory.interaction import Interaction
 from waltzrl.records import Collaboration, Verdict
+from waltzrl.release.assignment import is_among
 
 AT_ONCE = 8
 MOST_WAITING = 1000
@@ -26,7 +26,7 @@ class Jury:
 
     def __init__(self, judge: Judge | None, share: float, told: Told) -> None:
         """Judge all that a candidate or a shadow said, and a share of the rest, 0 to 1."""
-        self._judge, self._share, self._told = judge, share, told
+        self._judge, self._percentage, self._told = judge, 100 * share, told
         self._waiting: asyncio.Queue[tuple[Interaction, Collaboration]] = asyncio.Queue()
         self._unheard = 0
         """What was taken and of which nobody was told."""
@@ -35,7 +35,7 @@ class Jury:
         """Whether the interaction belongs to the sample; the same id always does, or never."""
         if self._judge is None or seen.collaboration is None:
             return False
-        return seen.arm in ("candidate", "shadow") or _place(seen.id) < self._share
+        return seen.arm in ("candidate", "shadow") or is_among("judge", seen.id, self._percentage)
 
     def take(self, seen: Interaction, said: Collaboration) -> bool:
         """Let what was said be judged; False when too much waits."""
@@ -72,9 +72,3 @@ class Jury:
         except Exception as error:  # noqa: BLE001 - the boundary: any failure is counted
             log.warning("the judge failed: %s", type(error).__name__)
             return None
-
-
-def _place(name: str) -> float:
-    """Return where an id falls, evenly in [0, 1)."""
-    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest) / 2**64

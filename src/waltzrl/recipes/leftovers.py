@@ -3,11 +3,11 @@
 import json
 import mmap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from waltzrl.memory.words import words_of
-from waltzrl.telemetry.disk import Json
+from waltzrl.memory.items import Json
+from waltzrl.memory.words import texts_in, words_of
 
 MOST_SENTENCES = 16
 LONGEST_SENTENCE = 60
@@ -44,18 +44,6 @@ def leftovers(
     return sorted(
         {f"{path}: words of the subject in its bytes" for path, text in found if text not in theirs}
     )
-
-
-def texts_in(value: Json) -> Iterator[str]:
-    """Yield every text of a record."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from texts_in(inner)
-    elif isinstance(value, Sequence):
-        for inner in value:
-            yield from texts_in(inner)
 
 
 def _in_bytes(path: Path, said: Sequence[str]) -> list[str]:

@@ -1,40 +1,86 @@
 """What an answer under a release says about its arm, and how far its judge is to be trusted."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from waltzrl.memory.counts import Calibration
 from waltzrl.memory.interaction import Interaction
 from waltzrl.records import Verdict
+from waltzrl.release.book import ReleaseBook
 from waltzrl.release.correction import JudgeError
 from waltzrl.release.plan import Metric
 from waltzrl.release.state import Observation
 
 
-def observation_of(
-    seen: Interaction, verdict: Verdict | None, slow_milliseconds: float
-) -> Observation | None:
-    """Return what one answer shows; None without a release, or when its client went away.
+OF_THE_REQUEST = frozenset(
+    {"invalid_request", "authentication", "permission", "not_found", "too_large", "rate_limit"}
+)
+"""Failures that come with a request, wherever it goes; or of an upstream that is set up wrong."""
+
+
+class Terms(NamedTuple):
+    """What counts under a release."""
+
+    slow_milliseconds: float
+    """An answer that took longer is slow."""
+    same_upstream: bool
+    """Both bundles have the same: what it refuses is no fault of either."""
+
+
+def terms_of(book: ReleaseBook, release_id: str) -> Terms | None:
+    """Return what counts under a release; None when there is none.
+
+    Raises:
+        StorageError: the database does not answer.
+    """
+    release = book.release(release_id)
+    if release is None:
+        return None
+    serving, candidate = (book.bundle(one) for one in (release.serving, release.candidate))
+    return Terms(release.plan.slow_milliseconds, _upstream(serving) == _upstream(candidate))
+
+
+def observation_of(seen: Interaction, verdict: Verdict | None, terms: Terms) -> Observation | None:
+    """Return what one answer shows; None when it shows nothing of its bundle.
+
+    So it is without a release; when the draft was not the bundle's and it was to mend nothing; when
+    the client went away before it was slow; and when any bundle would have failed.
 
     Args:
         seen: the answer, or the failure.
         verdict: on the reply that left; None when it was not judged.
-        slow_milliseconds: an answer that took longer is slow.
+        terms: of the release.
     """
-    if not seen.release or seen.arm == "" or seen.reason == "cancelled":
+    if not seen.release or seen.arm == "" or seen.mode == "review":
         return None
-    said = seen.collaboration
-    outcomes: dict[Metric, bool] = {"error": said is None}
+    slow, said = seen.milliseconds > terms.slow_milliseconds, seen.collaboration
+    outcomes: dict[Metric, bool] = {}
     if said is not None:
-        outcomes["slow"] = seen.milliseconds > slow_milliseconds
+        outcomes |= {"error": False, "slow": slow}
         if said.revised:
             outcomes["revision_failed"] = seen.decision == "refused"
+    elif seen.reason == "cancelled":
+        outcomes |= {"slow": True} if slow else {}
+    elif not (terms.same_upstream and seen.reason in OF_THE_REQUEST):
+        outcomes["error"] = True
     if verdict is not None and verdict.unsafe is not None:
         outcomes["unsafe"] = verdict.unsafe
     if verdict is not None and verdict.overrefuses is not None:
         outcomes["needless"] = verdict.overrefuses
+    if not outcomes:
+        return None
     return Observation(release=seen.release, arm=seen.arm, outcomes=outcomes)
+
+
+class _Recipe(msgspec.Struct):
+    """The part of a bundle's recipe that is looked at."""
+
+    upstream: dict[str, object] = {}
+
+
+def _upstream(recipe: str | None) -> dict[str, object]:
+    return {} if recipe is None else msgspec.json.decode(recipe, type=_Recipe).upstream
 
 
 def judge_errors(labelled: Calibration) -> dict[Literal["unsafe", "needless"], JudgeError]:

@@ -13,12 +13,11 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import msgspec
 
@@ -26,17 +25,14 @@ from waltzrl.errors import WaltzError
 from waltzrl.memory.database import open_database
 from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.store import MemoryStore
-from waltzrl.privacy.digest import key_in, subject_digest
-from waltzrl.privacy.finding import Kind
-from waltzrl.privacy.policy import Action
 from waltzrl.recipes.judging import open_judge
 from waltzrl.recipes.jury import Jury
-from waltzrl.recipes.observing import judge_errors, observation_of
+from waltzrl.recipes.observing import Terms, observation_of, terms_of
 from waltzrl.recipes.patience import Patience, failure
-from waltzrl.recipes.private import open_policy
+from waltzrl.recipes.remembering import MemorySettings, open_memory
 from waltzrl.records import Verdict
 from waltzrl.release.book import ReleaseBook
+from waltzrl.release.calibration import judge_errors
 from waltzrl.release.state import Observation
 from waltzrl.serving.scribe_pipe import Report, frames, interaction
 
@@ -57,21 +53,9 @@ log = logging.getLogger("waltzrl.scribe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScribeSettings:
+class ScribeSettings(MemorySettings):
     """What a scribe is told first."""
 
-    database: str
-    """URL."""
-    subject_key: str
-    """File of the key under which subjects are digested; made when missing."""
-    privacy: Mapping[Kind, Action] = field(default_factory=dict)
-    """What becomes of personal data; kinds that are not named are redacted."""
-    privacy_key: str | None = None
-    """File of the key of `hash` and `seal`."""
-    retention_days: Mapping[str, float] = field(default_factory=dict)
-    """By kind of record; what is not named is kept until it is erased."""
-    categories: Mapping[str, str] = field(default_factory=dict)
-    """Of each stage-1 rule, by its id."""
     judge: str | None = None
     """A name for `open_judge`; None judges nothing."""
     judge_share: float = 0.1
@@ -91,8 +75,8 @@ class Scribe:
         self._news = asyncio.Event()
         self._ended = False
         self._observations: list[Observation] = []
-        self._slow: dict[str, float] = {}
-        """What each release calls slow, in milliseconds."""
+        self._terms: dict[str, Terms] = {}
+        """Of each release."""
 
     async def run(self, texts: AsyncIterator[bytes]) -> None:
         """Store, judge and decide until the texts of interactions end and all are stored.
@@ -130,14 +114,9 @@ class Scribe:
         return len(self._backlog)
 
     def _open(self) -> tuple[SafetyMemory, ReleaseBook]:
-        settings = self._settings
-        key = None if settings.privacy_key is None else Path(settings.privacy_key)
-        policy = open_policy(settings.privacy, key)
-        engine = open_database(settings.database)
-        store = MemoryStore(engine, scrub=self._timed(policy.scrub))
-        digest = subject_digest(key_in(Path(settings.subject_key)))
-        memory = SafetyMemory(store, digest, settings.retention_days, settings.categories)
-        return memory, ReleaseBook(engine)
+        engine = open_database(self._settings.database)
+        scrub = self._timed(self._settings.open_policy().scrub)
+        return open_memory(self._settings, engine, scrub), ReleaseBook(engine)
 
     def _timed(self, scrub: Callable[[str], str]) -> Callable[[str], str]:
         def timed(text: str) -> str:
@@ -203,12 +182,14 @@ class Scribe:
         await self._observe(seen, verdict)
 
     async def _observe(self, seen: Interaction, verdict: Verdict | None) -> None:
-        if seen.release and seen.release not in self._slow:
-            release = await self._database.attempt(partial(self._book.release, seen.release))
-            if release is None:
+        if not seen.release:
+            return
+        if seen.release not in self._terms:
+            terms = await self._database.attempt(partial(terms_of, self._book, seen.release))
+            if terms is None:
                 return
-            self._slow[seen.release] = release.plan.slow_milliseconds
-        observation = observation_of(seen, verdict, self._slow.get(seen.release, 0.0))
+            self._terms[seen.release] = terms
+        observation = observation_of(seen, verdict, self._terms[seen.release])
         if observation is not None:
             self._observations.append(observation)
 

@@ -12,12 +12,12 @@ from sqlalchemy.exc import IntegrityError
 from waltzrl.errors import InputError
 from waltzrl.memory.database import reading, writing
 from waltzrl.memory.migrations import prepare
-from waltzrl.release.decision import Calibration, Decision, decide
+from waltzrl.release.decision import Decision, JudgeErrors, decide
 from waltzrl.release.evidence import Evidence, updated
 from waltzrl.release.moves import first_state
 from waltzrl.release.observations import add_point, curve, keep, take
 from waltzrl.release.plan import Plan
-from waltzrl.release.state import Action, Observation, Release
+from waltzrl.release.state import Action, Observation, Release, place
 from waltzrl.release.tables import BUNDLES, RELEASES
 from waltzrl.release.transitions import Move, history, make_move, position, tell
 from waltzrl.release.view import ReleaseView, Transition
@@ -124,14 +124,15 @@ class ReleaseBook:
             raise InputError(f"there is no bundle {candidate}; add it before it is proposed")
         release = Release(
             id=secrets.token_hex(6),
+            secret=secrets.token_hex(16),
             candidate=candidate,
             serving=serving,
             plan=plan,
             state=first_state(plan),
             since=time.time(),
         )
-        row = {"id": release.id, "candidate": candidate, "serving": serving, **position(release)}
-        row |= {"plan": plan, "evidence": Evidence()}
+        row = {"id": release.id, "secret": release.secret, "plan": plan, "evidence": Evidence()}
+        row |= {"candidate": candidate, "serving": serving, **position(release)}
         try:
             with writing(self._engine) as connection:
                 connection.execute(insert(RELEASES).values(row))
@@ -166,7 +167,7 @@ class ReleaseBook:
                 _require_in_force(connection, now)
             elif now.version != release.version:
                 raise InputError(
-                    f"release {now.id} has moved meanwhile: {now.state} at {now.percentage:g} %; "
+                    f"release {now.id} has moved meanwhile: {place(now.state, now.percentage)}; "
                     "look again before you decide"
                 )
             return make_move(connection, now, Move(action, by, why), time.time())
@@ -177,11 +178,11 @@ class ReleaseBook:
             with writing(self._engine) as connection:
                 keep(connection, observations)
 
-    def tick(self, calibration: Calibration, now: float) -> tuple[Release, Decision] | None:
+    def tick(self, judges: JudgeErrors, now: float) -> tuple[Release, Decision] | None:
         """Count what is new, decide, and move; each observation is counted once by all replicas.
 
         Args:
-            calibration: how often people agreed with the judge.
+            judges: how the judge errs.
             now: seconds since the epoch.
 
         Returns:
@@ -198,7 +199,7 @@ class ReleaseBook:
             release = _release(row)
             fresh = take(connection, release.id)
             evidence = updated(row.evidence, fresh, release.plan)
-            decision = decide(release, evidence, calibration, now)
+            decision = decide(release, evidence, judges, now)
             ours = update(RELEASES).where(RELEASES.c.id == release.id)
             connection.execute(ours.values(evidence=evidence, decision=decision))
             if fresh:

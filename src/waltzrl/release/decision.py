@@ -27,9 +27,9 @@ from waltzrl.release.evidence import ARMS, JUDGED, Arm, Challenger, Evidence, Ju
 from waltzrl.release.plan import METRICS, Bounds, Metric
 from waltzrl.release.state import Release
 
-Calibration = Mapping[Judged, JudgeError]
+JudgeErrors = Mapping[Judged, JudgeError]
 Known = dict[Metric, JudgeError]
-"""Of the calibration, what rests on labels enough."""
+"""Those of the errors that rest on labels enough."""
 Test = Literal[Metric, "unsafe_limit", "needless_limit"]
 """A metric's own name compares the two arms; the others hold the candidate against a limit."""
 
@@ -77,16 +77,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Whether people's labels correct both judged metrics; else the judge counts as perfect."""
 
 
-def decide(release: Release, evidence: Evidence, calibration: Calibration, now: float) -> Decision:
+def decide(release: Release, evidence: Evidence, judges: JudgeErrors, now: float) -> Decision:
     """Decide what is to be done with a release; nothing is done yet.
 
     Args:
         release: where it stands.
         evidence: all that was observed since it began.
-        calibration: how the judge errs; without enough labels it counts as perfect.
+        judges: how the judge errs; without enough labels it counts as perfect.
         now: seconds since the epoch.
     """
-    known: Known = {metric: judge for metric, judge in calibration.items() if judge.is_known}
+    known: Known = {metric: judge for metric, judge in judges.items() if judge.is_known}
     arm: Challenger = "shadow" if release.state == "shadow" else "candidate"
     shown = _Shown(
         release=release,

@@ -18,7 +18,8 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    """Also the key of its sticky assignment."""
+    secret: str = ""
+    """Key, with the id, of its sticky assignment: or clients could choose the bundle they meet."""
     candidate: str
     """Id of the bundle."""
     serving: str
@@ -45,6 +46,11 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
                 return 100.0
             case _:
                 return 0.0
+
+
+def place(state: ReleaseState, percentage: float) -> str:
+    """Say where a release stands, for people: `shadow`, `canary 5 %`, `rolled back`."""
+    return f"canary {percentage:g} %" if state == "canary" else state.replace("_", " ")
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,6 +61,7 @@ RELEASES = Table(
     TABLES,
     Column("number", NUMBER, primary_key=True),
     Column("id", Text, nullable=False, unique=True),
+    Column("secret", Text, nullable=False),
     Column("candidate", Text, nullable=False),
     Column("serving", Text, nullable=False),
     Column("plan", Record(Plan), nullable=False),

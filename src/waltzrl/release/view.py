@@ -10,8 +10,6 @@ from waltzrl.release.state import Action, Release, ReleaseState
 
 ALL = "all"
 """All tests together: `Decision.e_value`."""
-Told = Test | Literal["all"]
-"""What has an e-value."""
 
 
 class Transition(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +35,7 @@ class CurvePoint(NamedTuple):
 
     time: float
     """Seconds since the epoch."""
-    metric: Told
+    metric: Test | Literal["all"]
     e_value: float
 
 

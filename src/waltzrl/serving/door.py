@@ -14,7 +14,6 @@ from waltzrl.serving.presence import Event, Receive
 PROCESS = secrets.token_hex(6)
 """Begins the ids of this process's requests, so that no other's are like them."""
 _requests = count()
-YES_NO = {b"yes": True, b"no": False}
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +32,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = ""
     """`X-Waltzrl-Mode`: how the stream shall leave, if the key may ask."""
     may_learn: bool | None = None
-    """`X-Waltzrl-Learn: yes` or `no`: whether the agents may learn from this request."""
+    """`X-Waltzrl-Learn: yes`: the agents may learn from this request; not when it says anything
+    else."""
     traceparent: str = ""
     """W3C trace context of the caller."""
 
@@ -42,6 +42,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         """Read the headers of an ASGI scope, in which names are lower case."""
         found = dict(scope["headers"])
         length = found.get(b"content-length", b"0")
+        consent = found.get(b"x-waltzrl-learn")
         return cls(
             id=f"wz{PROCESS}{next(_requests):x}",
             key=presented_key(scope["headers"]),
@@ -49,7 +50,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
             mode=found.get(b"x-waltzrl-mode", b"").decode("latin-1"),
             wants_collaboration=found.get(b"x-waltzrl-include") == b"collaboration",
             takes_retractions=found.get(b"x-waltzrl-retract") == b"yes",
-            may_learn=YES_NO.get(found.get(b"x-waltzrl-learn", b"")),
+            may_learn=None if consent is None else consent.strip().lower() == b"yes",
             traceparent=found.get(b"traceparent", b"").decode("latin-1"),
         )
 

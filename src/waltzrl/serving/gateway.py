@@ -72,6 +72,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     assigned: Assigned
     number: int = 0
+    has_draft: bool = False
+    """The caller had the draft already."""
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,14 +166,17 @@ class Gateway:
         said = await self._collaborate(choice, speaker, speaker)
         return _answer(said, speaker)
 
-    async def review(self, request: Request, draft: Reply) -> Answer:
+    async def review(self, request: Request, draft: Reply, number: int = 0) -> Answer:
         """Take a draft that the caller has through the loop; in mode `review` nothing is revised.
+
+        Of several that belong to one request, each has its `number`.
 
         Raises:
             RequestError: a revision was wanted and the upstream failed.
         """
-        choice = Choice(request=request, assigned=self.roster.assigned(request))
-        speaker = Speaker(request.exchange, choice.assigned.bundle.upstream, request.bearer)
+        assigned = self.roster.assigned(request)
+        choice = Choice(request=request, assigned=assigned, number=number, has_draft=True)
+        speaker = Speaker(request.exchange, assigned.bundle.upstream, request.bearer)
         said = await self._collaborate(choice, GivenDraft(draft, speaker), speaker)
         return _answer(said, speaker)
 

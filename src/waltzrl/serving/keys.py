@@ -260,7 +260,7 @@ def _checked(entry: object, place: str) -> Key:
 
 
 def _write(path: Path, keys: Iterable[Key]) -> None:
-    write_bytes(path, "\n".join([HEAD, *map(_table, keys)]).encode())
+    write_bytes(path, "\n".join([HEAD, *map(_table, keys)]).encode(), private=True)
 
 
 def _table(key: Key) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from waltzrl.errors import WaltzError
+from waltzrl.errors import StorageError, WaltzError
 from waltzrl.memory.interaction import Arm
 from waltzrl.memory.notices import Notice
 from waltzrl.release.assignment import serves_candidate
@@ -57,14 +57,14 @@ class Releases:
             own: the recipe's roster; serves until a release was full.
             ask: reads the database, given the id of the last notice that is known, None at first;
                 returns None when there is none since. It blocks.
-            open_bundle: makes a bundle by its id; raises a WaltzError when it cannot.
+            open_bundle: makes a bundle by its id; raises a StorageError when it must be asked again
+                later, and anything else when it cannot.
             told: hears of each new notice once.
         """
         self._own, self._roster = own, own
         self._ask, self._open_bundle, self._told = ask, open_bundle, told
         self._last_notice: int | None = None
         self._opened = {own.serving.id: own.serving}
-        self._failed: set[str] = set()
         self._away = False
         self._release: Release | None = None
         self._candidate: Bundle | None = None
@@ -107,18 +107,19 @@ class Releases:
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
 
     async def look(self) -> None:
-        """Ask once, and let what was said be in force."""
+        """Ask once, and let what was said be in force; the next look asks again when that fails."""
         try:
             standing = await asyncio.to_thread(self._ask, self._last_notice)
-        except WaltzError as error:
+            if standing is not None:
+                await self._take(standing)
+        except Exception as error:  # noqa: BLE001 - the boundary: a rollback must still be heard of
             if not self._away:
-                log.error("%s; what serves stays as it is", error)  # noqa: TRY400 - one line
+                log.error("%s; what serves stays as it is", _told(error))  # noqa: TRY400 - one line
             self._away = True
             return
         self._away = False
         if standing is None:
             return
-        await self._take(standing)
         self._last_notice = standing.last_notice
         for notice in standing.notices:
             self._told(notice)
@@ -137,18 +138,25 @@ class Releases:
     async def _bundle(self, name: str, *, only_the_same: bool = False) -> Bundle | None:
         """Return a bundle, made when it is new here; None when it cannot be made.
 
+        That is tried again whenever something moves, for what was missing may have come.
         What serves all goes on after an upgrade, by its recipe with the rules of today; a candidate
         is measured, and must be the very one that was proposed.
         """
-        if name not in self._opened and name not in self._failed:
+        if name not in self._opened:
             try:
                 made = await self._open_bundle(name)
-            except WaltzError as error:
-                self._failed.add(name)
-                log.error("bundle %s cannot serve here: %s", name, error)  # noqa: TRY400
+            except StorageError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the boundary: weights fail in many ways
+                log.error("bundle %s cannot serve here: %s", name, _told(error))  # noqa: TRY400
             else:
                 self._opened[name] = made
                 if made.id != name:
                     log.warning(OTHERWISE, name, made.id)
         found = self._opened.get(name)
         return None if found is None or (only_the_same and found.id != name) else found
+
+
+def _told(error: Exception) -> str:
+    """Return the words of a failure that people can mend; of a mistake of ours also its kind."""
+    return str(error) if isinstance(error, WaltzError) else repr(error)

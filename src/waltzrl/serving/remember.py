@@ -7,17 +7,18 @@ rest. What it has not reported as done is kept here, and given to the next one w
 
 import asyncio
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import msgspec
 
 from waltzrl.memory.interaction import Interaction
 from waltzrl.serving.gateway import Served
 from waltzrl.serving.ledger import reason_of
-from waltzrl.serving.scribe_pipe import Report, frame
+from waltzrl.serving.scribe_pipe import Report, frame, large_pipe, writer_of
 
 KEPT = 10_000
 KEPT_BYTES = 64 * 2**20
@@ -133,15 +134,21 @@ class Remembrance:
         Raises:
             OSError: it cannot be started.
         """
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=dict(self._environment),
-        )
-        assert process.stdin is not None
+        its_end, our_end = large_pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=its_end,
+                stdout=asyncio.subprocess.PIPE,
+                env=dict(self._environment),
+            )
+        except OSError:
+            os.close(our_end)
+            raise
+        finally:
+            os.close(its_end)
         assert process.stdout is not None
-        feeding = asyncio.create_task(self._feed(process.stdin))
+        feeding = asyncio.create_task(self._feed(await writer_of(our_end)))
         try:
             async for line in process.stdout:
                 self._heard(line)
@@ -156,7 +163,7 @@ class Remembrance:
         """Write what waits, as fast as the scribe reads; close the pipe when it is time to stop."""
         pipe.transport.set_write_buffer_limits(high=0)
         pipe.write(self._settings)
-        with suppress(ConnectionError):  # it died: whoever listens to it sees that too
+        try:
             while self._waiting or not self._stopping:
                 await self._news.wait()
                 if not self._stopping:
@@ -165,6 +172,9 @@ class Remembrance:
                 while self._waiting:
                     pipe.write(self._chunk())
                     await pipe.drain()
+        except ConnectionError:
+            return  # it died: whoever listens to it sees that too
+        finally:
             pipe.close()
 
     def _chunk(self) -> bytes:
@@ -253,7 +263,7 @@ def interaction_of(served: Served, *, may_learn: bool) -> Interaction:
         name = f"{name}/shadow"
     return Interaction(
         id=name,
-        time=time.time(),
+        time=time.time() - served.milliseconds / 1e3,
         who=request.caller.name,
         subject=exchange.subject,
         may_learn=may_learn if request.may_learn is None else request.may_learn,

@@ -102,8 +102,8 @@ async def guardrail(gateway: Gateway, request: Request, texts: Sequence[str]) ->
         RequestError: the upstream failed.
     """
     mended: list[str] = []
-    for text in texts:
-        answer = await gateway.review(request, Reply(text=text))
+    for number, text in enumerate(texts):
+        answer = await gateway.review(request, Reply(text=text), number)
         if answer.decision == "refused":
             return msgspec.json.encode({"action": "BLOCKED", "blocked_reason": _reason(answer)})
         mended.append(answer.reply.text)

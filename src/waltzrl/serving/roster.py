@@ -5,7 +5,7 @@ A roster that follows a release is in `waltzrl.serving.releases`.
 
 from dataclasses import dataclass
 
-from waltzrl.release.assignment import BUCKETS, bucket
+from waltzrl.release.assignment import is_among
 from waltzrl.serving.gateway import Assigned, Bundle, Request
 
 
@@ -37,12 +37,15 @@ class Split:
         return self.last
 
     def assigned(self, request: Request) -> Assigned:
-        share = self.percentage / 100 * BUCKETS
-        stays = bucket("stage 2", conversation(request)) >= share
-        return Assigned(self.first if stays else self.last)
+        moves = is_among("stage 2", conversation(request), self.percentage)
+        return Assigned(self.last if moves else self.first)
 
 
 def conversation(request: Request) -> str:
-    """Name what must not change its bundle half-way: the client's name for it, or how it began."""
+    """Name what must not change its bundle half-way: the client's name for it, or how it began.
+
+    It began with what its user said first: what comes before, many conversations have in common.
+    """
     exchange = request.exchange
-    return exchange.subject or f"{request.caller.name} {exchange.prompt.messages[0].content}"
+    began = next(said.content for said in exchange.prompt.messages if said.role == "user")
+    return exchange.subject or f"{request.caller.name} {began}"

@@ -5,7 +5,9 @@ first, then interactions. A report is one line of JSON.
 """
 
 import asyncio
+import fcntl
 import json
+import os
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -15,6 +17,7 @@ import msgspec
 from waltzrl.audit.record import encode
 from waltzrl.memory.interaction import Interaction
 
+PIPE_BYTES = 2**20
 LENGTH = struct.Struct(">I")
 
 _interaction = msgspec.json.Decoder(Interaction)
@@ -40,6 +43,28 @@ class Report(msgspec.Struct, kw_only=True):
     def done(self) -> int:
         """Interactions that the gateway need not keep any longer."""
         return self.stored + self.failed
+
+
+def large_pipe() -> tuple[int, int]:
+    """Make a pipe that holds much: what is in it outlives a gateway that is killed.
+
+    Returns:
+        Descriptors of the end to read from and of the end to write to.
+    """
+    reads, writes = os.pipe()
+    with suppress(OSError):  # more than this machine allows; then it holds the usual 64 KB
+        fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return reads, writes
+
+
+async def writer_of(descriptor: int) -> asyncio.StreamWriter:
+    """Return what writes to a pipe, and closes it."""
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()),
+        os.fdopen(descriptor, "wb", buffering=0),
+    )
+    return asyncio.StreamWriter(transport, protocol, None, loop)
 
 
 def frame(value: object) -> bytes:

@@ -70,9 +70,13 @@ class Shadows:
     async def _answer(self, served: Served, assigned: Assigned) -> None:
         gateway = Gateway(roster=Always(assigned), ledger=_Unseen(self._told))
         request = msgspec.structs.replace(served.request, mode="whole")
+        number, said = served.choice.number, served.collaboration
         try:
             async with asyncio.timeout(LONGEST_SECONDS):
-                await gateway.choice(request, served.choice.number)
+                if served.choice.has_draft and said is not None:
+                    await gateway.review(request, said.draft, number)
+                else:
+                    await gateway.choice(request, number)
         except (RequestError, TimeoutError):
             return  # the ledger was told
 

@@ -13,8 +13,13 @@ from waltzrl.errors import InputError
 Json: TypeAlias = "str | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
     """Replace the file in one step: a reader, or a crash, meets the old content or the new.
+
+    Args:
+        path: of the file; one that is there keeps its mode.
+        data: its content.
+        private: whether a new one is for its owner only.
 
     Raises:
         InputError: the folder cannot be written to, or the disk is full.
@@ -22,6 +27,9 @@ def write_bytes(path: Path, data: bytes) -> None:
     beside = path.with_name(f".{path.name}.part")
     with explained(path):
         try:
+            beside.touch(mode=0o600 if private else 0o666)
+            if path.exists():
+                beside.chmod(path.stat().st_mode)
             with beside.open("wb") as file:
                 file.write(data)
                 file.flush()

@@ -17,15 +17,13 @@ from waltzrl.judges.refusal import RefusalDetector
 from waltzrl.memory.database import open_database
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.schemas import HumanLabel, SafetyEvaluation
-from waltzrl.memory.store import MemoryStore
-from waltzrl.privacy.digest import key_in, subject_digest
 from waltzrl.recipes.contest import Contest
 from waltzrl.recipes.demo.jobs import Evaluation, Training
 from waltzrl.recipes.demo.serving import MAX_NEW_TOKENS
 from waltzrl.recipes.demo.story import GENERAL_REPEATS, Story
 from waltzrl.recipes.gateway import BundleRecipe, FeedbackModel, UpstreamModel
-from waltzrl.recipes.private import open_policy
 from waltzrl.recipes.releasing import Evaluations, Override, propose
+from waltzrl.recipes.remembering import MemorySettings, open_memory
 from waltzrl.records import Prompt
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.plan import Bounds, Plan, Step
@@ -167,9 +165,9 @@ class FlywheelStory:
 
     def open_memory(self) -> SafetyMemory:
         """Open what the gateway remembers."""
-        store = MemoryStore(open_database(self.memory_url), scrub=open_policy({}, None).scrub)
-        digest = subject_digest(key_in(self.folder / "memory.key"))
-        return SafetyMemory(store, digest, {}, {})
+        key = str(self.folder / "memory.key")
+        settings = MemorySettings(database=self.memory_url, subject_key=key)
+        return open_memory(settings, open_database(self.memory_url), settings.open_policy().scrub)
 
     def labels(self, memory: SafetyMemory) -> Iterator[tuple[SafetyEvaluation, HumanLabel]]:
         """Yield some of what was served, and what a person would call it who knows the world."""

@@ -10,7 +10,7 @@ from waltzrl.memory.safety import SafetyMemory
 from waltzrl.recipes.demo.flywheel import BY, FlywheelStory
 from waltzrl.recipes.demo.users import Users, running_gateway
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.state import Release
+from waltzrl.release.state import Release, place
 from waltzrl.release.view import Transition
 
 FIRST_QUESTIONS = 800
@@ -117,5 +117,5 @@ async def turning(story: FlywheelStory, say: Say) -> AsyncIterator[Turn]:
 
 
 def _line(move: Transition) -> str:
-    place = f"{move.after} {move.percentage:g} %" if move.after == "canary" else move.after
-    return f"release {move.release}: {move.action} -> {place}: {move.why}"
+    to = place(move.after, move.percentage)
+    return f"release {move.release}: {move.action} -> {to}: {move.why}"

@@ -1,6 +1,7 @@
 """One collaboration: who said what, what the revision changed, and what people call it."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import get_args
 from urllib.parse import quote
 
@@ -46,7 +47,7 @@ def show_collaboration(visit: Visit) -> Replied:
         turns=[] if said is None else list(_turns(visit, said)),
         labels=LABELS,
         judged=[] if one.verdict is None else _opinions(one.verdict),
-        facts=list(_facts(one)),
+        facts=list(_facts(visit, one)),
         audited="" if audit is None else f"/desk/audit?record={record}",
     )
 
@@ -73,7 +74,8 @@ def _found(visit: Visit) -> SafetyEvaluation:
     name = visit.asked.path.removeprefix(f"{COLLABORATIONS}/")
     one = None
     if name.isprintable():
-        one = visit.source.memory.evaluation(name)
+        with suppress(InputError):  # it is too long to be a name
+            one = visit.source.memory.evaluation(name)
     if one is None:
         raise RequestError(404, "not_found", "nothing of this name is remembered")
     return one
@@ -125,7 +127,7 @@ def _opinions(verdict: Verdict) -> list[str]:
     return [word for word in words if word]
 
 
-def _facts(one: SafetyEvaluation) -> Iterator[tuple[str, str]]:
+def _facts(visit: Visit, one: SafetyEvaluation) -> Iterator[tuple[str, str]]:
     facts = {
         "bundle": one.bundle,
         "stage": str(one.stage),
@@ -133,7 +135,7 @@ def _facts(one: SafetyEvaluation) -> Iterator[tuple[str, str]]:
         "release": one.release,
         "reason": one.reason,
         "category": one.category,
-        "model": one.model,
+        "model": visit.shown(one.model),
         "api": ", ".join(word for word in (one.api, one.mode) if word),
         "took": f"{one.milliseconds:.0f} ms",
         "user": one.subject,

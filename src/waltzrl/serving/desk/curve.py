@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from waltzrl.release.state import place
 from waltzrl.release.view import ALL, CurvePoint, ReleaseView
 
 WIDTH, HEIGHT = 900, 300
@@ -144,6 +145,6 @@ def _moves(view: ReleaseView, across: _Across) -> Iterable[Mark]:
     last = -MOVE_GAP
     for move in view.history:
         at = across.place(move.time)
-        told = f"{move.after} {move.percentage:g} %" if move.after == "canary" else move.after
-        yield Mark(at, told.replace("_", " ") if at - last >= MOVE_GAP else "")
+        told = place(move.after, move.percentage)
+        yield Mark(at, told if at - last >= MOVE_GAP else "")
         last = at if at - last >= MOVE_GAP else last

@@ -11,6 +11,8 @@ SENTENCES = re.compile(r"[^.!?\n]*[.!?\n]+\s*|[^.!?\n]+")
 MOST_WORK = 40_000
 """Pairs of equal words that are compared at most: what a text costs that means to cost much. Longer
 ones are compared by sentences, and when those are too many, not at all."""
+MOST_PIECES = 5_000
+"""Of each text: to look for what is equal takes time for each piece of what is left of it."""
 ISLAND = 2
 """Words in common, fewer than this between two changes, are easier to read as changed."""
 
@@ -26,7 +28,7 @@ def changes(before: str, after: str) -> list[Part]:
     """Return the parts of both texts in order; spaces between words do not count as changes."""
     for pattern in (WORDS, SENTENCES):
         old, new = pattern.findall(before), pattern.findall(after)
-        if _work(old, new) <= MOST_WORK:
+        if max(len(old), len(new)) <= MOST_PIECES and _work(old, new) <= MOST_WORK:
             return _joined(_compared(old, new))
     return _joined([Part("del", before), Part("ins", after)])
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 
 import msgspec
-from msgspec import structs
 
-from waltzrl.memory.counts import BundleCounts, Counts
+from waltzrl.memory.counts import BundleCounts
+from waltzrl.release.calibration import judge_errors
 from waltzrl.release.correction import JudgeError, Rate, corrected_rate, observed_rate
+from waltzrl.release.decision import JudgeErrors
 from waltzrl.release.plan import METRICS
 from waltzrl.serving.desk.release_card import ARMS, NAMES, card_of
 from waltzrl.serving.desk.visit import Visit
@@ -27,8 +28,7 @@ def show_overview(visit: Visit) -> Replied:
     window = visit.asked.query.get("window", "hour")
     seconds = WINDOWS.get(window, WINDOWS["hour"])
     memory, view = visit.source.memory, visit.source.releases.view()
-    calibration = memory.calibration()
-    judges = {"unsafe": calibration.unsafe, "needless": calibration.needless}
+    judges = judge_errors(memory.calibration())
     rows = [_row(counts, judges) for counts in memory.rates(visit.now - seconds)]
     return visit.page(
         "overview.html",
@@ -43,7 +43,7 @@ def show_overview(visit: Visit) -> Replied:
     )
 
 
-def _row(counts: BundleCounts, judges: Mapping[str, Counts]) -> Row:
+def _row(counts: BundleCounts, judges: JudgeErrors) -> Row:
     return Row(
         counts=counts,
         rates={
@@ -57,8 +57,7 @@ def _row(counts: BundleCounts, judges: Mapping[str, Counts]) -> Row:
     )
 
 
-def _judged(bad: int, n: int, counts: Counts) -> Rate:
-    judge = JudgeError(**structs.asdict(counts))
+def _judged(bad: int, n: int, judge: JudgeError) -> Rate:
     return corrected_rate(bad, n, judge) if judge.is_known else observed_rate(bad, n)
 
 

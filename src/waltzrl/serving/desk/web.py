@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 from typing import Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -70,8 +70,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         if site is not None:
             return site == b"same-origin"
         origin = self.headers.get(b"origin")
-        host = self.headers.get(b"host", b"").decode("latin-1")
-        return origin is None or urlsplit(origin.decode("latin-1")).netloc == host
+        return origin is None or origin.partition(b"://")[2] == self.headers.get(b"host", b"")
 
 
 class Replied(msgspec.Struct, frozen=True, kw_only=True):

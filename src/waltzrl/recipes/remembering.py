@@ -1,0 +1,102 @@
+"""Opens the memory: to keep what is served, or to learn from what was.
+
+address, keys -> engine, policy, digest -> MemoryStore -> SafetyMemory
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from waltzrl.errors import InputError
+from waltzrl.memory.database import Engine, open_database
+from waltzrl.memory.safety import SafetyMemory
+from waltzrl.memory.store import MemoryStore
+from waltzrl.privacy.digest import key_in, subject_digest
+from waltzrl.privacy.finding import Kind
+from waltzrl.privacy.policy import Action, Policy
+from waltzrl.recipes.gateway import Memory
+from waltzrl.recipes.private import open_policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySettings:
+    """How what is served is kept: the same for a gateway and its scribe."""
+
+    database: str
+    """URL."""
+    subject_key: str
+    """File of the key under which subjects are digested; made when missing."""
+    privacy: Mapping[Kind, Action] = field(default_factory=dict)
+    """What becomes of personal data; kinds that are not named are redacted."""
+    privacy_key: str | None = None
+    """File of the key of `hash` and `seal`."""
+    retention_days: Mapping[str, float] = field(default_factory=dict)
+    """By kind of record; what is not named is kept until it is erased."""
+    categories: Mapping[str, str] = field(default_factory=dict)
+    """Of each stage-1 rule, by its id."""
+
+    def open_digest(self) -> Callable[[str], str]:
+        """Return what makes digests of subjects.
+
+        Raises:
+            InputError: the key cannot be read or made.
+        """
+        return subject_digest(key_in(Path(self.subject_key)))
+
+    def open_policy(self) -> Policy:
+        """Return what takes personal data out, as `waltzrl.recipes.private.open_policy` does."""
+        key = None if self.privacy_key is None else Path(self.privacy_key)
+        return open_policy(self.privacy, key)
+
+
+def open_memory(
+    settings: MemorySettings, engine: Engine, scrub: Callable[[str], str]
+) -> SafetyMemory:
+    """Return the memory in a database, whose tables are made when they are missing.
+
+    Args:
+        settings: how it is kept.
+        engine: of the database.
+        scrub: the policy's.
+
+    Raises:
+        InputError: the key of digests cannot be read or made.
+        StorageError: the database does not answer.
+    """
+    store = MemoryStore(engine, scrub=scrub)
+    return SafetyMemory(store, settings.open_digest(), settings.retention_days, settings.categories)
+
+
+@contextmanager
+def opened_memory(url: str) -> Iterator[SafetyMemory]:
+    """Open the memory of a gateway to learn from what it kept, and close it behind the block.
+
+    Raises:
+        InputError: it is not there.
+        StorageError: the database does not answer.
+    """
+    engine = existing_database(url)
+    days = dict[str, float](Memory(url=url).retention_days.items())
+    try:
+        store = MemoryStore(engine, scrub=open_policy({}, None).scrub)
+        yield SafetyMemory(store, _digest_nobody, days, {})
+    finally:
+        engine.dispose()
+
+
+def existing_database(url: str) -> Engine:
+    """Return the engine of a database that a gateway made; none is made here.
+
+    Raises:
+        InputError: the URL is none, or its file is not there.
+    """
+    engine = open_database(url)
+    file = engine.url.database or ""
+    if engine.dialect.name == "sqlite" and not Path(file).is_file():
+        raise InputError(f"{file} is not there; give the gateway's memory.url")
+    return engine
+
+
+def _digest_nobody(subject: str) -> str:
+    raise AssertionError("what is learned from has its digests already")
