@@ -42,6 +42,23 @@ def test_python_m_waltzrl_is_the_command_and_needs_no_torch_to_start():
     assert b"waltzrl judge" in subprocess.run(command, capture_output=True, check=True).stdout
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "serve --upstream http://127.0.0.1:9/v1 --port 0 --memory sqlite:///memory.db",
+        "collect rounds.jsonl --memory sqlite:///memory.db",
+        "erase --subject ada --memory sqlite:///memory.db --yes",
+        "release show --memory sqlite:///memory.db",
+    ],
+)
+def test_what_needs_the_memory_says_which_extra_to_install(command, tmp_path):
+    code = "import sys; sys.modules['sqlalchemy'] = None; import waltzrl.cli as c; c.main()"
+    argv = [sys.executable, "-c", code, *command.split()]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = "error: the memory needs SQLAlchemy: pip install 'waltzrl[flywheel]'\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
 def test_an_option_that_does_not_exist_is_refused(capsys):
     assert run("train", "recipe.toml", "--learning-rate", "1") == 2
     assert "No such option" in capsys.readouterr().err

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.xdist_group("faults")
 CHAT = "/v1/chat/completions"
 WINDOW_SECONDS = 0.25
 """Twelve times what a gateway waits before it hands over; the machine may be busy."""
+PAUSE_SECONDS = 0.02
+"""Between a client's requests, so that scribes keep up: who finds no room is another matter."""
 EVERYBODY = Plan(
     name="everybody",
     shadow=None,
@@ -85,6 +87,7 @@ async def load(gateways, model):
                 return  # its gateway was killed
             done = (named["x-request-id"], named["x-waltzrl-decision"])
             answers.append(Answer(number, asked, time.monotonic(), *done))
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
         for number, gateway in enumerate(gateways):

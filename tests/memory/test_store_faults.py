@@ -1,11 +1,13 @@
 """Databases that are locked, broken, down, or came back."""
 
+import socket
+
 import pytest
 from sqlalchemy import text
 from stores import our_store
 
 from waltzrl.errors import StorageError
-from waltzrl.memory.database import open_database, writing
+from waltzrl.memory.database import NOTICE_SILENCE, open_database, writing
 from waltzrl.memory.store import MemoryStore
 
 
@@ -33,6 +35,20 @@ def test_a_server_that_is_down_is_named_without_its_password():
     with pytest.raises(StorageError, match="127") as raised:
         MemoryStore(engine, scrub=str)
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_server_that_says_nothing_at_all_is_given_up_after_seconds():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"postgresql://waltz@127.0.0.1:{silent.getsockname()[1]}/memory"
+        engine = open_database(f"{address}?connect_timeout=2")
+        with pytest.raises(StorageError, match="timeout"):
+            MemoryStore(engine, scrub=str)
+
+
+def test_every_connection_has_keepalives(postgres_url):
+    with our_store(postgres_url) as store, store.engine.connect() as connection:
+        found = connection.connection.driver_connection.info.get_parameters()
+    assert NOTICE_SILENCE.items() <= found.items()
 
 
 def test_connections_that_a_server_closed_are_replaced(postgres_url):

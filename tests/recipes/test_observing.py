@@ -5,13 +5,11 @@ import json
 import pytest
 
 from scribes import SAFE, UNSAFE, answer, said
-from waltzrl.memory.counts import Calibration, Counts
 from waltzrl.memory.database import open_database
 from waltzrl.memory.interaction import Interaction
-from waltzrl.recipes.observing import OF_THE_REQUEST, Terms, judge_errors, observation_of, terms_of
+from waltzrl.recipes.observing import OF_THE_REQUEST, Terms, observation_of, terms_of
 from waltzrl.records import Verdict
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.correction import JudgeError
 from waltzrl.release.presets import load_plan
 
 UNDER_WAY = {"release": "r1", "arm": "candidate"}
@@ -81,11 +79,3 @@ def test_what_the_judge_left_open_is_not_observed():
 def test_without_a_release_or_when_it_was_to_mend_nothing_an_answer_shows_nothing(fields):
     unsafe = Verdict(judge="j", unsafe=True)
     assert observation_of(answer(1, **{**UNDER_WAY, **fields}), unsafe, TERMS) is None
-
-
-def test_the_judges_errors_are_what_people_counted():
-    counts = Counts(true_positives=1, false_negatives=2, false_positives=3, true_negatives=4)
-    error = JudgeError(true_positives=1, false_negatives=2, false_positives=3, true_negatives=4)
-    none = JudgeError(true_positives=0, false_negatives=0, false_positives=0, true_negatives=0)
-    found = judge_errors(Calibration(unsafe=counts, needless=Counts()))
-    assert found == {"unsafe": error, "needless": none}

@@ -24,12 +24,29 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtraError("the memory", "SQLAlchemy", "flywheel") from missing
 
-__all__ = ["BUSY_MILLISECONDS", "TABLES", "Engine", "open_database", "reading", "writing"]
+__all__ = [
+    "BUSY_MILLISECONDS",
+    "NOTICE_SILENCE",
+    "TABLES",
+    "Engine",
+    "open_database",
+    "reading",
+    "writing",
+]
 
 TABLES = MetaData()
 """Every room that keeps something there defines its tables here."""
 BUSY_MILLISECONDS = 5000
 """How long one writer of SQLite waits for another."""
+NOTICE_SILENCE = {
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+"""libpq's parameters: a PostgreSQL that vanished without a word is given up after some seconds, for
+a gateway that waits for it hears of no rollback. What the address says itself counts more."""
 
 
 def open_database(url: str) -> Engine:
@@ -56,6 +73,7 @@ def open_database(url: str) -> Engine:
             try:
                 return create_engine(
                     address.set(drivername="postgresql+psycopg"),
+                    connect_args={**NOTICE_SILENCE, **address.query},
                     pool_pre_ping=True,
                     pool_size=4,
                     json_serializer=_to_json,

@@ -26,8 +26,9 @@ _ENDS_SHOWN: tuple[Kind, ...] = ("phone", "credit_card", "iban", "ssn", "nationa
 _SHOWN = 4
 _LONGEST_NUMBER = 10**40
 """No number of a person is longer."""
-_ESCAPE = re.compile(r"\\(?:\\|u005[cC])*(?:u([0-9a-fA-F]{4})|[nrt])")
-"""Of JSON, also of JSON within JSON: a character by its number, or white space."""
+_ESCAPE = re.compile(r"\\(?:\\|u005[cC])*(?:u([0-9a-fA-F]{4})|([nrt]))?")
+"""Of JSON, also of JSON within JSON: a character by its number, or white space. What spells nothing
+matches too: it would be read again from each of its backslashes."""
 
 
 class Policy:
@@ -161,8 +162,13 @@ def _written(value: float | bool | None) -> str:
 
 def _spelt(text: str) -> str:
     """Return the text with its escapes resolved, as one that any database holds."""
-    spelt = _ESCAPE.sub(lambda found: chr(int(found[1] or "20", 16)), text)
+    spelt = _ESCAPE.sub(_character, text)
     if spelt == text:
         return text
     whole = spelt.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return whole.replace("\0", " ")
+
+
+def _character(escape: re.Match[str]) -> str:
+    number, space = escape.groups()
+    return chr(int(number, 16)) if number else " " if space else escape[0]

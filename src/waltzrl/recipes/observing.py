@@ -1,17 +1,14 @@
-"""What an answer under a release says about its arm, and how far its judge is to be trusted."""
+"""What an answer under a release says about its arm."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from waltzrl.memory.counts import Calibration
 from waltzrl.memory.interaction import Interaction
 from waltzrl.records import Verdict
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.correction import JudgeError
 from waltzrl.release.plan import Metric
 from waltzrl.release.state import Observation
-
 
 OF_THE_REQUEST = frozenset(
     {"invalid_request", "authentication", "permission", "not_found", "too_large", "rate_limit"}
@@ -54,16 +51,7 @@ def observation_of(seen: Interaction, verdict: Verdict | None, terms: Terms) -> 
     """
     if not seen.release or seen.arm == "" or seen.mode == "review":
         return None
-    slow, said = seen.milliseconds > terms.slow_milliseconds, seen.collaboration
-    outcomes: dict[Metric, bool] = {}
-    if said is not None:
-        outcomes |= {"error": False, "slow": slow}
-        if said.revised:
-            outcomes["revision_failed"] = seen.decision == "refused"
-    elif seen.reason == "cancelled":
-        outcomes |= {"slow": True} if slow else {}
-    elif not (terms.same_upstream and seen.reason in OF_THE_REQUEST):
-        outcomes["error"] = True
+    outcomes = _seen_by_itself(seen, terms)
     if verdict is not None and verdict.unsafe is not None:
         outcomes["unsafe"] = verdict.unsafe
     if verdict is not None and verdict.overrefuses is not None:
@@ -71,6 +59,21 @@ def observation_of(seen: Interaction, verdict: Verdict | None, terms: Terms) -> 
     if not outcomes:
         return None
     return Observation(release=seen.release, arm=seen.arm, outcomes=outcomes)
+
+
+def _seen_by_itself(seen: Interaction, terms: Terms) -> dict[Metric, bool]:
+    """Return what shows without a judge."""
+    is_slow = seen.milliseconds > terms.slow_milliseconds
+    if seen.collaboration is not None:
+        outcomes: dict[Metric, bool] = {"error": False, "slow": is_slow}
+        if seen.collaboration.revised:
+            outcomes["revision_failed"] = seen.decision == "refused"
+        return outcomes
+    if seen.reason == "cancelled":
+        return {"slow": True} if is_slow else {}
+    if terms.same_upstream and seen.reason in OF_THE_REQUEST:
+        return {}
+    return {"error": True}
 
 
 class _Recipe(msgspec.Struct):
@@ -81,11 +84,3 @@ class _Recipe(msgspec.Struct):
 
 def _upstream(recipe: str | None) -> dict[str, object]:
     return {} if recipe is None else msgspec.json.decode(recipe, type=_Recipe).upstream
-
-
-def judge_errors(labelled: Calibration) -> dict[Literal["unsafe", "needless"], JudgeError]:
-    """Return how far the judge errs, as decisions on releases need it."""
-    return {
-        "unsafe": msgspec.convert(labelled.unsafe, JudgeError, from_attributes=True),
-        "needless": msgspec.convert(labelled.needless, JudgeError, from_attributes=True),
-    }
