@@ -14,8 +14,10 @@ from waltzrl.memory.database import open_database
 from waltzrl.recipes.releasing import Override, propose, stored_recipe
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.plan import Bounds, Plan, Step
+from waltzrl.serving.keys import add_key
 
 ADDRESS = "ada@example.com"
+DECISION = "/v1/release/decision"
 ALL = Plan(
     name="test",
     shadow=None,
@@ -112,6 +114,35 @@ def test_consent_is_the_clients_to_give_or_not(tmp_path):
     assert [one["may_learn"] for one in found[3:]] == [True, False, False, False, True]
 
 
+def test_a_key_that_says_no_is_not_overruled_by_its_client(tmp_path):
+    house = House(tmp_path)
+    keys = tmp_path / "keys.toml"
+    key = add_key(keys, {"name": "ada", "may_learn": False})
+
+    async def live():
+        async with gateway(*house.settings, f"keys={keys}") as app:
+            await chat(app, key=key, x_waltzrl_learn="yes")
+
+    asyncio.run(live())
+    assert [one["may_learn"] for one in house.rows("evaluations")] == [False]
+
+
+def test_where_a_release_stands_is_for_keys_with_a_role(tmp_path):
+    house = House(tmp_path)
+    keys = tmp_path / "keys.toml"
+    client, viewer = add_key(keys, {"name": "c"}), add_key(keys, {"name": "v", "role": "viewer"})
+
+    async def live():
+        async with gateway(*house.settings, f"keys={keys}") as app:
+            return [
+                await ask(app, DECISION, method="GET", authorization=f"Bearer {key}")
+                for key in (client, viewer)
+            ]
+
+    refused, told = asyncio.run(live())
+    assert (refused.status, told.status, told.json["state"]) == (403, 200, "off")
+
+
 def test_a_release_is_followed_and_a_rollback_is_in_force_within_a_second(tmp_path, caplog):
     house = House(tmp_path)
 
@@ -122,7 +153,7 @@ def test_a_release_is_followed_and_a_rollback_is_in_force_within_a_second(tmp_pa
             release = await asyncio.to_thread(house.propose, ALL, enabled=False)
             await until(lambda: roster.state == "canary")
             assert UNSAFE in (await chat(app, "unsafe")).text, "the candidate reviews nothing"
-            decision = await ask(app, "/v1/release/decision", method="GET")
+            decision = await ask(app, DECISION, method="GET")
             assert (decision.json["state"], decision.json["percentage"]) == ("canary", 100.0)
             metrics = (await ask(app, "/metrics", method="GET")).text
             assert 'waltzrl_release{state="canary"} 1.0' in metrics
@@ -183,7 +214,7 @@ def test_the_desk_is_part_of_the_gateway(tmp_path):
 def test_without_a_memory_there_is_no_desk_and_no_release(tmp_path):
     async def live():
         async with gateway(model=Model()) as app:
-            for path in ("/desk", "/v1/release/decision"):
+            for path in ("/desk", DECISION):
                 assert (await ask(app, path, method="GET")).status == 404
 
     asyncio.run(live())
@@ -200,7 +231,7 @@ def test_a_database_that_is_away_stops_no_answer(tmp_path, caplog):
             started = time.monotonic()
             assert (await chat(app)).status == 200
             assert time.monotonic() - started < 0.5
-            assert (await ask(app, "/v1/release/decision", method="GET")).status == 503
+            assert (await ask(app, DECISION, method="GET")).status == 503
 
     asyncio.run(live())
     assert "database" in caplog.text

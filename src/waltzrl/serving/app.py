@@ -211,6 +211,8 @@ class App:
 
     async def _release(self, visit: Visit) -> None:
         assert self._rooms is not None, "there is no such route without"
+        if visit.caller.role is None and not self.door.keys.is_open:
+            raise RequestError(403, "permission", "where releases stand is for keys with a role")
         await visit.reply(await self._rooms.decision())
 
     async def _healthz(self, visit: Visit) -> None:

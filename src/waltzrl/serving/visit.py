@@ -31,9 +31,9 @@ class Visit:
 
     @property
     def may_learn(self) -> bool | None:
-        """Whether the agents may learn from it, as the client says, or else its key."""
-        said = self.head.may_learn
-        return self.caller.may_learn if said is None else said
+        """Whether the agents may learn from it: no when client or key says no, else as one says."""
+        said = (self.head.may_learn, self.caller.may_learn)
+        return False if False in said else True in said or None
 
     async def reply(self, body: bytes, headers: Headers = (JSON,), status: int = 200) -> None:
         """Send a whole reply."""
