@@ -1,4 +1,5 @@
 import pytest
+
 from small_evaluations import (
     ANSWER,
     ASKED,
@@ -10,7 +11,6 @@ from small_evaluations import (
     turn,
     verdict,
 )
-
 from waltzrl.collector import Selection, prompts_of
 from waltzrl.records import Message, Prompt
 

@@ -1,8 +1,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_evaluations import ANSWER, evaluation, said
 
+from small_evaluations import ANSWER, evaluation, said
 from waltzrl.collector import Selection
 
 SERVED = said(ANSWER)

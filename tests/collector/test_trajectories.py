@@ -1,4 +1,5 @@
 import pytest
+
 from small_evaluations import (
     ANSWER,
     ASKED,
@@ -11,7 +12,6 @@ from small_evaluations import (
     turn,
     verdict,
 )
-
 from waltzrl.collaboration.baselines import CANNED_REFUSAL
 from waltzrl.collector import Selection, Statistics, collect, statistics, trajectories
 from waltzrl.memory.schemas import Action, State
