@@ -88,7 +88,7 @@ def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_
         desk = Desk(address, key)
         labelled = desk.label_newest("correct")
         assert 'value="correct" aria-pressed="true"' in desk.get(labelled)
-        waited("rolled_back: ", log, process)
+        waited("-> rolled back: ", log, process)
         assert process.wait(120) == 0
     finally:
         process.kill()

@@ -19,7 +19,7 @@ def flywheel(
 ) -> None:
     """Train a pair, serve it, label, train on, release by evidence, and see a bad bundle fall.
 
-    About five minutes on two cores; trainings that are done are not done again.
+    About four minutes on two cores; trainings that are done are not done again.
 
     **Example**
 
