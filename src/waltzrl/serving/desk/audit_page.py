@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from waltzrl.audit import Entry, Fault, find, latest, verify
 from waltzrl.errors import InputError
 from waltzrl.memory.notices import last_notice, notices_after
-from waltzrl.serving.desk.visit import Visit
+from waltzrl.serving.desk.visit import DeskVisit
 from waltzrl.serving.desk.web import Replied
 
 NEWEST = 25
 
 
-def show_audit(visit: Visit) -> Replied:
+def show_audit(visit: DeskVisit) -> Replied:
     """Show the newest entries, or those of one request."""
     return _page(visit)
 
 
-def verify_audit(visit: Visit) -> Replied:
+def verify_audit(visit: DeskVisit) -> Replied:
     """Check every record of this gateway's log, and show what was found."""
     audit = visit.source.audit
     if audit is None:
@@ -28,7 +28,7 @@ def verify_audit(visit: Visit) -> Replied:
     return _page(visit, result=str(result), sound=not isinstance(result, Fault))
 
 
-def _page(visit: Visit, *, result: str = "", sound: bool = True) -> Replied:
+def _page(visit: DeskVisit, *, result: str = "", sound: bool = True) -> Replied:
     audit, record = visit.source.audit, visit.asked.query.get("record", "")
     engine = visit.source.memory.store.engine
     notices = notices_after(engine, last_notice(engine) - NEWEST)
@@ -44,7 +44,7 @@ def _page(visit: Visit, *, result: str = "", sound: bool = True) -> Replied:
     )
 
 
-def _entries(visit: Visit, record: str) -> Sequence[Entry]:
+def _entries(visit: DeskVisit, record: str) -> Sequence[Entry]:
     assert visit.source.audit is not None
     folder = visit.source.audit.folder
     try:

@@ -11,7 +11,7 @@ from waltzrl.errors import InputError, RequestError
 from waltzrl.memory.schemas import HumanLabel, SafetyEvaluation
 from waltzrl.records import Collaboration, Feedback, Verdict
 from waltzrl.serving.desk.diff import Part, changes
-from waltzrl.serving.desk.visit import COLLABORATIONS, Visit, path_of
+from waltzrl.serving.desk.visit import COLLABORATIONS, DeskVisit, path_of
 from waltzrl.serving.desk.web import Replied, see
 
 LABELS: tuple[HumanLabel, ...] = get_args(HumanLabel)
@@ -31,7 +31,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[str, ...] = ()
 
 
-def show_collaboration(visit: Visit) -> Replied:
+def show_collaboration(visit: DeskVisit) -> Replied:
     """Show all that was said, and what is known of it.
 
     Raises:
@@ -52,7 +52,7 @@ def show_collaboration(visit: Visit) -> Replied:
     )
 
 
-def label(visit: Visit) -> Replied:
+def label(visit: DeskVisit) -> Replied:
     """Note what a reviewer calls the reply.
 
     Raises:
@@ -70,7 +70,7 @@ def label(visit: Visit) -> Replied:
     return see(path_of(one.id))
 
 
-def _found(visit: Visit) -> SafetyEvaluation:
+def _found(visit: DeskVisit) -> SafetyEvaluation:
     name = visit.asked.path.removeprefix(f"{COLLABORATIONS}/")
     one = None
     if name.isprintable():
@@ -81,7 +81,7 @@ def _found(visit: Visit) -> SafetyEvaluation:
     return one
 
 
-def _turns(visit: Visit, said: Collaboration) -> Iterator[Turn]:
+def _turns(visit: DeskVisit, said: Collaboration) -> Iterator[Turn]:
     *before, request = said.prompt.messages
     for message in before:
         yield Turn(kind="before", title=message.role.title(), text=visit.shown(message.content))
@@ -96,7 +96,7 @@ def _turns(visit: Visit, said: Collaboration) -> Iterator[Turn]:
             last = text
 
 
-def _advice(visit: Visit, feedback: Feedback, number: int) -> Turn:
+def _advice(visit: DeskVisit, feedback: Feedback, number: int) -> Turn:
     signs = [
         word
         for word, holds in (
@@ -127,7 +127,7 @@ def _opinions(verdict: Verdict) -> list[str]:
     return [word for word in words if word]
 
 
-def _facts(visit: Visit, one: SafetyEvaluation) -> Iterator[tuple[str, str]]:
+def _facts(visit: DeskVisit, one: SafetyEvaluation) -> Iterator[tuple[str, str]]:
     facts = {
         "bundle": one.bundle,
         "stage": str(one.stage),

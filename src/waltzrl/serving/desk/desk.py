@@ -20,7 +20,7 @@ from waltzrl.serving.desk.pages import FOLDER, render
 from waltzrl.serving.desk.session import COOKIE, HOURS, Session
 from waltzrl.serving.desk.source import DeskSource
 from waltzrl.serving.desk.steering import steer
-from waltzrl.serving.desk.visit import COLLABORATIONS, Visit
+from waltzrl.serving.desk.visit import COLLABORATIONS, DeskVisit
 from waltzrl.serving.desk.web import Asked, Replied, asset, page, read_form, see
 from waltzrl.serving.keys import Caller, KeyRing
 from waltzrl.serving.limits import RateLimits
@@ -40,7 +40,7 @@ TITLES = {
     503: "Not now",
 }
 
-Work = Callable[[Visit], Replied]
+Work = Callable[[DeskVisit], Replied]
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Desk:
         if (method, asked.path) == ("POST", "/desk/logout"):
             return see("/desk/login", _cookie("", 0, asked))
         work = self._work(method, asked.path)
-        visit = Visit(source=self._source, asked=asked, session=session, now=self._clock())
+        visit = DeskVisit(source=self._source, asked=asked, session=session, now=self._clock())
         async with self._room:
             return await asyncio.to_thread(work, visit)
 

@@ -7,7 +7,7 @@ import msgspec
 
 from waltzrl.memory.items import Json
 from waltzrl.memory.schemas import EVALUATIONS, SafetyEvaluation
-from waltzrl.serving.desk.visit import COLLABORATIONS, Visit, path_of
+from waltzrl.serving.desk.visit import COLLABORATIONS, DeskVisit, path_of
 from waltzrl.serving.desk.web import Replied
 
 ROWS = 50
@@ -63,7 +63,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     label: str | None
 
 
-def show_collaborations(visit: Visit) -> Replied:
+def show_collaborations(visit: DeskVisit) -> Replied:
     """List what was served, the newest first, as the address asks."""
     query = visit.asked.query
     asked = {name: query[name] for name in (*VALUES, *TEXTS, "bundle") if name in query}
@@ -82,7 +82,7 @@ def show_collaborations(visit: Visit) -> Replied:
     )
 
 
-def search_collaborations(visit: Visit) -> Replied:
+def search_collaborations(visit: DeskVisit) -> Replied:
     """List those whose requests hold one of some words, the best fit first.
 
     The words come in a form, because addresses are logged and kept.
@@ -97,7 +97,7 @@ def search_collaborations(visit: Visit) -> Replied:
     return _page(visit, found, words=words, told=f"the best {ROWS} that fit, the best first")
 
 
-def _page(visit: Visit, found: list[SafetyEvaluation], **context: object) -> Replied:
+def _page(visit: DeskVisit, found: list[SafetyEvaluation], **context: object) -> Replied:
     asked = visit.asked.query
     bundles = visit.source.releases.bundles()[:MOST_BUNDLES]
     if (bundle := asked.get("bundle", "")) and bundle not in bundles:
@@ -119,7 +119,7 @@ def _page(visit: Visit, found: list[SafetyEvaluation], **context: object) -> Rep
     )
 
 
-def _row(visit: Visit, one: SafetyEvaluation) -> Row:
+def _row(visit: DeskVisit, one: SafetyEvaluation) -> Row:
     said = one.collaboration
     request = "" if said is None else said.prompt.messages[-1].content
     return Row(

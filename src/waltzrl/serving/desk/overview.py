@@ -10,7 +10,7 @@ from waltzrl.release.correction import JudgeError, Rate, corrected_rate, observe
 from waltzrl.release.decision import JudgeErrors
 from waltzrl.release.plan import METRICS
 from waltzrl.serving.desk.release_card import ARMS, NAMES, card_of
-from waltzrl.serving.desk.visit import Visit
+from waltzrl.serving.desk.visit import DeskVisit
 from waltzrl.serving.desk.web import Replied
 
 WINDOWS = {"hour": 3600.0, "day": 86_400.0}
@@ -23,7 +23,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     rates: Mapping[str, Rate]
 
 
-def show_overview(visit: Visit) -> Replied:
+def show_overview(visit: DeskVisit) -> Replied:
     """Show the rates of the last hour or day, and the newest release."""
     window = visit.asked.query.get("window", "hour")
     seconds = WINDOWS.get(window, WINDOWS["hour"])

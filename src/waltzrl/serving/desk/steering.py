@@ -4,14 +4,14 @@ from typing import get_args
 
 from waltzrl.errors import InputError, RequestError
 from waltzrl.release.state import Action
-from waltzrl.serving.desk.visit import Visit
+from waltzrl.serving.desk.visit import DeskVisit
 from waltzrl.serving.desk.web import Replied, see
 
 MOVES: tuple[Action, ...] = tuple(action for action in get_args(Action) if action != "propose")
 LONGEST_REASON = 300
 
 
-def steer(visit: Visit) -> Replied:
+def steer(visit: DeskVisit) -> Replied:
     """Do to the release what the form says, if it still stands where its sender saw it.
 
     Raises:

@@ -19,7 +19,7 @@ redacted, so that none is cut in two and not seen for what it is."""
 COLLABORATIONS = "/desk/collaborations"
 
 
-class Visit(msgspec.Struct, frozen=True, kw_only=True):
+class DeskVisit(msgspec.Struct, frozen=True, kw_only=True):
     """A request of somebody who has logged in."""
 
     source: DeskSource
