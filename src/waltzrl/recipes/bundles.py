@@ -17,7 +17,7 @@ from waltzrl.policies import Policy, Sampling
 from waltzrl.recipes.gateway import BundleRecipe, FeedbackModel, UpstreamModel
 from waltzrl.recipes.identity import identity
 from waltzrl.recipes.models import local_policy, remote_policy
-from waltzrl.rules import load_rulebook
+from waltzrl.rules import Rulebook, load_rulebook
 from waltzrl.serving.breaker import Breaker, State
 from waltzrl.serving.failsafe import Cause, FailsafeReviewer
 from waltzrl.serving.gateway import Bundle
@@ -36,12 +36,16 @@ def bundle_id(recipe: BundleRecipe) -> str:
     Raises:
         InputError: rules cannot be read.
     """
+    return _named(recipe, load_rulebook(recipe.rules))
+
+
+def _named(recipe: BundleRecipe, rules: Rulebook) -> str:
     about: dict[str, object] = {"upstream": recipe.upstream}
     if recipe.upstream.folder is not None:
         about["conversation"] = identity(recipe.upstream.folder, None)
     if recipe.enabled:
         about |= {one.name: getattr(recipe, one.name) for one in fields(BundleRecipe)}
-        about["rules"] = _reviewing_rules(recipe).name
+        about["rules"] = _reviewing(recipe, rules).name
     if recipe.enabled and recipe.stage == 2:
         assert recipe.feedback is not None
         about["feedback weights"] = identity(recipe.feedback.model, recipe.feedback.server)
@@ -65,6 +69,7 @@ class Bundles:
         self._upstreams: dict[UpstreamModel, Upstream] = {}
         self._policies: dict[tuple[str, str | None], Policy] = {}
         self._breakers: dict[FeedbackModel, Breaker] = {}
+        self._rulebooks: dict[str, Rulebook] = {}
         self._connections = AsyncExitStack()
 
     async def open(self, recipe: BundleRecipe) -> Bundle:
@@ -74,16 +79,25 @@ class Bundles:
             InputError: rules or a server's address are none; no such weights, or damaged ones.
             MissingExtraError: weights are to be loaded and torch is missing.
         """
-        rules = _reviewing_rules(recipe)
+        rules = self.rules(recipe)
         reviews = recipe.enabled and recipe.stage == 2
         return Bundle(
-            id=await asyncio.to_thread(bundle_id, recipe),
+            id=await asyncio.to_thread(_named, recipe, rules.rulebook),
             stage=(recipe.stage if recipe.enabled else 0),
             pattern=_pattern(recipe) if recipe.enabled else draft_only,
             reviewer=await self._reviewer(recipe, rules) if reviews else rules,
             wording=load_wording(recipe.upstream.wording),
             upstream=await self._upstream(recipe.upstream),
         )
+
+    def rules(self, recipe: BundleRecipe) -> RulesReviewer:
+        """Return the rules of a bundle; bundles with the same ones share them, for they are large.
+
+        Raises:
+            InputError: they cannot be read.
+        """
+        found = load_rulebook(recipe.rules)
+        return _reviewing(recipe, self._rulebooks.setdefault(found.digest, found))
 
     @property
     def breaker(self) -> State:
@@ -150,9 +164,8 @@ class Bundles:
         )
 
 
-def _reviewing_rules(recipe: BundleRecipe) -> RulesReviewer:
-    rulebook = load_rulebook(recipe.rules)
-    return RulesReviewer(rulebook, recipe.threshold, mend_refusals=recipe.rules_mend_refusals)
+def _reviewing(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:
+    return RulesReviewer(rules, recipe.threshold, mend_refusals=recipe.rules_mend_refusals)
 
 
 def _pattern(recipe: BundleRecipe) -> Pattern:

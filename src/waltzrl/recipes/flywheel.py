@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -31,7 +31,7 @@ from waltzrl.recipes.remembering import MemorySettings, open_memory
 from waltzrl.recipes.scribe import COMMAND, ScribeSettings
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.view import decision_body
-from waltzrl.rules import load_rulebook
+from waltzrl.rules.rule import Rule
 from waltzrl.serving.desk.desk import Desk
 from waltzrl.serving.desk.source import AuditLog, DeskSource
 from waltzrl.serving.door import Head
@@ -161,7 +161,7 @@ async def open_flywheel(
     """
     about = recipe.memory
     assert about is not None, "who calls has looked"
-    settings = _scribe_settings(recipe, about)
+    settings = _scribe_settings(recipe, about, bundles.rules(recipe.bundle).rulebook.rules)
     shared = Shared(settings)
     releases = Releases(
         own,
@@ -254,14 +254,14 @@ def _away(error: StorageError) -> RequestError:
     return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)
 
 
-def _scribe_settings(recipe: GatewayRecipe, about: Memory) -> ScribeSettings:
+def _scribe_settings(recipe: GatewayRecipe, about: Memory, rules: Iterable[Rule]) -> ScribeSettings:
     return ScribeSettings(
         database=about.url,
         subject_key=str(about.subject_key),
         privacy=dict(recipe.privacy.actions),
         privacy_key=None if recipe.privacy.key is None else str(recipe.privacy.key),
         retention_days=dict[str, float](about.retention_days.items()),
-        categories={rule.id: rule.category for rule in load_rulebook(recipe.rules).rules},
+        categories={rule.id: rule.category for rule in rules},
         judge=about.judge,
         judge_share=about.judge_share,
     )

@@ -27,7 +27,6 @@ from waltzrl.recipes.beside import beside
 from waltzrl.recipes.bundles import Bundles
 from waltzrl.recipes.gateway import Auditing, GatewayRecipe, Privacy
 from waltzrl.records import Collaboration, Prompt
-from waltzrl.rules import load_rulebook
 from waltzrl.serving.app import App, Rooms
 from waltzrl.serving.door import Door
 from waltzrl.serving.gateway import Assigned, Gateway, Mode, Roster
@@ -86,7 +85,8 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
         AuditError: the audit log was altered, or another process writes to it.
         MissingExtraError: something of the recipe needs an extra that is not installed.
     """
-    rules = RulesReviewer(load_rulebook(recipe.rules), recipe.threshold)
+    bundles = Bundles(recipe.limits, _model_name(recipe), lambda why: metrics.review_failed(why))
+    rules = bundles.rules(recipe.bundle)
     categories = {rule.id: rule.category for rule in rules.rulebook.rules}
     door = Door(KeyRing(recipe.keys), recipe.limits)
     async with AsyncExitStack() as stack:
@@ -94,7 +94,6 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
         if recipe.audit is not None and recipe.audit.contents:
             await stack.enter_async_context(beside(_forget_contents(recipe.audit)))
         metrics = GatewayMetrics(lambda: _now(door, bundles, roster, log), categories)
-        bundles = Bundles(recipe.limits, _model_name(recipe), metrics.review_failed)
         stack.push_async_callback(bundles.aclose)
         roster = await _roster(recipe, bundles)
         told = [metrics.served, *(stack.enter_context(_traces()) if recipe.traces else ())]
