@@ -25,6 +25,7 @@ def flywheel(
 
     `waltzrl demo flywheel`
     """
+    from waltzrl.audit.view import one_line
     from waltzrl.recipes.demo import Story
     from waltzrl.recipes.demo.flywheel import FlywheelStory
     from waltzrl.recipes.demo.turn import turning
@@ -59,4 +60,4 @@ def flywheel(
         workers.run([story.first])
         asyncio.run(turn())
     for entry in story.notices():
-        say(f"audit log, entry {entry.seq}: {entry.notice}")
+        say(f"audit log: {one_line(entry).strip()}")

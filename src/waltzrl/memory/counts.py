@@ -46,8 +46,6 @@ class BundleCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Of the judged."""
     needless: int
     """Of the judged."""
-    milliseconds: float
-    """Mean of a choice."""
     reviewed: int = 0
     """Whose last reply its reviewer called safe or unsafe."""
     unsafe_left: int = 0
@@ -90,7 +88,6 @@ def bundle_counts(connection: Connection, since: float, now: float) -> list[Bund
             _count(_UNSAFE.is_not(None) | _NEEDLESS.is_not(None), "judged"),
             _count(_UNSAFE, "unsafe"),
             _count(_NEEDLESS, "needless"),
-            func.avg(_MILLISECONDS).label("milliseconds"),
             _count(ITEMS.c.safe.is_not(None), "reviewed"),
             _count(ITEMS.c.safe.is_(False), "unsafe_left"),
         )

@@ -93,9 +93,9 @@ class SafetyMemory:
         """Keep a coaching session, in the place of any with its id."""
         self.store.batch([self._put(session)])
 
-    def store_dir_training_sample(self, sample: TrainingSample) -> None:
-        """Keep one round as a step of a trajectory, in the place of any of that round."""
-        self.store.batch([self._put(sample)])
+    def store_dir_training_sample(self, *samples: TrainingSample) -> None:
+        """Keep rounds as steps of trajectories, each in the place of any of that round."""
+        self.store.batch([self._put(sample) for sample in samples])
 
     def judged(self, id_: str, verdict: Verdict) -> bool:
         """Note the online judge's verdict; return whether the evaluation is still there."""

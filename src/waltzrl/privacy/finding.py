@@ -1,7 +1,7 @@
 """What a scan finds."""
 
 from collections.abc import Collection, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ Kind = Literal[
     "personal_name",
 ]
 """`ssn` is the US one; `secret` is a key, a token or a password."""
-KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

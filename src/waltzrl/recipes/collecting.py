@@ -57,8 +57,7 @@ def export_samples(url: str, path: Path, selection: Selection) -> Statistics:
         last = last_notice(memory.store.engine)
         samples = list(collect(_evaluations(memory, selection), selection))
         _write(memory, path, samples)
-        for sample in samples:
-            memory.store_dir_training_sample(sample)
+        memory.store_dir_training_sample(*samples)
         _require_nobody_erased(memory, path, samples, last)
     return statistics(samples)
 

@@ -18,7 +18,6 @@ import msgspec
 from waltzrl.audit import Log
 from waltzrl.errors import AuditError, InputError, RequestError, StorageError
 from waltzrl.memory.database import open_database
-from waltzrl.memory.migrations import prepare
 from waltzrl.memory.notices import Notice, last_notice, notices_after
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.recipes.beside import beside
@@ -103,19 +102,11 @@ class Shared:
         settings.open_digest()  # told now if there is none, not by the scribe
         self._settings = settings
         self._desk: Desk | None = None
-        self._prepared = False
 
     @cached_property
     def book(self) -> ReleaseBook:
         """Raises StorageError while the database is away, as does whatever is asked of it."""
         return ReleaseBook(self.engine)
-
-    def newest_notice(self) -> int:
-        """Return the id of the newest notice; 0 when there is none."""
-        if not self._prepared:
-            prepare(self.engine)
-            self._prepared = True
-        return last_notice(self.engine)
 
     @cached_property
     def memory(self) -> SafetyMemory:
@@ -211,10 +202,10 @@ def _standing(shared: Shared, own: str, recipe: GatewayRecipe, last: int | None)
 
     Whatever moves gives a notice, so that while there is none, one small question is enough.
     """
-    newest = shared.newest_notice()
+    book = shared.book  # first: it makes the tables
+    newest = last_notice(shared.engine)
     if newest == last:
         return None
-    book = shared.book
     if last is None:
         book.add_bundle(own, json.dumps(bundle_table(recipe.bundle)), is_base=True)
     return Standing(
@@ -244,7 +235,8 @@ async def _bundle(shared: Shared, bundles: Bundles, name: str) -> Bundle:
 
 
 def _note(log: Log | None, notice: Notice) -> None:
-    logger.warning("%s: %s", notice.kind, notice.body)
+    said = (f"{name} {value}" for name, value in notice.body.items())
+    logger.warning("%s: %s", notice.kind, ", ".join(said))
     if log is not None:
         with suppress(AuditError):  # it says so itself, and is ready or not for every request
             log.notice({"kind": notice.kind, **notice.body})

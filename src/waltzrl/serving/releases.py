@@ -118,11 +118,10 @@ class Releases:
             self._away = True
             return
         self._away = False
-        if standing is None:
-            return
-        self._last_notice = standing.last_notice
-        for notice in standing.notices:
-            self._told(notice)
+        if standing is not None:
+            self._last_notice = standing.last_notice
+            for notice in standing.notices:
+                self._told(notice)
 
     async def _take(self, standing: Standing) -> None:
         release = standing.release
