@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 from stores import our_store
 
-from waltzrl.errors import StorageError
+from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.database import NOTICE_SILENCE, open_database, writing
 from waltzrl.memory.store import MemoryStore
 
@@ -71,3 +71,21 @@ def test_the_files_of_a_memory_are_their_owners_only(tmp_path):
     files = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
     assert files == dict.fromkeys(("memory.db", "memory.db-wal", "memory.db-shm"), 0o600)
     store.engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("sqlite:///", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("mysql://host/name", "sqlite or postgresql, not mysql"),
+        ("://", "no address of a database"),
+    ],
+)
+def test_what_is_no_database_of_ours_is_refused_with_a_reason(url, said):
+    with pytest.raises(InputError, match=said):
+        open_database(url)
+
+
+def test_postgresql_goes_by_its_short_name_too():
+    assert open_database("postgres://u@h/n").url == open_database("postgresql://u@h/n").url

@@ -69,7 +69,7 @@ def open_database(url: str) -> Engine:
     match address.get_backend_name():
         case "sqlite":
             return _sqlite(address.database)
-        case "postgresql":
+        case "postgresql" | "postgres":
             try:
                 return create_engine(
                     address.set(drivername="postgresql+psycopg"),
