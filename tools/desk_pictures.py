@@ -233,7 +233,7 @@ def build(folder: Path) -> tuple[Desk, str]:
     random, now = Random(11), time.time()
     engine = open_database(f"sqlite:///{folder}/memory.db")
     policy = Policy({}, Scanner())
-    memory = SafetyMemory(MemoryStore(engine, scrub=lambda text: text), str, {}, {})
+    memory = SafetyMemory(MemoryStore(engine, scrub=policy.scrub), str, {}, {})
     book = ReleaseBook(engine)
     release = run_release(engine, book, now, random)
     fill_memory(memory, release, now, random)
