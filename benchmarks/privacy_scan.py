@@ -2,9 +2,10 @@
 
     python benchmarks/privacy_scan.py [--kilobytes 64] [--rounds 5]
 
-Five sorts of text: prose, code, a log, a table of numbers, and text that is dense with personal
-data. Each is read in pieces of 2 KB, as messages are; the median over the rounds counts. Presidio
-runs its patterns over a blank tokenizer, without a model. The last line is JSON.
+Six sorts of text: prose, code, a log, a table of numbers, text that is dense with personal data,
+and text made to cost as much as it can. Each is read in pieces of 2 KB, as messages are; the median
+over the rounds counts. Presidio runs its patterns over a blank tokenizer, without a model. The last
+line is JSON.
 """
 
 import argparse
@@ -33,6 +34,7 @@ LOG = (
     "2026-11-05T10:{two}:12.{number}Z INFO gateway id={digest} status=200 bytes={number} "
     "took=12.{two}ms from 10.1.2.{two}\n"
 )
+HOSTILE = ("ab:", ":", "+9 9 9 9 9 9 9 9 9 ", "GB82 ")
 
 
 def repeated(form: str, draw: random.Random) -> str:
@@ -59,6 +61,7 @@ def texts(pieces: int) -> dict[str, list[str]]:
         "log": [repeated(LOG, draw) for _ in range(pieces)],
         "table": [table[:PIECE] for _ in range(pieces)],
         "dense": [repeated(DENSE, draw) for _ in range(pieces)],
+        "hostile": [(HOSTILE[n % len(HOSTILE)] * PIECE)[:PIECE] for n in range(pieces)],
     }
 
 
