@@ -12,6 +12,8 @@ from waltzrl.memory.database import TABLES, open_database, reading, writing
 from waltzrl.memory.migrations import LATEST, prepare
 from waltzrl.memory.store import MemoryStore
 from waltzrl.memory.tables import SCHEMA
+from waltzrl.release.observations import take
+from waltzrl.release.state import Observation
 
 VERSION_1 = """
 CREATE TABLE schema_version (version INTEGER NOT NULL);
@@ -54,6 +56,27 @@ def test_a_database_of_version_1_is_brought_up_to_date(tmp_path):
     assert store.search(("notes",), query="tea") == []
     assert version(store.engine) == [LATEST]
     store.engine.dispose()
+
+
+def test_what_version_3_has_counted_is_forgotten_and_what_waits_is_counted(database_url):
+    engine = open_database(database_url)
+    prepare(engine)
+    with writing(engine) as connection:
+        for statement in (
+            "UPDATE schema_version SET version = 3",
+            "ALTER TABLE observations ADD COLUMN counted BOOLEAN NOT NULL DEFAULT false",
+            "CREATE INDEX uncounted_observations ON observations (release) WHERE counted = false",
+            "INSERT INTO observations (release, arm, outcomes, counted) "
+            """VALUES ('r', 'serving', '{"error":true}', true),"""
+            """ ('r', 'serving', '{"error":false}', false)""",
+        ):
+            connection.exec_driver_sql(statement)
+    prepare(engine)
+    with writing(engine) as connection:
+        waits = Observation(release="r", arm="serving", outcomes={"error": False})
+        assert take(connection, "r") == [waits]
+    assert version(engine) == [LATEST]
+    engine.dispose()
 
 
 def test_a_database_from_a_newer_version_is_refused(database_url):

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_releases import BAD, GOOD, begun, seen, short_plan
+from sqlalchemy import select
 
 from waltzrl.errors import InputError
-from waltzrl.memory.database import open_database, writing
+from waltzrl.memory.database import open_database, reading, writing
 from waltzrl.memory.notices import notices_after
 from waltzrl.release import observations
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.tables import RELEASES
+from waltzrl.release.tables import OBSERVATIONS, RELEASES
 
 PLAN = short_plan(10, 50)
 
@@ -181,6 +182,17 @@ def test_a_tick_counts_only_its_own_release(book):
     book.observe(seen(first, "shadow", BAD, 5) + seen(second, "shadow", GOOD))
     book.tick({}, second.since)
     assert book.view().evidence.tally("shadow").answers == 1
+
+
+def test_what_was_counted_or_came_too_late_is_kept_no_longer(book, engine):
+    first = begun(book, PLAN, "b", "a")
+    book.move(first, "roll_back", "ada", "")
+    second = begun(book, PLAN, "c", "a")
+    waiting = observations.COUNTED_AT_ONCE + 2
+    book.observe(seen(first, "shadow", BAD, 5) + seen(second, "shadow", GOOD, waiting))
+    book.tick({}, second.since)
+    with reading(engine) as connection:
+        assert connection.execute(select(OBSERVATIONS.c.release)).scalars().all() == [second.id] * 2
 
 
 def test_a_tick_counts_no_more_than_a_short_transaction_holds(book):

@@ -5,9 +5,10 @@ what changed since, is an ordered list of steps; the table `schema_version` know
 taken. All of it is one transaction, which only one process has at a time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from sqlalchemy import Connection, Engine, insert, select, text, update
+from sqlalchemy import Connection, Engine, insert, inspect, select, text, update
+from sqlalchemy.engine.interfaces import ReflectedColumn
 
 from waltzrl.errors import StorageError
 from waltzrl.memory.database import TABLES, writing
@@ -49,7 +50,24 @@ def _drop_vectors(connection: Connection) -> None:
         )
 
 
-STEPS: tuple[Callable[[Connection], None], ...] = (_index_words, _drop_vectors)
+def _forget_counted(connection: Connection) -> None:
+    """Version 4: observations of releases wait to be counted, and are kept no longer."""
+    if "counted" not in {column["name"] for column in _columns(connection, "observations")}:
+        return
+    for statement in (
+        "DROP INDEX uncounted_observations",
+        "DELETE FROM observations WHERE counted",
+        "ALTER TABLE observations DROP COLUMN counted",
+    ):
+        connection.exec_driver_sql(statement)
+
+
+def _columns(connection: Connection, table: str) -> Sequence[ReflectedColumn]:
+    found = inspect(connection)
+    return found.get_columns(table) if found.has_table(table) else ()
+
+
+STEPS: tuple[Callable[[Connection], None], ...] = (_index_words, _drop_vectors, _forget_counted)
 """Step i leads from version i + 1, which the tables alone are, to version i + 2."""
 LATEST = len(STEPS) + 1
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import Connection, delete, false, insert, select, update
+from sqlalchemy import Connection, delete, insert, or_, select
 
 from waltzrl.release.decision import Decision
 from waltzrl.release.state import Observation
@@ -24,17 +24,17 @@ def keep(connection: Connection, observations: Sequence[Observation]) -> None:
 
 
 def take(connection: Connection, release_id: str) -> list[Observation]:
-    """Return observations that nobody counted yet, the oldest first, and mark them.
+    """Return observations that nobody counted yet, the oldest first; they are kept no longer.
 
-    The caller holds the release's row, or two would count the same ones.
+    Neither are those that came too late for an earlier release. The caller holds the release's
+    row, or two would count the same ones.
     """
-    fresh = select(OBSERVATIONS).where(
-        OBSERVATIONS.c.release == release_id, OBSERVATIONS.c.counted == false()
-    )
-    query = fresh.order_by(OBSERVATIONS.c.number).limit(COUNTED_AT_ONCE)
+    ours = select(OBSERVATIONS).where(OBSERVATIONS.c.release == release_id)
+    query = ours.order_by(OBSERVATIONS.c.number).limit(COUNTED_AT_ONCE)
     rows = connection.execute(query).all()
-    mark = update(OBSERVATIONS).where(OBSERVATIONS.c.number.in_([row.number for row in rows]))
-    connection.execute(mark.values(counted=True))
+    taken = OBSERVATIONS.c.number.in_([row.number for row in rows])
+    too_late = OBSERVATIONS.c.release != release_id
+    connection.execute(delete(OBSERVATIONS).where(or_(taken, too_late)))
     return [msgspec.convert(row, Observation, from_attributes=True) for row in rows]
 
 

@@ -14,7 +14,6 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
-    false,
     true,
 )
 
@@ -104,16 +103,8 @@ OBSERVATIONS = Table(
     Column("release", Text, nullable=False),
     Column("arm", Text, nullable=False),
     Column("outcomes", Record(dict[Metric, bool]), nullable=False),
-    Column("counted", Boolean, nullable=False, default=False),
 )
-
-Index(
-    "uncounted_observations",
-    OBSERVATIONS.c.release,
-    OBSERVATIONS.c.number,
-    sqlite_where=OBSERVATIONS.c.counted == false(),
-    postgresql_where=OBSERVATIONS.c.counted == false(),
-)
+"""Observations that wait to be counted."""
 
 CURVE_POINTS = Table(
     "curve_points",
