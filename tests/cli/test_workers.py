@@ -69,3 +69,33 @@ def test_stopped_by_hand_all_processes_end_and_say_nothing():
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         assert process.wait(SHORT_SECONDS) == 130
         assert process.stderr.read() == b""
+
+
+def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-m", "waltzrl", "demo"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        while b"teaching" not in process.stderr.readline():
+            assert process.poll() is None
+        children = until(lambda: workers(process.pid))
+        process.terminate()  # as service managers do: it alone hears of it
+        assert process.wait(SHORT_SECONDS) == 130
+        assert b"go on from here when called again" in process.stderr.read()
+    until(lambda: not any(child.exists() for child in children))
+
+
+def workers(pid):
+    """Its children, once both workers are there beside what watches them."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [Path(f"/proc/{child}") for child in children] if len(children) >= 3 else []
+
+
+def until(holds):
+    ends = time.monotonic() + SHORT_SECONDS
+    while not (held := holds()):
+        assert time.monotonic() < ends
+        time.sleep(0.1)
+    return held

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -62,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # its last failure is our error
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if arguments is None:  # SIGTERM, as service managers send it, ends us as tidily as Ctrl-C
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _whole_output():
             app(arguments)
