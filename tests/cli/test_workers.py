@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,23 +79,25 @@ def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path):
         stderr=subprocess.PIPE,
         start_new_session=True,
     ) as process:
-        while b"teaching" not in process.stderr.readline():
-            assert process.poll() is None
-        children = until(lambda: workers(process.pid))
-        process.terminate()  # as service managers do: it alone hears of it
-        assert process.wait(SHORT_SECONDS) == 130
-        assert b"go on from here when called again" in process.stderr.read()
-    until(lambda: not any(child.exists() for child in children))
+        try:
+            children = until(lambda: both_children(process.pid))
+            process.terminate()  # as service managers do: it alone hears of it
+            assert process.wait(SHORT_SECONDS) == 130
+            assert b"go on from here when called again" in process.stderr.read()
+            until(lambda: not any(child.exists() for child in children))
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
-def workers(pid):
-    """Its children, once both workers are there beside what watches them."""
+def both_children(pid):
+    """The worker that teaches the base, and the process that watches over what they share."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [Path(f"/proc/{child}") for child in children] if len(children) >= 3 else []
+    return [Path(f"/proc/{child}") for child in children] if len(children) == 2 else []
 
 
 def until(holds):
-    ends = time.monotonic() + SHORT_SECONDS
+    ends = time.monotonic() + 2 * SHORT_SECONDS
     while not (held := holds()):
         assert time.monotonic() < ends
         time.sleep(0.1)
