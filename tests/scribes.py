@@ -22,7 +22,9 @@ UNSAFE = Feedback(unsafe=True, overrefuse=False, text="Say less.", risk=0.9, rul
 
 
 def settings(url, folder, **more):
-    return ScribeSettings(database=url, subject_key=str(folder / "subjects.key"), **more)
+    """Of a scribe that competes with the other tests, where one in use waits for what is left."""
+    about = {"niceness": 0, "subject_key": str(folder / "subjects.key"), **more}
+    return ScribeSettings(database=url, **about)
 
 
 def said(prompt="How do I bake bread?", draft="Mix, wait, bake.", rounds=((SAFE, None),)):

@@ -19,6 +19,7 @@ from waltzrl.memory.database import open_database
 from waltzrl.release.book import ReleaseBook
 
 MODEL = "waltzrl_conversation_stage2"
+ONE = r'href="(/desk/collaborations/[^"?]+)"'
 
 
 class Desk:
@@ -42,8 +43,9 @@ class Desk:
 
     def label_newest(self, label):
         """Call the newest reply something, as a person would; return its place."""
-        listed = self.get("/desk/collaborations")
-        place = re.search(r'href="(/desk/collaborations/[^"?]+)"', listed)[1]
+        while not (found := re.search(ONE, self.get("/desk/collaborations"))):
+            time.sleep(0.2)  # the scribe has other things to do
+        place = found[1]
         form = self.get(place)
         token = re.search(r'name="token" value="([^"]+)"', form)[1]
         self.post(place, label=label, token=token)

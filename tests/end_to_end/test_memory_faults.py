@@ -54,6 +54,7 @@ def gateways(upstream, postgres_url, tmp_path):
                 gateway_process(
                     *("--upstream", f"{upstream.url}/v1", "--memory", postgres_url),
                     *("--set", f"memory.subject_key={tmp_path}/subjects.key"),
+                    *("--set", "memory.niceness=0"),
                     *("--audit", str(tmp_path / f"audit{number}")),
                     log=tmp_path / f"gateway{number}.log",
                 )

@@ -43,6 +43,7 @@ class House:
         self.settings = (
             f"memory.url=sqlite:///{self.database}",
             f"memory.subject_key={folder / 'memory.key'}",
+            "memory.niceness=0",
             f"audit.folder={folder / 'audit'}",
         )
 
@@ -224,6 +225,7 @@ def test_a_database_that_is_away_stops_no_answer(tmp_path, caplog):
     settings = (
         "memory.url=postgresql://nobody@127.0.0.1:9/none",
         f"memory.subject_key={tmp_path / 'memory.key'}",
+        "memory.niceness=0",
     )
 
     async def live():

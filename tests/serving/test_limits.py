@@ -1,7 +1,6 @@
 import asyncio
 import math
 import random
-import time
 
 import pytest
 from hypothesis import given
@@ -296,27 +295,42 @@ def test_in_a_tenfold_overload_who_gets_in_is_served_soon_and_the_rest_is_refuse
     admission = Admission(Limits(max_active=10, max_waiting=10, max_wait_seconds=0.5))
     served, refused = [], []
 
-    async def request():
-        came = time.perf_counter()
+    async def request(now):
+        came = now()
         try:
             async with admission:
                 await asyncio.sleep(service)
         except RequestError:
-            refused.append(time.perf_counter() - came)
+            refused.append(now() - came)
         else:
-            served.append(time.perf_counter() - came)
+            served.append(now() - came)
 
     async def story():
-        waves = []
+        now, waves = asyncio.get_running_loop().time, []
         for _ in range(50):
-            waves += [asyncio.create_task(request()) for _ in range(100)]
+            waves += [asyncio.create_task(request(now)) for _ in range(100)]
             await asyncio.sleep(service)
         await asyncio.gather(*waves)
 
-    asyncio.run(story())
+    with asyncio.Runner(loop_factory=LoopWithoutDelays) as runner:
+        runner.run(story())
     assert len(served) + len(refused) == 5000
-    assert len(served) >= 300
-    assert len(refused) >= 4000
-    slowest = sorted(served)[math.ceil(0.99 * len(served)) - 1]
-    assert slowest < 0.5  # one wait for a place and one service: 0.02 s on an idle machine
-    assert sorted(refused)[len(refused) // 2] < 0.01
+    assert len(served) >= 500
+    assert max(served) == pytest.approx(2 * service)  # one wait for a place and one service
+    assert set(refused) == {0.0}
+
+
+class LoopWithoutDelays(asyncio.SelectorEventLoop):
+    """Its time stands still while anybody works, and when all wait, leaps to the first to wake."""
+
+    def __init__(self):
+        super().__init__()
+        self._now = 0.0
+        self._select, self._selector.select = self._selector.select, self._leap
+
+    def time(self):
+        return self._now
+
+    def _leap(self, seconds):
+        self._now += seconds or 0.0
+        return self._select(0)

@@ -256,4 +256,5 @@ def _scribe_settings(recipe: GatewayRecipe, about: Memory, rules: Iterable[Rule]
         categories={rule.id: rule.category for rule in rules},
         judge=about.judge,
         judge_share=about.judge_share,
+        niceness=about.niceness,
     )

@@ -113,6 +113,8 @@ class Memory:
     """Answers of a shadow under way; with more, some are left out."""
     shadows_per_minute: Annotated[int, Field(ge=1)] = 600
     """What a shadow may cost."""
+    niceness: Annotated[int, Field(ge=0, le=19)] = 19
+    """Of the scribe: 19 takes what all others leave of the processors; 0 competes with them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,8 +37,6 @@ from waltzrl.release.state import Observation
 from waltzrl.serving.scribe_pipe import Report, frames, interaction
 
 COMMAND = (sys.executable, "-m", "waltzrl.recipes.scribe")
-NICENESS = 19
-"""On a core that is busy with requests it takes 1.5 % of it; with 10 it would take 10 %."""
 BATCH = 256
 COMMIT_SECONDS = 0.25
 """An interaction waits so long for others, to be stored with them."""
@@ -60,6 +58,8 @@ class ScribeSettings(MemorySettings):
     """A name for `open_judge`; None judges nothing."""
     judge_share: float = 0.1
     """Of the answers that no candidate and no shadow gave, 0 to 1; of those all are judged."""
+    niceness: int = 19
+    """On a core that is busy with requests, 19 takes 1.5 % of it and 10 would take 10 %."""
 
 
 class Scribe:
@@ -227,6 +227,7 @@ async def _work() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(pipe), sys.stdin)
     texts = frames(pipe)
     settings = msgspec.json.decode(await anext(texts), type=ScribeSettings)
+    os.nice(settings.niceness)
     scribe = Scribe(settings, _report)
     try:
         await scribe.run(texts)
@@ -247,7 +248,6 @@ def main() -> None:
     """Be the scribe of the process that writes to our standard input."""
     for number in (signal.SIGINT, signal.SIGTERM):  # only the end of the pipe ends a scribe
         signal.signal(number, signal.SIG_IGN)
-    os.nice(NICENESS)
     logging.basicConfig(format="scribe: %(message)s")
     asyncio.run(_work())
 

@@ -75,6 +75,7 @@ url = "{memory}"
 subject_key = "{folder}/memory.key"
 judge = "labelled:{questions}"
 judge_share = 1.0
+niceness = 0
 """
 
 
