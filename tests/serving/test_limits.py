@@ -1,6 +1,6 @@
 import asyncio
-import math
 import random
+import time
 
 import pytest
 from hypothesis import given
