@@ -49,17 +49,26 @@ def test_a_checkpoint_kept_elsewhere_is_believed(log, tmp_path):
 
 def test_what_is_no_key_and_what_is_no_log_are_errors(log):
     assert isinstance(call("verify", log, "--key", "a+b+c").exception, InputError)
-    assert isinstance(call("verify", log, "--key", log / "none").exception, FileNotFoundError)
+    assert isinstance(call("verify", log, "--key", log / "none").exception, InputError)
     nowhere = call("verify", log.parent / "x", "--key", log.parent / "audit.key.pub")
     assert isinstance(nowhere.exception, FileNotFoundError)
     trusted = ("--key", log.parent / "audit.key.pub", "--checkpoint", log / "none")
     assert isinstance(call("verify", log, *trusted).exception, FileNotFoundError)
 
 
+def test_a_private_key_given_by_mistake_is_not_repeated(log):
+    key = log.parent / "audit.key"
+    for given in (key, key.read_text()):
+        said = str(call("verify", log, "--key", given).exception)
+        assert "it is the private one" in said
+        assert key.read_text().split("+")[-1][:8] not in said
+
+
 def test_a_decision_is_shown_whole_and_the_newest_in_a_line_each(log):
     page = call("show", log, "r3").output
     for said in ("record 4", "team-a", "revised", "refusal/plain", "round 1", "0.25"):
         assert said in page
+    assert "notice" not in page
     lines = call("show", log).output.splitlines()
     assert len(lines) == 10
     assert "(opened)" in lines[0]

@@ -10,6 +10,7 @@ from waltzrl.memory.database import open_database
 from waltzrl.recipes.bundles import bundle_id
 from waltzrl.recipes.gateway import BundleRecipe, UpstreamModel, bundle_table
 from waltzrl.release.book import ReleaseBook
+from waltzrl.release.correction import JudgeError
 from waltzrl.release.state import Observation
 
 NAMES = ("show", "propose", "advance", "hold", "resume", "roll-back", "history", "plans")
@@ -109,6 +110,42 @@ def test_show_tells_rates_e_values_and_what_it_waits_for(book, run, candidate):
     told = json.loads(run("show", "--json"))
     assert (told["state"], told["healthy"]) == ("shadow", True)
     assert told["rates"]["shadow"]["needless"]["bad"] == 2
+
+
+def test_show_tells_which_rates_are_corrected(book, run, candidate):
+    proposed(run, candidate)
+    release = book.latest()
+    good = Observation(release=release.id, arm="shadow", outcomes={"needless": False})
+    book.observe([good] * 2)
+    book.tick({}, release.since)
+    assert "corrected for the judge's error: none" in run("show")
+    errs = dict.fromkeys(("true_positives", "true_negatives"), 20)
+    judge = JudgeError(**errs, false_positives=0, false_negatives=0)
+    book.tick({"needless": judge}, release.since)
+    assert "corrected for the judge's error: needless" in run("show")
+
+
+def test_show_tells_who_ended_a_release_and_why(book, run, candidate):
+    proposed(run, candidate)
+    run("roll-back", "--why", "complaints", "--by", "ada")
+    assert run("show").endswith("\nrolled back by ada: complaints\n")  # and counted nothing
+    proposed(run, candidate)
+    book.tick({}, book.latest().since)
+    for _ in ("canary 10 %", "canary 50 %", "full"):
+        run("advance", "--by", "bob")
+    assert run("show").endswith("\nfull by bob: advanced by hand\n")
+
+
+def test_show_tells_when_a_person_has_to_advance_it(book, run, candidate, tmp_path):
+    plan = tmp_path / "own.toml"
+    plan.write_text(
+        'name = "own"\nautomatic = false\ntargets = { unsafe = 1, needless = 1 }\n'
+        "limits = { unsafe = 1, needless = 1 }\n"
+        "canary = [{ percentage = 5, seconds = 0, samples = 0 }]\n"
+    )
+    run("propose", candidate, "--plan", str(plan), "--override", "a test")
+    book.tick({}, book.latest().since)
+    assert "waits for a person to advance it: unsafe replies" in run("show")
 
 
 def test_history_tells_every_move(book, run, candidate):

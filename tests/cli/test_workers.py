@@ -6,6 +6,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,19 @@ def test_stopped_by_hand_all_processes_end_and_say_nothing():
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         assert process.wait(SHORT_SECONDS) == 130
         assert process.stderr.read() == b""
+
+
+def test_beside_an_event_loop_whoever_is_cancelled_waits_for_no_job():
+    async def story(workers):
+        jobs = asyncio.create_task(workers.run_beside([Sleep("a")]))
+        await asyncio.to_thread(until, active_children)
+        jobs.cancel()
+        await jobs
+
+    started = time.monotonic()
+    with pytest.raises(asyncio.CancelledError), Workers(1, quiet=True) as workers:
+        asyncio.run(story(workers))
+    assert time.monotonic() - started < SHORT_SECONDS
 
 
 def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path):

@@ -112,6 +112,11 @@ async def until(is_so, seconds=30):
         await asyncio.sleep(0.05)
 
 
+def test_a_gateway_says_where_its_desk_is(gateways, tmp_path):
+    words = (tmp_path / "gateway1.log").read_text()
+    assert f"clients use {gateways[0].url}/v1, reviewers {gateways[0].url}/desk" in words
+
+
 def test_whichever_gateway_is_killed_what_it_answered_is_remembered(gateways, postgres_url):
     async def story():
         killed = []

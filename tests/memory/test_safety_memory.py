@@ -274,6 +274,19 @@ def test_each_kind_is_kept_for_its_days_counted_from_when_it_happened(database_u
         assert memory.evaluation("new").label == "correct"
 
 
+def test_a_shorter_time_holds_for_what_is_there_and_for_samples_collected_elsewhere(database_url):
+    with our_store(database_url) as store:
+        before = SafetyMemory(store, str, {"evaluations": 200, "training": 365}, {})
+        before.remember([told("old", time=NOW), told("new", time=NOW + 5 * 86_400)])
+        before.store_dir_training_sample(sample(happened=NOW))
+        now = SafetyMemory(store, str, {"evaluations": 7, "training": 9}, {})
+        assert now.sweep(NOW + 7 * 86_400) == 0
+        assert now.sweep(NOW + 8 * 86_400) == 1
+        assert now.sweep(NOW + 10 * 86_400) == 1
+        left = [item.key for item in store.search(("safety",))]
+        assert left == []
+
+
 def test_what_a_server_remembers_twice_is_there_once(memory):
     memory.remember([told()])
     memory.remember([told()])

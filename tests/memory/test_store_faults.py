@@ -78,6 +78,7 @@ def test_the_files_of_a_memory_are_their_owners_only(tmp_path):
     [
         ("sqlite:///", "needs a file"),
         ("sqlite:///:memory:", "needs a file"),
+        ("sqlite://runs/memory.db", "say sqlite:///"),
         ("mysql://host/name", "sqlite or postgresql, not mysql"),
         ("://", "no address of a database"),
     ],

@@ -163,8 +163,22 @@ def test_in_records_of_ours_only_what_machines_made_is_left_alone(database_url):
 
 @pytest.mark.parametrize("value", [b"ada", {1, 2}, object(), GetOp(NS, "ada")])
 def test_a_value_that_is_not_json_is_refused(store, value):
-    with pytest.raises(InputError, match="keeps texts"):
+    with pytest.raises(InputError, match="keeps texts") as refused:
         store.put(NS, "a", {"x": [value]})
+    assert "ada" not in str(refused.value)  # it may be somebody's
+
+
+@pytest.mark.parametrize("value", ["tea", ["tea"], 7])
+def test_a_value_without_fields_is_refused(store, value):
+    with pytest.raises(InputError, match="object with fields"):
+        store.put(NS, "a", value)
+
+
+@pytest.mark.parametrize("namespace", ["users", ["users"]])
+def test_a_namespace_that_is_no_tuple_is_refused(store, namespace):
+    for ask in (store.search, lambda n: store.get(n, "a"), lambda n: store.put(n, "a", {})):
+        with pytest.raises(InputError, match="tuple of labels"):
+            ask(namespace)
 
 
 def test_what_databases_cannot_hold_is_replaced(store):

@@ -102,6 +102,16 @@ def test_a_memory_of_nothing_to_learn_from_writes_no_file(tmp_path, sqlite_url):
     assert not (tmp_path / "out.jsonl").exists()
 
 
+def test_a_file_that_could_not_be_written_is_not_looked_for_later(tmp_path, sqlite_url):
+    remember(sqlite_url, SERVED)
+    written = tmp_path / "rounds.json"
+    export_samples(sqlite_url, written, ALL)
+    with pytest.raises(InputError, match="cannot write"):
+        export_samples(sqlite_url, tmp_path / "none" / "rounds.json", ALL)
+    with open_memory(sqlite_url) as memory:
+        assert exports(memory.store.engine) == [written]
+
+
 @pytest.fixture
 def command():
     app = typer.Typer()

@@ -32,6 +32,12 @@ def test_what_is_set_counts_most():
     assert load("threshold=0.5", path=RECIPE, defaults={"threshold": 0.6}).threshold == 0.5
 
 
+def test_a_kind_that_is_not_named_is_kept_no_longer_than_by_default():
+    given = ("memory.url=sqlite:///m.db", "memory.retention_days.evaluations=30")
+    days = load(UPSTREAM, *given).memory.retention_days
+    assert (days.evaluations, days.coaching, days.training) == (30.0, 365.0, 365.0)
+
+
 def test_streams_are_held_where_a_model_reviews():
     assert load(UPSTREAM).stream_mode == "window"
     model = ("stage=2", "feedback.model=guard")
@@ -48,6 +54,7 @@ def test_streams_are_held_where_a_model_reviews():
         ([UPSTREAM, "stage=2"], "stage 2 needs a feedback model"),
         ([UPSTREAM, "treshold=0.5"], "did you mean 'threshold'"),
         ([UPSTREAM, "threshold=1.5"], "threshold"),
+        ([UPSTREAM, "memory.url=m.db", "memory.retention_days.evals=3"], "retention_days.evals"),
     ],
 )
 def test_a_wrong_recipe_is_refused_with_a_reason(overrides, said):

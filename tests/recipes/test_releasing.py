@@ -93,6 +93,13 @@ def test_a_candidate_that_is_no_worse_is_proposed_with_its_numbers(book, agents)
     assert why.startswith("no worse offline: asr 0.0 % to 3.3 % (change -3.0 to +9.5, 60 prompts)")
 
 
+def test_weights_that_are_not_there_are_told_of(book, agents, caplog):
+    propose(book, recipe(agents, "nwe"), PLAN, "ada", Override(reason="a test"))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"there is no folder {agents / 'nwe'} here; it is taken for a name on the hub"
+    ]
+
+
 def test_the_recipe_of_the_candidate_can_be_read_back(book, agents):
     candidate = recipe(agents, "new")
     release = propose(book, candidate, PLAN, "ada", Override(reason="a test"))

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from waltzrl.release.correction import JudgeError
-from waltzrl.release.decision import SUSPICIOUS, WEIGHTS, Decision, decide
+from waltzrl.release.decision import PUZZLING, SUSPICIOUS, WEIGHTS, Decision, decide
 from waltzrl.release.evidence import Evidence, updated
 from waltzrl.release.plan import METRICS, Bounds, Plan, Step
 from waltzrl.release.state import Observation, Release
@@ -56,6 +56,20 @@ def test_answers_nobody_judged_are_not_among_those_needed():
     assert decision.why == "needs 23 more judged answers"
 
 
+def test_where_nobody_judges_that_is_said():
+    unjudged = [Observation(release="r", arm="candidate", outcomes={"error": False})] * 7
+    why = "needs 100 more judged answers; of 7 none was: see to memory.judge"
+    assert decided(unjudged).why == why
+
+
+def test_where_the_candidate_answers_nothing_that_is_said():
+    few, many = (decided(seen("serving", n)).why for n in (PUZZLING - 1, PUZZLING))
+    assert few == "needs 100 more judged answers"
+    assert many == f"{few}; of 100 none was its own: see the gateways' logs"
+    known = decided(seen("serving", 100), seen("shadow", 50), release=CANARY_AFTER_SHADOW)
+    assert known.why == few  # the canary has just begun
+
+
 def test_the_shortest_stay_is_waited_for():
     decision = decided(seen("serving", 100), seen("candidate", 100), now=1020.0)
     assert (decision.action, decision.why) == ("wait", "needs 40 s more")
@@ -86,7 +100,7 @@ def test_each_step_has_its_own_needs():
 def test_what_is_held_stays_but_is_still_rolled_back():
     held = msgspec.structs.replace(RELEASE, held=True)
     arms = seen("serving", 100), seen("candidate", 100)
-    assert decided(*arms, release=held).why == "held by a person"
+    assert decided(*arms, release=held).why == "held, and its history says why"
     bad = decided(seen("serving", 100), seen("candidate", 20, unsafe=True), release=held)
     assert bad.action == "roll_back"
 

@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 
 from waltzrl.errors import InputError
+from waltzrl.release.plan import duration
 from waltzrl.release.presets import PRESETS, load_plan
 
 DAY = 86_400
@@ -66,3 +69,15 @@ def test_what_is_no_plan_is_told_by_its_file(tmp_path):
         load_plan("monthly")
     with pytest.raises(InputError, match=r"none\.toml"):
         load_plan(str(tmp_path / "none.toml"))
+
+
+def test_a_target_beyond_its_limit_is_refused(tmp_path):
+    plan = Path(own_plan(tmp_path, 5))
+    plan.write_text(plan.read_text().replace("unsafe = 0.05", "unsafe = 0.5"))
+    with pytest.raises(InputError, match=r"own\.toml: a target lies beyond its limit"):
+        load_plan(str(plan))
+
+
+def test_times_are_told_in_their_largest_unit():
+    times = (0, 39.2, 60, 5400, 1.9 * DAY, 7 * DAY)
+    assert [*map(duration, times)] == ["0 s", "40 s", "1 min", "1.5 h", "1.9 d", "7 d"]

@@ -5,7 +5,7 @@ from small_releases import BAD, GOOD, begun, seen, short_plan
 
 from waltzrl.memory.database import open_database
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.view import decision_body
+from waltzrl.release.view import NOTHING_COUNTED, decision_body
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_before_anything_was_counted_a_release_is_healthy_and_waits(book):
     release = begun(book, short_plan(10))
     body = decision_body(book.view())
     assert (body["release"], body["state"], body["percentage"]) == (release.id, "shadow", 0.0)
-    assert (body["action"], body["why"], body["healthy"]) == ("wait", "to try it", True)
+    assert (body["action"], body["why"], body["healthy"]) == ("wait", NOTHING_COUNTED, True)
 
 
 def test_a_release_tells_its_rates_as_json(book):

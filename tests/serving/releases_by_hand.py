@@ -49,7 +49,7 @@ class Database:
         self.serving, self.release, self.notices = serving, release, list(notices)
         self.broken, self.comes_out_as = broken, comes_out_as
         self.away = None
-        self.opened, self.heard = [], []
+        self.opened, self.heard, self.held = [], [], []
 
     def ask(self, last):
         if self.away:
@@ -63,6 +63,9 @@ class Database:
         if self.broken:
             raise self.broken
         return bundle(self.comes_out_as or name)
+
+    def hold(self, release, why):
+        self.held.append((release, why))
 
     def told(self, notice):
         self.heard.append(notice)

@@ -1,6 +1,9 @@
 """Who may come to the desk, how long, and what of it leaves."""
 
 import logging
+import re
+from html import escape, unescape
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -22,7 +25,8 @@ def site(tmp_path):
 def test_whoever_has_not_logged_in_sees_the_log_in_page_alone(site):
     for path in PAGES:
         reply = site.ask("GET", path)
-        assert (reply.status, reply.headers["location"], reply.text) == (303, "/desk/login", "")
+        assert (reply.status, reply.text) == (303, "")
+        assert reply.headers["location"].partition("?")[0] == "/desk/login"
     assert "API key" in site.ask("GET", "/desk/login").words
 
 
@@ -34,6 +38,36 @@ def test_a_key_with_a_role_opens_every_page(site, role):
         assert (reply.status, role in reply.words) == (200, True)
 
 
+def test_a_link_from_elsewhere_leads_to_its_page_once_somebody_has_logged_in(site):
+    sent = site.ask("GET", "/desk/collaborations/wz1/2", query="label=none&text=a%20b")
+    login = urlsplit(sent.headers["location"])
+    form = site.ask("GET", login.path, query=login.query).text
+    wanted = unescape(re.search(r'name="to" value="([^"]+)"', form)[1])
+    wrong = site.ask("POST", "/desk/login", {"key": "wz-wrong", "to": wanted})
+    assert f'value="{escape(wanted)}"' in wrong.text
+    inside = site.ask("POST", "/desk/login", {"key": site.keys["viewer"], "to": wanted})
+    place = urlsplit(inside.headers["location"])
+    assert (place.path, parse_qs(place.query)) == (
+        "/desk/collaborations/wz1/2",
+        {"label": ["none"], "text": ["a b"]},
+    )
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        "//evil.test",
+        "https://evil.test/desk",
+        "/desk@evil.test",
+        "/desk/\r\nset-cookie: a=b",
+        "/v1",
+    ],
+)
+def test_no_link_leads_from_the_log_in_to_another_place(site, elsewhere):
+    inside = site.ask("POST", "/desk/login", {"key": site.keys["viewer"], "to": elsewhere})
+    assert inside.headers["location"] == "/desk"
+
+
 def test_a_key_without_a_role_does_not_open_and_neither_does_a_wrong_one(site):
     for key in (site.keys["none"], "wz-wrong", ""):
         reply = site.ask("POST", "/desk/login", {"key": key})
@@ -43,7 +77,7 @@ def test_a_key_without_a_role_does_not_open_and_neither_does_a_wrong_one(site):
 def test_the_cookie_is_for_the_desk_alone_and_no_script_reads_it(site):
     key = {"key": site.keys["viewer"]}
     sent = site.ask("POST", "/desk/login", key).headers["set-cookie"].split("; ")[1:]
-    assert sent == ["Max-Age=28800", "Path=/desk", "HttpOnly", "SameSite=Strict"]
+    assert sent == ["Max-Age=28800", "Path=/desk", "HttpOnly", "SameSite=Lax"]
     behind = site.ask("POST", "/desk/login", key, x_forwarded_proto="https")
     assert behind.headers["set-cookie"].endswith("; Secure")
 
@@ -91,6 +125,18 @@ def test_a_cookie_that_was_changed_opens_nothing(site, part):
 @pytest.mark.parametrize("cookie", ["", "waltzrl_desk", "waltzrl_desk=..", "a=b; waltzrl_desk=a.9"])
 def test_a_cookie_that_is_none_opens_nothing(site, cookie):
     assert site.ask("GET", "/desk", cookie=cookie).status == 303
+
+
+def test_whoever_sends_a_form_after_the_session_is_told_that_nothing_was_done(site):
+    browser = site.log_in("reviewer")
+    token = browser.token
+    site.now += 8 * 3600
+    form = {"token": token, "label": "correct"}
+    reply = site.ask("POST", "/desk/collaborations/wz1/2", form, cookie=browser.cookie)
+    assert (reply.status, "nothing was done" in reply.words) == (403, True)
+    assert site.memory.evaluation("wz1/2").label is None
+    out = site.ask("POST", "/desk/logout", {"token": token}, cookie=browser.cookie)
+    assert (out.status, out.headers["location"]) == (303, "/desk/login")
 
 
 def test_cookies_of_others_do_not_hide_ours(site):
@@ -201,7 +247,7 @@ def test_head_is_get_without_a_body(site):
 )
 def test_what_is_not_there_is_not_found(site, path):
     reply = site.log_in("operator").get(path)
-    assert (reply.status, "Not found" in reply.words) == (404, True)
+    assert (reply.status, "Not found" in reply.words, "Log out" in reply.words) == (404, True, True)
 
 
 def test_other_methods_and_endless_forms_are_refused(site):

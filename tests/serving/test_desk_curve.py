@@ -54,7 +54,7 @@ def test_e_values_stand_on_a_logarithmic_scale():
 def test_the_line_that_rolls_back_is_drawn_where_it_is_needed():
     curve = curve_of(view(series(ALL, 1.0, 100.0)), 100.0)
     assert curve.limit.at == places(curve.lines[-1])[-1][1]
-    assert curve.limit.text == "rolled back at 100"
+    assert curve.limit.text == "rolls back at 100"
 
 
 @pytest.mark.parametrize("huge", [1e300, float("inf"), 0.0])

@@ -58,7 +58,7 @@ def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
     page = site.log_in("viewer").get("/desk").words
     site.memory.store.engine.dispose()
     new, old = page.split(" new ", 1)[1].split(" old ", 1)
-    assert old.startswith(f"10 none 100 % {shown(1, 1)} 1 of 1 0 % {shown(0, 1)} 0 of 1")
+    assert old.startswith(f"10 no data 100 % {shown(1, 1)} 1 of 1 0 % {shown(0, 1)} 0 of 1")
     assert f"10 % {shown(1, 10)} 1 of 10 500 ms 900 ms" in old  # errors, p50, p95
     assert new.startswith("1 ")
     assert f"100 % {shown(1, 1)} 1 of 1" in new
@@ -68,7 +68,7 @@ def test_the_window_is_an_hour_or_a_day(site):
     remember(site, told("late", said(), seconds_ago=3700.0))
     browser = site.log_in("viewer")
     assert "Nothing was served in the last hour" in browser.get("/desk", "window=century").words
-    assert "1 none" in browser.get("/desk", "window=day").words
+    assert "1 no data" in browser.get("/desk", "window=day").words
 
 
 def test_the_release_is_shown_with_its_evidence_and_its_history(site):
@@ -78,7 +78,7 @@ def test_the_release_is_shown_with_its_evidence_and_its_history(site):
     assert "needs 5 more judged answers" in page.words
     assert "ada to try it" in page.words
     assert page.text.count("<polyline") == 4
-    assert "rolled back at 20" in page.words
+    assert "rolls back at 20" in page.words
     assert release.candidate in page.words
 
 
@@ -109,7 +109,9 @@ def test_a_roll_back_reaches_the_book_with_who_and_why(site):
     assert (last.action, last.by, last.after) == ("roll_back", "operator", "rolled_back")
     assert last.why == "[REDACTED:email] was told off"
     assert notices_after(site.memory.store.engine, 0)[-1].body["why"] == last.why
-    assert "rolled back" in browser.get("/desk").words
+    page = browser.get("/desk").words
+    assert "rolled back operator: [REDACTED:email] was told off" in page
+    assert "roll back operator [REDACTED:email] was told off" in page
     assert "Steer it" not in browser.get("/desk").words
 
 
@@ -245,7 +247,7 @@ def test_a_label_reaches_the_memory_with_who(site, role, label):
     remember(site, told(STORY, said()))
     browser = site.log_in(role)
     reply = browser.post(f"/desk/collaborations/{STORY}", label=label)
-    assert reply.headers["location"] == "/desk/collaborations/wz7%2F2"
+    assert reply.headers["location"] == "/desk/collaborations/wz7%2F2#label"
     kept = site.memory.evaluation(STORY)
     assert (kept.label, kept.labelled_by) == (label, role)
     pressed = re.findall(

@@ -6,10 +6,13 @@ import logging
 import sqlite3
 import time
 from dataclasses import replace
+from importlib.resources import files
 
+import pytest
 from small_gateway import UNSAFE, Model, ask, chat, gateway
 
 from waltzrl.audit import read_collaborations, read_entries
+from waltzrl.errors import InputError
 from waltzrl.memory.database import open_database
 from waltzrl.recipes.releasing import Override, propose, stored_recipe
 from waltzrl.release.book import ReleaseBook
@@ -98,6 +101,20 @@ def test_what_was_served_is_remembered_without_personal_data(tmp_path):
     assert said == ["my address is [REDACTED:email]"] * 2
 
 
+def test_a_second_key_of_names_is_refused(tmp_path):
+    house = House(tmp_path)
+
+    async def serve(*settings):
+        async with gateway(*house.settings, *settings):
+            pass
+
+    asyncio.run(serve())
+    other = f"memory.subject_key={tmp_path / 'other.key'}"
+    with pytest.raises(InputError, match=r"other\.key is not the key under which .* keeps names"):
+        asyncio.run(serve(other))
+    asyncio.run(serve())
+
+
 def test_consent_is_the_clients_to_give_or_not(tmp_path):
     house = House(tmp_path)
 
@@ -142,6 +159,29 @@ def test_where_a_release_stands_is_for_keys_with_a_role(tmp_path):
 
     refused, told = asyncio.run(live())
     assert (refused.status, told.status, told.json["state"]) == (403, 200, "off")
+
+
+def test_a_candidate_that_cannot_be_loaded_is_held_and_the_history_says_why(tmp_path):
+    house = House(tmp_path)
+    rules = tmp_path / "mine.toml"
+    rules.write_text((files("waltzrl.rules") / "packs/crime.toml").read_text())
+
+    async def live():
+        async with gateway(*house.settings):
+            pass  # the database knows what serves
+        release = house.propose(ALL, rules=(str(rules),))
+        rules.unlink()
+        async with gateway(*house.settings) as app:
+            await until(lambda: house.book.current().held)
+            assert app._gateway.roster.percentage == 0
+            assert (await chat(app)).status == 200
+        return release
+
+    release = asyncio.run(live())
+    last = house.book.history(release.id)[-1]
+    assert (last.action, last.by) == ("hold", "waltzrl")
+    assert f"cannot serve the candidate: {rules}" in last.why
+    assert house.notices()[-1]["action"] == "hold"
 
 
 def test_a_release_is_followed_and_a_rollback_is_in_force_within_a_second(tmp_path, caplog):

@@ -242,7 +242,7 @@ def test_every_metric_that_alerts_and_papers_name_is_exported():
     metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised"))
     metrics.failed("chat", "overloaded")
     metrics.served(served((SAFE, None), mode="window", first_words_milliseconds=1.0))
-    releases = Releases(Always(Assigned(BUNDLE)), lambda last: None, None, None)
+    releases = Releases(Always(Assigned(BUNDLE)), lambda last: None, None, None, None)
     shadows = Shadows(releases, metrics.served, at_once=1, per_minute=1)
     metrics.add(FlywheelMetrics(Remembrance([], {}, {}, may_learn=True).now, releases, shadows))
     exported = metrics.exposition().decode()

@@ -18,7 +18,8 @@ from waltzrl.serving.roster import Always, Split
 
 
 def following(database):
-    return Releases(Always(Assigned(bundle("own"))), database.ask, database.open, database.told)
+    own = Always(Assigned(bundle("own")))
+    return Releases(own, database.ask, database.open, database.told, database.hold)
 
 
 def looked(database, *, times=1):
@@ -91,9 +92,19 @@ def test_a_candidate_that_cannot_be_opened_serves_nobody_until_it_can(caplog, br
     releases = looked(database)
     assert releases.assigned(request("a")).bundle.id == "own"
     assert str(broken) in caplog.text
+    ((held, why),) = database.held
+    assert (held, str(broken) in why) == (database.release, True)
     database.broken = None
     asyncio.run(releases.look())
     assert releases.assigned(request("a")).bundle.id == "new"
+    assert len(database.held) == 1
+
+
+def test_a_held_release_is_not_held_again():
+    held = replace(release("canary", percentage=100), held=True)
+    database = Database(release=held, broken=InputError("no weights"))
+    assert looked(database).assigned(request("a")).bundle.id == "own"
+    assert database.held == []
 
 
 def test_what_serves_is_opened_at_the_next_look_when_the_database_went_away_between():
@@ -118,9 +129,10 @@ def test_after_a_mistake_of_ours_a_rollback_is_still_heard_of(caplog):
 
 
 def test_a_candidate_that_comes_out_otherwise_is_not_measured(caplog):
-    releases = looked(Database(release=release("canary", percentage=100), comes_out_as="other"))
-    assert releases.assigned(request("a")).bundle.id == "own"
+    database = Database(release=release("canary", percentage=100), comes_out_as="other")
+    assert looked(database).assigned(request("a")).bundle.id == "own"
     assert "comes out as other" in caplog.text
+    assert "comes out as another" in database.held[0][1]
 
 
 def test_what_serves_all_goes_on_though_it_comes_out_otherwise(caplog):

@@ -45,7 +45,11 @@ class House:
         rules = RulesReviewer(load_rulebook())
         own = replace(bundle("own"), upstream=Model("own"), pattern=draft_only, reviewer=rules)
         self.releases = Releases(
-            Always(Assigned(own)), self._database.ask, self._open, self._database.told
+            Always(Assigned(own)),
+            self._database.ask,
+            self._open,
+            self._database.told,
+            self._database.hold,
         )
         limits = {"at_once": 8, "per_minute": 100, **limits}
         self.shadows = Shadows(self.releases, self.seen.append, **limits)

@@ -46,8 +46,10 @@ class PublicKey:
         """Read a verifier key `name+hash+base64(0x01 || key)`.
 
         Raises:
-            NoteError: it is not one.
+            NoteError: it is not one; what could be a secret is not repeated.
         """
+        if SECRET in text:
+            raise NoteError("not a public key: it is the private one; keep that secret")
         name, _, rest = text.strip().partition("+")
         hashed, _, coded = rest.partition("+")
         raw = _decoded(coded)

@@ -100,7 +100,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A clock that never jumps back while the machine is up."""
     event: Event
     decision: DecisionRecord | None = None
-    notice: dict[str, str | float | bool | None] | None = None
+    notice: dict[str, str | int | float | bool | None] | None = None
     """Of a notice: what happened to the gateway, such as a release that moved; no content."""
     unaudited: int = 0
     """Of a gap: decisions that went out while they could not be logged."""

@@ -16,7 +16,10 @@ def one_line(entry: Entry) -> str:
 
 def one_page(entry: Entry) -> str:
     """Return every field on a line of its own."""
-    lines = [f"record {entry.seq}", *_lines(entry, "", {"seq", "event", "decision", "unaudited"})]
+    hidden = {"seq", "event", "decision", "unaudited"}
+    if entry.decision is not None:
+        hidden.add("notice")
+    lines = [f"record {entry.seq}", *_lines(entry, "", hidden)]
     if entry.decision is not None:
         lines += _lines(entry.decision, "", {"rounds"})
         for number, turn in enumerate(entry.decision.rounds, start=1):

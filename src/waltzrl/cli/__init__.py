@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # its last failure is our error
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if arguments is None:  # SIGTERM, as service managers send it, ends us as tidily as Ctrl-C
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         with _whole_output():
             app(arguments)

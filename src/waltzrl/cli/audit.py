@@ -80,8 +80,7 @@ def prove_record(folder: Folder, record_id: RecordId) -> None:
 
 def _public_key(given: str) -> PublicKey:
     """Read the key itself, or the file that holds it."""
-    text = given if "+" in given else Path(given).read_text(encoding="utf-8")
     try:
-        return PublicKey.parse(text)
-    except NoteError as error:
-        raise InputError(f"{error}; it stands in the file that ends in .pub") from None
+        return PublicKey.parse(given if "+" in given else Path(given).read_text(encoding="utf-8"))
+    except (NoteError, OSError) as error:
+        raise InputError(f"{error}; the public key stands in the file that ends in .pub") from None

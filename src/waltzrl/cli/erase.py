@@ -1,5 +1,6 @@
 """`waltzrl erase`: what is kept of a person, removed, and proven to be gone."""
 
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,7 +43,7 @@ def erase(  # noqa: PLR0913, PLR0917 - each parameter is an option
         if not (dry_run or yes):
             typer.confirm(f"Erase all {find(at).records} records for good?", abort=True, err=True)
         erasure = find(at) if dry_run else erase_subject(at)
-    print_json(asdict(erasure)) if as_json else print(_told(erasure, dry_run=dry_run))
+    print_json(asdict(erasure)) if as_json else print(_told(erasure, logs, dry_run=dry_run))
     raise typer.Exit(1 if erasure.left else 0)
 
 
@@ -51,13 +52,15 @@ def _log(given: str) -> tuple[str, str]:
     return folder, key
 
 
-def _told(erasure: "Erasure", *, dry_run: bool) -> str:
+def _told(erasure: "Erasure", logs: Collection[Path], *, dry_run: bool) -> str:
     done = "found" if dry_run else "erased"
     lines = [f"{count:>8}  {done} in {where}" for where, count in erasure.found.items()]
     if not lines:
         lines = ["nothing is kept of this subject: is this its name, and this the memory's key?"]
+    if not logs:
+        lines.append("no --audit was given: what contents beside a log say was not looked for")
     lines += [f"the export {path} is not there any more" for path in erasure.missing]
     lines += [f"STILL THERE: {what}" for what in erasure.left]
-    if not (dry_run or erasure.left):
+    if erasure.found and not (dry_run or erasure.left):
         lines.append("looked again: nothing is left")
     return "\n".join(lines)

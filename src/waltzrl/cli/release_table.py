@@ -8,11 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from waltzrl.release.decision import LIMIT_OF, Decision, told
-from waltzrl.release.plan import METRICS, Bounds, Plan, Step
+from waltzrl.release.plan import METRICS, Bounds, Plan, Step, duration
 from waltzrl.release.state import place
-from waltzrl.release.view import ReleaseView, Transition
-
-DAY, HOUR = 86_400, 3_600
+from waltzrl.release.view import NOTHING_COUNTED, ReleaseView, Transition
 
 
 def release_page(view: ReleaseView) -> RenderableType:
@@ -22,9 +20,10 @@ def release_page(view: ReleaseView) -> RenderableType:
     head.append(place(release.state, release.percentage), style="bold")
     head.append(", held" if release.held else "")
     bundles = Text(f"candidate {release.candidate}, serving {release.serving}")
-    if view.decision is None:
-        return Group(head, bundles, Text("nothing was counted yet"))
-    return Group(head, bundles, _arms(view.decision), _outlook(view.decision))
+    known: list[RenderableType] = []
+    if view.decision is not None:
+        known = [_arms(view.decision), _evidence(view.decision)]
+    return Group(head, bundles, *known, Text(_outlook(view)))
 
 
 def history_table(moves: Sequence[Transition]) -> Table:
@@ -46,9 +45,7 @@ def plans_table(plans: Sequence[Plan]) -> Table:
 
 
 def _step(step: Step) -> str:
-    stay = step.seconds
-    unit, name = (DAY, "d") if stay >= DAY else (HOUR, "h") if stay >= HOUR else (1, "s")
-    return f"{step.percentage:g} %, {stay / unit:g} {name}, {step.samples} judged"
+    return f"{step.percentage:g} %, {duration(step.seconds)}, {step.samples} judged"
 
 
 def _bounds(bounds: Bounds) -> str:
@@ -63,14 +60,26 @@ def _arms(decision: Decision) -> Table:
     return table
 
 
-def _outlook(decision: Decision) -> Text:
+def _evidence(decision: Decision) -> Text:
     limits = ", ".join(
         f"{metric} {decision.e_values[test]:.3g}" for test, metric in LIMIT_OF.items()
     )
-    judge = "corrected for" if decision.corrected else "without correction for"
+    corrected = " and ".join(decision.corrected) or "none"
     return Text(
-        f"rates {judge} the judge's error, with 95 % intervals that hold at every look\n"
+        "rates with 95 % intervals that hold at every look; corrected for the judge's error: "
+        f"{corrected}\n"
         f"e-values against the limits: {limits}\n"
-        f"all together {decision.e_value:.3g}; {decision.needed:.3g} rolls back\n"
-        f"{decision.action.replace('_', ' ')}: {decision.why}"
+        f"all together {decision.e_value:.3g}; {decision.needed:.3g} rolls back"
     )
+
+
+def _outlook(view: ReleaseView) -> str:
+    """Say what the release waits for, or who ended it and why."""
+    release, last = view.release, view.history[-1]
+    if not release.is_open:
+        return f"{place(release.state, release.percentage)} by {last.by}: {last.why}"
+    if view.decision is None:
+        return NOTHING_COUNTED
+    by_hand = view.decision.action == "advance" and not release.plan.automatic
+    action = "waits for a person to advance it" if by_hand else view.decision.action
+    return f"{action}: {view.decision.why}"

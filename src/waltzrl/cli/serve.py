@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -69,9 +70,12 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         said["memory"] = {"url": memory}
     gateway = load_gateway(recipe, said, settings or [], os.environ)
     listener = listen(host, port)
-    uvloop.run(hold_open(gateway, listener, open_to_all=open_to_all, announce=_announce))
+    announce = partial(_announce, desk=gateway.memory is not None)
+    uvloop.run(hold_open(gateway, listener, open_to_all=open_to_all, announce=announce))
 
 
-def _announce(listener: socket.socket, what: str) -> None:
+def _announce(listener: socket.socket, what: str, *, desk: bool) -> None:
     host, port = listener.getsockname()[:2]
-    print(f"{what}; clients use http://{host}:{port}/v1", file=sys.stderr, flush=True)
+    here = f"http://{host}:{port}"
+    beside = f", reviewers {here}/desk" if desk else ""
+    print(f"{what}; clients use {here}/v1{beside}", file=sys.stderr, flush=True)

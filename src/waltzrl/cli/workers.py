@@ -49,6 +49,14 @@ class Workers:
         for task in tasks.values():
             self._bar.remove_task(task)
 
+    async def run_beside(self, jobs: Sequence["Job"]) -> None:
+        """Run all jobs beside the event loop; whoever is cancelled ends them."""
+        try:
+            await asyncio.to_thread(self.run, jobs)
+        except asyncio.CancelledError:
+            _end_workers()  # or the loop waits for the thread, and that for the jobs
+            raise
+
     def _show(self, tasks: dict[str, TaskID]) -> None:
         while True:
             try:
@@ -69,14 +77,18 @@ class Workers:
     ) -> None:
         self._bar.stop()
         if kind is not None:  # what they do can be done again; the others might take minutes
-            for worker in active_children():
-                worker.terminate()
+            _end_workers()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _raise_failure(job: "Future[None]") -> None:
     if failure := job.exception():
         raise failure
+
+
+def _end_workers() -> None:
+    for worker in active_children():
+        worker.terminate()
 
 
 def _begin(reports: "Queue[Done]") -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 import msgspec
-from msgspec.structs import replace
-from sqlalchemy import ColumnElement, Connection, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, select
 
 from waltzrl.memory.schemas import EVALUATIONS
 from waltzrl.memory.search import alive
@@ -77,52 +76,46 @@ def calibration(connection: Connection, now: float) -> Calibration:
 
 def bundle_counts(connection: Connection, since: float, now: float) -> list[BundleCounts]:
     """Count what each bundle did since a time, seconds since the epoch."""
+    answers = _answers(since, now)
     query = (
         select(
-            ITEMS.c.bundle,
+            answers.c.bundle,
             func.count().label("answers"),
             *[
-                _count(ITEMS.c.decision == decision, name)
+                _count(answers.c.decision == decision, name)
                 for decision, name in (("revised",) * 2, ("refused",) * 2, ("error", "errors"))
             ],
-            _count(_UNSAFE.is_not(None) | _NEEDLESS.is_not(None), "judged"),
-            _count(_UNSAFE, "unsafe"),
-            _count(_NEEDLESS, "needless"),
-            _count(ITEMS.c.safe.is_not(None), "reviewed"),
-            _count(ITEMS.c.safe.is_(False), "unsafe_left"),
+            _count(answers.c.unsafe.is_not(None) | answers.c.needless.is_not(None), "judged"),
+            _count(answers.c.unsafe, "unsafe"),
+            _count(answers.c.needless, "needless"),
+            _count(answers.c.safe.is_not(None), "reviewed"),
+            _count(answers.c.safe.is_(False), "unsafe_left"),
+            *[_quantile(answers, percent) for percent in (50, 95)],
         )
-        .where(*_served(since, now))
-        .group_by(ITEMS.c.bundle)
-        .order_by(ITEMS.c.bundle)
+        .group_by(answers.c.bundle)
+        .order_by(answers.c.bundle)
     )
-    rows = msgspec.convert(
-        connection.execute(query).all(), list[BundleCounts], from_attributes=True
-    )
-    took = _quantiles(connection, _served(since, now))
-    return [replace(row, **took.get(row.bundle, {})) for row in rows]
+    rows = connection.execute(query).all()
+    return msgspec.convert(rows, list[BundleCounts], from_attributes=True)
 
 
-def _served(since: float, now: float) -> tuple[ColumnElement[bool], ...]:
-    return _EVALUATIONS, ITEMS.c.time >= since, ITEMS.c.arm != "shadow", alive(now)
+def _answers(since: float, now: float) -> Subquery:
+    """Read the answers out of their JSON, once; rank them by the time they took, errors apart."""
+    served = (_EVALUATIONS, ITEMS.c.time >= since, ITEMS.c.arm != "shadow", alive(now))
+    told = (ITEMS.c.bundle, ITEMS.c.decision, ITEMS.c.safe)
+    judged = (_UNSAFE.label("unsafe"), _NEEDLESS.label("needless"))
+    read = select(*told, *judged, _MILLISECONDS.label("took")).where(*served).cte()
+    alike = (read.c.bundle, read.c.decision == "error")
+    rank = func.row_number().over(partition_by=alike, order_by=read.c.took)
+    count = func.count().over(partition_by=alike)
+    return select(read, rank.label("rank"), count.label("n")).subquery()
 
 
-def _quantiles(
-    connection: Connection, which: Iterable[ColumnElement[bool]]
-) -> dict[str, dict[str, float]]:
-    """Return per bundle the milliseconds that 50 and 95 % of its answers took at most."""
-    rank = func.row_number().over(partition_by=ITEMS.c.bundle, order_by=_MILLISECONDS)
-    count = func.count().over(partition_by=ITEMS.c.bundle)
-    answers = (
-        select(ITEMS.c.bundle, _MILLISECONDS.label("took"), rank.label("rank"), count.label("n"))
-        .where(*which, ITEMS.c.decision != "error")
-        .subquery()
-    )
-    half, tail = ((answers.c.n * percent + 99) // 100 for percent in (50, 95))  # nearest ranks
-    query = select(answers).where(or_(answers.c.rank == half, answers.c.rank == tail))
-    found: dict[str, list[float]] = {}
-    for row in connection.execute(query.order_by(answers.c.rank)):
-        found.setdefault(row.bundle, []).append(row.took)
-    return {bundle: {"p50": took[0], "p95": took[-1]} for bundle, took in found.items()}
+def _quantile(answers: Subquery, percent: int) -> ColumnElement[float | None]:
+    """Return the milliseconds that so many percent of the answers took at most: nearest rank."""
+    here = answers.c.rank == (answers.c.n * percent + 99) // 100
+    took = case((and_(answers.c.decision != "error", here), answers.c.took))
+    return func.max(took).label(f"p{percent}")
 
 
 def _count(condition: ColumnElement[bool], name: str) -> ColumnElement[int]:

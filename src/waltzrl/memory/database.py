@@ -68,7 +68,7 @@ def open_database(url: str) -> Engine:
         ) from None
     match address.get_backend_name():
         case "sqlite":
-            return _sqlite(address.database)
+            return _sqlite(None if address.host else address.database)  # sqlite://folder/file
         case "postgresql" | "postgres":
             try:
                 return create_engine(

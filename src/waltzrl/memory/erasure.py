@@ -61,6 +61,12 @@ def note_export(engine: Engine, path: Path) -> None:
         connection.execute(EXPORTS.insert().values(row))
 
 
+def withdraw_export(engine: Engine, path: Path) -> None:
+    """Forget a file that was noted and could not be written."""
+    with writing(engine) as connection:
+        connection.execute(delete(EXPORTS).where(EXPORTS.c.path == str(path.resolve())))
+
+
 def exports(engine: Engine) -> list[Path]:
     """Return the files that were noted, the oldest first."""
     query = select(EXPORTS.c.path).order_by(EXPORTS.c.created)
@@ -124,7 +130,8 @@ def compact(engine: Engine) -> None:
         with reading(engine) as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             for table in ("items", "item_vectors"):
-                connection.exec_driver_sql(f"VACUUM (FULL) {table}")
+                connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {table}")
+            connection.exec_driver_sql("VACUUM (FULL) pg_statistic")  # it quotes what was there
         return
     borrowed = engine.raw_connection()
     try:

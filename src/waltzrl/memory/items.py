@@ -108,8 +108,8 @@ def check(op: Op) -> None:
     """Refuse names that cannot be told apart once they are text, and pages that are none.
 
     Raises:
-        InputError: a label is empty, or has a period or a NUL; a key has a NUL; a limit is
-            negative.
+        InputError: a namespace is no tuple; a label is empty, or has a period or a NUL; a key has
+            a NUL; a value is no object; a limit is negative.
     """
     match op:
         case GetOp(namespace, key):
@@ -121,6 +121,11 @@ def check(op: Op) -> None:
                     f"got {namespace}"
                 )
             _check_names(namespace, key)
+            if not isinstance(op.value, Mapping | None):
+                raise InputError(
+                    f"a value is an object with fields, got {type(op.value).__qualname__}; "
+                    'say {"text": ...}'
+                )
         case SearchOp(namespace_prefix=prefix):
             _check_names(prefix)
             _check_page(op.limit, op.offset)
@@ -131,6 +136,8 @@ def check(op: Op) -> None:
 
 
 def _check_names(namespace: Namespace, key: str = "") -> None:
+    if not isinstance(namespace, tuple):  # ("users") is a text, and its letters would be labels
+        raise InputError(f'a namespace is a tuple of labels such as ("users",), got {namespace!r}')
     for label in namespace:
         if not isinstance(label, str) or not label or "." in label or not _is_clean(label):
             raise InputError(

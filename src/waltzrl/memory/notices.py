@@ -46,7 +46,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     time: float
     """Seconds since the epoch."""
     kind: Kind
-    body: dict[str, str | float | bool | None]
+    body: dict[str, str | int | float | bool | None]
     """Names no person and holds no content."""
 
 

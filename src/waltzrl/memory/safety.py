@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, delete, select
 
 from waltzrl.errors import InputError
 from waltzrl.memory.counts import BundleCounts, Calibration, Counts, bundle_counts, calibration
-from waltzrl.memory.database import reading
+from waltzrl.memory.database import reading, writing
 from waltzrl.memory.filters import conditions
 from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.items import Filter, Json, Namespace, PutOp
@@ -178,6 +178,30 @@ class SafetyMemory:
         """Count what each bundle did since a time, seconds since the epoch."""
         with reading(self.store.engine) as connection:
             return bundle_counts(connection, since, time.time())
+
+    def sweep(self, now: float) -> int:
+        """Delete what has expired, and what is older than its kind is kept here.
+
+        Training samples are collected by a process that does not know how long they are kept, and
+        evaluations were perhaps to be kept for longer once.
+
+        Args:
+            now: seconds since the epoch.
+
+        Returns:
+            How many records.
+
+        Raises:
+            StorageError: the database does not answer.
+        """
+        deleted = self.store.sweep(now)
+        for namespace in (EVALUATIONS, TRAINING):
+            days = self._days.get(namespace[-1])
+            if days is not None:
+                old = (ITEMS.c.namespace == ".".join(namespace), ITEMS.c.time < now - days * DAY)
+                with writing(self.store.engine) as connection:
+                    deleted += connection.execute(delete(ITEMS).where(*old)).rowcount
+        return deleted
 
     def _read(
         self,

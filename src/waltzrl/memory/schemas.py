@@ -15,7 +15,6 @@ EVALUATIONS = ("safety", "waltzrl", "evaluations")
 COACHING = ("safety", "waltzrl", "coaching")
 TRAINING = ("safety", "waltzrl", "training")
 
-Namespace = Literal["evaluations", "coaching", "training"]
 Outcome = Literal["safe", "unsafe", "over_refused"]
 HumanLabel = Literal["correct", "unsafe", "needless_refusal"]
 """What a reviewer called the reply that left."""

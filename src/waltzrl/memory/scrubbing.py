@@ -67,5 +67,6 @@ def _any(value: Json, scrub: Callable[[str], str]) -> Json:
             return value
         case _:
             raise InputError(
-                f"the memory keeps texts, numbers, truths, lists, objects and null, not {value!r}"
+                "the memory keeps texts, numbers, truths, lists, objects and null, not "
+                f"{type(value).__qualname__}"  # what it holds may be private
             )

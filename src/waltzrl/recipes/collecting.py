@@ -20,8 +20,8 @@ from waltzrl.collector import (
     said_in,
     statistics,
 )
-from waltzrl.errors import InputError
-from waltzrl.memory.erasure import erase_subject, note_export
+from waltzrl.errors import InputError, WaltzError
+from waltzrl.memory.erasure import erase_subject, note_export, withdraw_export
 from waltzrl.memory.notices import last_notice, notices_after
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.schemas import SafetyEvaluation, TrainingSample
@@ -116,7 +116,12 @@ def _write(memory: SafetyMemory, path: Path, rows: Sequence[TrainingSample | Pro
             "first, or change --held-out"
         )
     note_export(memory.store.engine, path)
-    export(path, rows)
+    try:
+        export(path, rows)
+    except WaltzError:
+        if not path.exists():
+            withdraw_export(memory.store.engine, path)
+        raise
 
 
 def _require_nobody_erased(

@@ -19,8 +19,8 @@ import msgspec
 from waltzrl.audit import Log, LogSettings, contents_of, erase_contents
 from waltzrl.audit.contents import files, read_contents
 from waltzrl.audit.keys import digest_under, in_use
-from waltzrl.audit.note import NoteError
-from waltzrl.audit.verify import segments
+from waltzrl.audit.note import NoteError, PublicKey
+from waltzrl.audit.verify import CHECKPOINTS, segments
 from waltzrl.errors import InputError
 from waltzrl.memory.database import Engine
 from waltzrl.memory.erasure import (
@@ -32,6 +32,7 @@ from waltzrl.memory.erasure import (
 )
 from waltzrl.memory.items import Json
 from waltzrl.memory.migrations import prepare
+from waltzrl.memory.one_key import require_key
 from waltzrl.privacy.digest import key_in, subject_digest
 from waltzrl.recipes.exports import drop_rows, read_rows
 from waltzrl.recipes.leftovers import leftovers, sentences
@@ -96,7 +97,7 @@ def locate(
         logs: folder of each audit log, and its private key; None is the folder's name and `.key`.
 
     Raises:
-        InputError: the name is empty, or the memory, a key or a log is not there.
+        InputError: the name is empty; the memory, a key or a log is not there; a key is another's.
         StorageError: the database does not answer.
     """
     if not subject:
@@ -107,15 +108,17 @@ def locate(
             "give the gateway's memory.subject_key"
         )
     engine = existing_database(url)
+    digest = subject_digest(key_in(subject_key))
     keys = {folder: key or folder.with_name(f"{folder.name}.key") for folder, key in logs.items()}
     at = Whereabouts(
         memory=engine,
-        digest=subject_digest(key_in(subject_key))(subject),
+        digest=digest(subject),
         logs={folder: _digest_in(folder, key, subject) for folder, key in keys.items()},
         log_keys=keys,
     )
     try:
         prepare(engine)
+        require_key(engine, digest(""), subject_key)
         yield at
     finally:
         engine.dispose()
@@ -222,6 +225,23 @@ def _digest_in(folder: Path, key: Path, subject: str) -> str:
     if not folder.is_dir() or not segments(folder):
         raise InputError(f"{folder} holds no audit log; give the folder that the gateway writes to")
     try:
+        _require_signed_by(key, folder)
         return digest_under(key, subject.encode("utf-8", "surrogatepass"))
     except (NoteError, OSError) as error:
-        raise InputError(f"{key}.digest: {error}; give the log's key as FOLDER=KEY") from None
+        raise InputError(
+            f"{key} is no key of the log in {folder}: {error}; give the log's key as FOLDER=KEY"
+        ) from None
+
+
+def _require_signed_by(key: Path, folder: Path) -> None:
+    """Refuse the key of another log: under its digests nobody would be found.
+
+    Raises:
+        NoteError: it is another's, or none.
+        OSError: a file cannot be read.
+    """
+    name = PublicKey.parse(key.with_name(f"{key.name}.pub").read_text(encoding="utf-8")).name
+    with (folder / CHECKPOINTS).open(encoding="utf-8", errors="replace") as notes:
+        origin = notes.readline().strip()
+    if origin != name:
+        raise NoteError(f"the log is {origin}, the key that of {name}")

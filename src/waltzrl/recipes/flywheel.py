@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 
 import msgspec
@@ -28,7 +28,8 @@ from waltzrl.recipes.judging import open_judge
 from waltzrl.recipes.private import open_policy
 from waltzrl.recipes.remembering import MemorySettings, open_memory
 from waltzrl.recipes.scribe import COMMAND, ScribeSettings
-from waltzrl.release.book import ReleaseBook
+from waltzrl.release.book import BY_ITSELF, ReleaseBook
+from waltzrl.release.state import Release
 from waltzrl.release.view import decision_body
 from waltzrl.rules.rule import Rule
 from waltzrl.serving.desk.desk import Desk
@@ -147,7 +148,8 @@ async def open_flywheel(
         log: the audit log, told of every release that moves, and of erasures.
 
     Raises:
-        InputError: the database's address or a key is none, or there is no such judge.
+        InputError: the database's address or a key is none, the key of names is not the memory's,
+            or there is no such judge.
         MissingExtraError: something of it needs an extra that is not installed.
     """
     about = recipe.memory
@@ -159,11 +161,14 @@ async def open_flywheel(
         partial(_standing, shared, own.serving.id, recipe),
         partial(_bundle, shared, bundles),
         partial(_note, log),
+        partial(_hold, shared),
     )
     async with AsyncExitStack() as stack:
         if about.judge is not None:
             async with open_judge(about.judge):  # told now if there is none, not by the scribe
                 pass
+        with suppress(StorageError):  # it is waited for; another's key is told now
+            await asyncio.to_thread(lambda: shared.memory)
         remembrance = await stack.enter_async_context(
             open_remembrance(
                 COMMAND,
@@ -234,6 +239,12 @@ async def _bundle(shared: Shared, bundles: Bundles, name: str) -> Bundle:
     return await bundles.open(checked(BundleRecipe, json.loads(recipe), f"bundle {name}"))
 
 
+def _hold(shared: Shared, release: Release, why: str) -> None:
+    """Hold a release where it stands; the history, the desk and the audit log tell why."""
+    with suppress(InputError):  # it has moved, or another gateway was first
+        shared.book.move(release, "hold", BY_ITSELF, shared.scrub(why))
+
+
 def _note(log: Log | None, notice: Notice) -> None:
     said = (f"{name} {value}" for name, value in notice.body.items())
     logger.warning("%s: %s", notice.kind, ", ".join(said))
@@ -252,7 +263,7 @@ def _scribe_settings(recipe: GatewayRecipe, about: Memory, rules: Iterable[Rule]
         subject_key=str(about.subject_key),
         privacy=dict(recipe.privacy.actions),
         privacy_key=None if recipe.privacy.key is None else str(recipe.privacy.key),
-        retention_days=dict[str, float](about.retention_days.items()),
+        retention_days=asdict(about.retention_days),
         categories={rule.id: rule.category for rule in rules},
         judge=about.judge,
         judge_share=about.judge_share,

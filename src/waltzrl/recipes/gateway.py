@@ -10,7 +10,6 @@ from pydantic import Field, TypeAdapter
 
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
-from waltzrl.memory.schemas import Namespace
 from waltzrl.privacy.finding import Kind
 from waltzrl.privacy.policy import Action
 from waltzrl.recipes.door import Table, checked, overridden
@@ -21,6 +20,7 @@ from waltzrl.serving.keys import StreamMode
 from waltzrl.serving.limits import Limits
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Days = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Auditing:
     """Private key of the log, made when it is missing; None is the folder's name and `.key`."""
     contents: bool = False
     """Keep the words too, without personal data, so that a decision can be replayed."""
-    contents_days: Annotated[float, Field(gt=0)] = 200.0
+    contents_days: Days = 200.0
     """How long the words are kept; the log itself is never cut."""
     on_failure: Literal["refuse", "serve"] = "refuse"
     """When the log cannot be written: answer nothing, or answer unaudited and count it."""
@@ -91,6 +91,15 @@ class Privacy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionDays:
+    """How long each kind of record is kept, counted from when it happened."""
+
+    evaluations: Days = 200.0
+    coaching: Days = 365.0
+    training: Days = 365.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """What is remembered of everything that was served, and where."""
 
@@ -103,9 +112,7 @@ class Memory:
     """Judges a sample of what left: `llm:MODEL@URL`, or `labelled:FILE` of prompts with labels."""
     judge_share: Share = 0.1
     """Of answers that are judged; a candidate's are judged all."""
-    retention_days: Mapping[Namespace, Annotated[float, Field(gt=0)]] = field(
-        default_factory=lambda: {"evaluations": 200.0, "coaching": 365.0, "training": 365.0}
-    )
+    retention_days: RetentionDays = RetentionDays()
     consent: Literal["assumed", "asked"] = "assumed"
     """Whether the agents may learn from a request that does not say (X-Waltzrl-Learn: yes or no);
     a key may say it for all of its requests."""

@@ -3,6 +3,7 @@
 BundleRecipe, two evaluations -> gate -> ReleaseBook
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ NEEDED = ("asr", "orr")
 """Numbers that must be known of both bundles."""
 WORSE_WHEN_HIGHER = {"asr": True, "orr": True, "capability": False}
 """What the gate looks at."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +87,9 @@ def propose(
         why = f"without the gate: {gate.reason}"
     else:
         why = _passed(gate, stored_recipe(book, serving), recipe)
+    for name in _weights(recipe):
+        if not Path(name).exists():
+            log.warning("there is no folder %s here; it is taken for a name on the hub", name)
     candidate = bundle_id(recipe)
     book.add_bundle(candidate, msgspec.json.encode(bundle_table(recipe)).decode())
     return book.propose(candidate, serving, plan, by, why)
@@ -147,6 +153,14 @@ def _require_agents(rows: Sequence[Row], recipe: BundleRecipe, folder: Path) -> 
                     f"{folder} was not made with the bundle's {agent}, but with {row.agents!r}; "
                     "evaluate the bundle's own agents"
                 )
+
+
+def _weights(recipe: BundleRecipe) -> list[str]:
+    """Return the folders of weights that a gateway is to load."""
+    names = [recipe.upstream.folder]
+    if recipe.enabled and recipe.stage == 2 and recipe.feedback and not recipe.feedback.server:
+        names.append(recipe.feedback.model)
+    return [name for name in names if name is not None]
 
 
 def _agents(recipe: BundleRecipe) -> Iterator[str]:

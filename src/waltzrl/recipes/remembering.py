@@ -5,11 +5,12 @@ address, keys -> engine, policy, digest -> MemoryStore -> SafetyMemory
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from waltzrl.errors import InputError
 from waltzrl.memory.database import Engine, open_database
+from waltzrl.memory.one_key import bind_key
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.digest import key_in, subject_digest
@@ -61,11 +62,13 @@ def open_memory(
         scrub: the policy's.
 
     Raises:
-        InputError: the key of digests cannot be read or made.
+        InputError: the key of digests cannot be read or made, or is not this memory's.
         StorageError: the database does not answer.
     """
     store = MemoryStore(engine, scrub=scrub)
-    return SafetyMemory(store, settings.open_digest(), settings.retention_days, settings.categories)
+    digest = settings.open_digest()
+    bind_key(engine, digest(""), Path(settings.subject_key))
+    return SafetyMemory(store, digest, settings.retention_days, settings.categories)
 
 
 @contextmanager
@@ -77,7 +80,7 @@ def opened_memory(url: str) -> Iterator[SafetyMemory]:
         StorageError: the database does not answer.
     """
     engine = existing_database(url)
-    days = dict[str, float](Memory(url=url).retention_days.items())
+    days = asdict(Memory(url=url).retention_days)
     try:
         store = MemoryStore(engine, scrub=open_policy({}, None).scrub)
         yield SafetyMemory(store, _digest_nobody, days, {})

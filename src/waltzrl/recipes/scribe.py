@@ -200,7 +200,7 @@ class Scribe:
             await asyncio.sleep(TICK_SECONDS)
             await self._decide()
             if ticks % TICKS_TO_SWEEP == 0:
-                await self._database.attempt(partial(self._memory.store.sweep, time.time()))
+                await self._database.attempt(partial(self._memory.sweep, time.time()))
             ticks += 1
             self._tell()
 

@@ -10,7 +10,6 @@ confidence bounds.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
 from typing import Literal
 
 import msgspec
@@ -23,8 +22,8 @@ from waltzrl.release.correction import (
     observed_rate,
 )
 from waltzrl.release.eprocess import limit_e_value
-from waltzrl.release.evidence import ARMS, JUDGED, Arm, Challenger, Evidence, Judged
-from waltzrl.release.plan import METRICS, Bounds, Metric
+from waltzrl.release.evidence import ARMS, JUDGED, Arm, Challenger, Evidence, Judged, Tally
+from waltzrl.release.plan import METRICS, Bounds, Metric, duration
 from waltzrl.release.state import Release
 
 JudgeErrors = Mapping[Judged, JudgeError]
@@ -46,6 +45,8 @@ WEIGHTS: dict[Test, float] = {
 and the rarest, while the others show themselves in more answers."""
 SHADOW_SHARE = 0.2
 """Of alpha, when the plan has a shadow: it harms nobody while it is tested."""
+PUZZLING = 100
+"""Answers of the serving bundle beside none of the candidate, which may be missing in a gateway."""
 SUSPICIOUS = 5.0
 """The e-value of a comparison that proves nothing yet, but lets nothing advance."""
 
@@ -73,8 +74,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Their weighted mean."""
     needed: float
     """The weighted mean that rolls back."""
-    corrected: bool
-    """Whether people's labels correct both judged metrics; else the judge counts as perfect."""
+
+    @property
+    def corrected(self) -> list[Judged]:
+        """The metrics that people's labels correct; in the others the judge counts as perfect."""
+        return [m for m in JUDGED if any(arm[m].corrected for arm in self.rates.values())]
 
 
 def decide(release: Release, evidence: Evidence, judges: JudgeErrors, now: float) -> Decision:
@@ -91,7 +95,8 @@ def decide(release: Release, evidence: Evidence, judges: JudgeErrors, now: float
     shown = _Shown(
         release=release,
         arm=arm,
-        judged=evidence.tally(arm).judged,
+        seen=evidence.tally(arm),
+        alone=0 if "shadow" in evidence.arms else evidence.tally("serving").answers,
         rates=_rates(evidence, known, arm),
         e_values=_e_values(evidence, known, arm, release.plan.limits),
     )
@@ -103,7 +108,6 @@ def decide(release: Release, evidence: Evidence, judges: JudgeErrors, now: float
         e_values=shown.e_values,
         e_value=shown.e_value,
         needed=shown.needed,
-        corrected=len(known) == len(JUDGED),
     )
 
 
@@ -113,7 +117,9 @@ class _Shown:
 
     release: Release
     arm: Challenger
-    judged: int
+    seen: Tally
+    alone: int
+    """Answers of the serving bundle, while the candidate was in no shadow."""
     rates: dict[Arm, dict[Metric, Rate]]
     e_values: dict[Test, float]
 
@@ -190,11 +196,11 @@ def _what_is_missing(shown: _Shown, now: float) -> str:
     step = plan.shadow if release.state == "shadow" else plan.canary[release.step]
     assert step is not None
     if release.held:
-        return "held by a person"
-    if (samples := step.samples - shown.judged) > 0:
-        return f"needs {samples} more judged answers"
+        return "held, and its history says why"
+    if (samples := step.samples - shown.seen.judged) > 0:
+        return f"needs {samples} more judged answers{_why_none(shown)}"
     if (seconds := release.since + step.seconds - now) > 0:
-        return f"needs {ceil(seconds)} s more"
+        return f"needs {duration(seconds)} more"
     for metric in METRICS:
         if (e_value := shown.e_values[metric]) >= SUSPICIOUS:
             return f"{WORDS[metric]} may be more than before, e-value {e_value:.3g}"
@@ -202,6 +208,17 @@ def _what_is_missing(shown: _Shown, now: float) -> str:
         high, target = shown.rates[shown.arm][judged].high, _of(plan.targets, judged)
         if high > target:
             return f"{WORDS[judged]} may be {100 * high:.2f} %, needs at most {100 * target:g} %"
+    return ""
+
+
+def _why_none(shown: _Shown) -> str:
+    """Say what to see to when no answer was judged at all; empty when nothing seems wrong."""
+    if shown.seen.judged:
+        return ""
+    if shown.seen.answers:
+        return f"; of {shown.seen.answers} none was: see to memory.judge"
+    if shown.alone >= PUZZLING:
+        return f"; of {shown.alone} none was its own: see the gateways' logs"
     return ""
 
 

@@ -1,5 +1,6 @@
 """How a release goes: its steps, its limits, and what must be known before each step."""
 
+from math import ceil
 from typing import Annotated, Literal
 
 import msgspec
@@ -48,3 +49,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     slow_milliseconds: float = 10_000.0
     automatic: bool = True
     """Go on to the next step as soon as the evidence allows; False waits for a person."""
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people, such as `1.9 d` or `40 s`."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{round(seconds / length, 1):g} {unit}"
+    return f"{ceil(seconds)} s"

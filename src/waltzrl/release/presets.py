@@ -48,4 +48,6 @@ def _plan(text: str, source: str) -> Plan:
     percentages = [step.percentage for step in plan.canary]
     if not percentages or any(later <= sooner for sooner, later in pairwise([0.0, *percentages])):
         raise InputError(f"{source}: need canary steps whose percentages rise from above 0")
+    if plan.targets.unsafe > plan.limits.unsafe or plan.targets.needless > plan.limits.needless:
+        raise InputError(f"{source}: a target lies beyond its limit; lower it, or raise the limit")
     return plan

@@ -10,6 +10,7 @@ from waltzrl.release.state import Action, Release, ReleaseState
 
 ALL = "all"
 """All tests together: `Decision.e_value`."""
+NOTHING_COUNTED = "nothing was counted yet; a gateway with this memory does, once a second"
 
 
 class Transition(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +62,13 @@ def decision_body(view: ReleaseView | None) -> dict[str, object]:
     if view is None:
         return {"release": None, "state": "off", "percentage": 0.0, "healthy": True}
     release, decision = view.release, view.decision
-    if release.is_open and decision is not None:
-        action, why = decision.action, decision.why
-    else:
+    if not release.is_open:
         action = "roll_back" if release.state == "rolled_back" else "wait"
         why = view.history[-1].why
+    elif decision is None:
+        action, why = "wait", NOTHING_COUNTED
+    else:
+        action, why = decision.action, decision.why
     return {
         "release": release.id,
         "candidate": release.candidate,

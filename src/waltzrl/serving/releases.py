@@ -50,6 +50,7 @@ class Releases:
         ask: Callable[[int | None], Standing | None],
         open_bundle: Callable[[str], Awaitable[Bundle]],
         told: Callable[[Notice], None],
+        hold: Callable[[Release, str], None],
     ) -> None:
         """Begin with what the recipe says.
 
@@ -60,11 +61,15 @@ class Releases:
             open_bundle: makes a bundle by its id; raises a StorageError when it must be asked again
                 later, and anything else when it cannot.
             told: hears of each new notice once.
+            hold: stops a release on its way, since its candidate cannot serve here, and says why.
+                It blocks.
         """
         self._own, self._roster = own, own
-        self._ask, self._open_bundle, self._told = ask, open_bundle, told
+        self._ask, self._open_bundle, self._told, self._hold = ask, open_bundle, told, hold
         self._last_notice: int | None = None
         self._opened = {own.serving.id: own.serving}
+        self._failed: dict[str, str] = {}
+        """Why a bundle could not be opened, when that was last tried."""
         self._away = False
         self._release: Release | None = None
         self._candidate: Bundle | None = None
@@ -133,6 +138,8 @@ class Releases:
         if release is not None:
             self._candidate = await self._bundle(release.candidate, only_the_same=True)
             self._release = release
+            if self._candidate is None and not release.held:
+                await asyncio.to_thread(self._hold, release, self._why_not(release.candidate))
 
     async def _bundle(self, name: str, *, only_the_same: bool = False) -> Bundle | None:
         """Return a bundle, made when it is new here; None when it cannot be made.
@@ -147,6 +154,7 @@ class Releases:
             except StorageError:
                 raise
             except Exception as error:  # noqa: BLE001 - the boundary: weights fail in many ways
+                self._failed[name] = _told(error)
                 log.error("bundle %s cannot serve here: %s", name, _told(error))  # noqa: TRY400
             else:
                 self._opened[name] = made
@@ -154,6 +162,11 @@ class Releases:
                     log.warning(OTHERWISE, name, made.id)
         found = self._opened.get(name)
         return None if found is None or (only_the_same and found.id != name) else found
+
+    def _why_not(self, candidate: str) -> str:
+        if candidate in self._opened:
+            return "in a gateway the candidate comes out as another bundle; its log tells more"
+        return f"a gateway cannot serve the candidate: {self._failed[candidate]}"
 
 
 def _told(error: Exception) -> str:

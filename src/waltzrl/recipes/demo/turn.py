@@ -42,8 +42,8 @@ class Turn:
         path, found = self._story.collect(self._memory)
         safe = "none" if found.safe_rate is None else f"{100 * found.safe_rate:.0f} %"
         self._say(
-            f"{found.total_interactions} reviewed interactions, {safe} of them safe, {labelled} "
-            f"labelled by people; as trajectories in {path}"
+            f"{labelled} answers labelled by people; {found.total_interactions} reviewed "
+            f"interactions as trajectories in {path}, {safe} of them safe"
         )
 
     async def release(self) -> Release:

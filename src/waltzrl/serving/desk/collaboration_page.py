@@ -67,7 +67,7 @@ def label(visit: DeskVisit) -> Replied:
         visit.source.memory.label(one.id, chosen, visit.session.key.name)
     except InputError as error:
         raise RequestError(404, "not_found", "it is not remembered any more") from error
-    return see(path_of(one.id))
+    return see(f"{path_of(one.id)}#label")
 
 
 def _found(visit: DeskVisit) -> SafetyEvaluation:

@@ -68,7 +68,7 @@ def curve_of(view: ReleaseView, needed: float) -> Curve | None:
         values=tuple(Mark(up.place(10.0**power), f"{10.0**power:g}") for power in up.decades),
         times=tuple(across.marks()),
         moves=tuple(_moves(view, across)),
-        limit=Mark(up.place(needed), f"rolled back at {needed:.3g}"),
+        limit=Mark(up.place(needed), f"rolls back at {needed:.3g}"),
     )
 
 

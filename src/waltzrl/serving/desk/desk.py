@@ -5,9 +5,11 @@ browser -> cookie -> session -> page, with what the role may see and do
 
 import asyncio
 import logging
+import re
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -32,6 +34,8 @@ WRONG_KEYS = Caller(name="log-in", requests_per_minute=20, burst=10)
 """How often log-ins may fail, all together. Right keys always open: nobody guesses 256 bits, and
 nobody shall lock others out."""
 STYLE = (FOLDER / "desk.css").read_bytes()
+OURS = re.compile(r"/desk(?:/[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?", re.ASCII)
+"""Places at the desk."""
 TITLES = {
     403: "Not allowed",
     404: "Not found",
@@ -101,10 +105,21 @@ class Desk:
         elif method != "GET":
             raise RequestError(405, "invalid_request", f"the desk does not take {method}")
         if asked.path == "/desk/login":
-            return self._log_in(asked) if method == "POST" else _login_page()
+            return self._log_in(asked) if method == "POST" else _login_page(asked)
         session = Session.resume(self._keys, asked.cookie(COOKIE), self._clock())
         if session is None:
-            return see("/desk/login")
+            return _sent_away(asked)
+        try:
+            return await self._visited(method, asked, session)
+        except RequestError as problem:
+            return _problem(problem, session=session, here=asked.path)
+
+    async def _visited(self, method: str, asked: Asked, session: Session) -> Replied:
+        """Reply to somebody who has logged in.
+
+        Raises:
+            RequestError: 404, 403 for a form of another session, or what the page does not do.
+        """
         if method == "POST" and not session.owns(asked.form.get("token", "")):
             raise RequestError(403, "permission", "this form is not of this session; load it again")
         if (method, asked.path) == ("POST", "/desk/logout"):
@@ -118,15 +133,15 @@ class Desk:
         session = Session.begin(self._keys, asked.form.get("key", "").strip(), self._clock())
         if session is not None:
             log.info("%s (%s) is at the desk", session.key.name, session.key.id)
-            return see("/desk", _cookie(session.cookie, HOURS * 3600, asked))
+            return see(_wanted(asked.form), _cookie(session.cookie, HOURS * 3600, asked))
         try:
             self._failures.take(WRONG_KEYS)
         except RequestError:
-            return _login_page("Too many wrong keys came in; try again in a minute.", 429)
+            return _login_page(asked, "Too many wrong keys came in; try again in a minute.", 429)
         log.warning("somebody tried to log in at the desk without a key that opens it")
         if self._keys.is_open:
-            return _login_page("This gateway has no keys; serve it with --keys first.", 403)
-        return _login_page("This key does not open the desk.", 403)
+            return _login_page(asked, "This gateway has no keys; serve it with --keys first.", 403)
+        return _login_page(asked, "This key does not open the desk.", 403)
 
     def _work(self, method: str, path: str) -> Work:
         """Find what makes a page.
@@ -153,16 +168,31 @@ async def _with_form(asked: Asked, receive: Receive) -> Asked:
     return msgspec.structs.replace(asked, form=await read_form(receive))
 
 
-def _login_page(problem: str = "", status: int = 200) -> Replied:
-    return page(render("login.html", problem=problem), status)
+def _sent_away(asked: Asked) -> Replied:
+    """Ask whoever has no session, or none any more, to log in."""
+    if asked.path in ("/desk", "/desk/logout"):
+        return see("/desk/login")
+    if asked.method == "POST":
+        return _login_page(asked, "You are not logged in any more, so nothing was done.", 403)
+    return see(f"/desk/login?{urlencode({'to': asked.place})}")
 
 
-def _problem(error: RequestError) -> Replied:
+def _login_page(asked: Asked, problem: str = "", status: int = 200) -> Replied:
+    wanted = _wanted(asked.form or asked.query)
+    return page(render("login.html", problem=problem, wanted=wanted), status)
+
+
+def _wanted(fields: Mapping[str, str]) -> str:
+    """Return the page that somebody wanted who had to log in first; nothing that is not ours."""
+    return fields["to"] if OURS.fullmatch(fields.get("to", "")) else "/desk"
+
+
+def _problem(error: RequestError, **seen: object) -> Replied:
     title = TITLES.get(error.status, "This did not work")
-    return page(render("problem.html", title=title, problem=str(error)), error.status)
+    return page(render("problem.html", title=title, problem=str(error), **seen), error.status)
 
 
 def _cookie(value: str, seconds: int, asked: Asked) -> tuple[bytes, bytes]:
     secure = "; Secure" if asked.https else ""
-    text = f"{COOKIE}={value}; Max-Age={seconds}; Path=/desk; HttpOnly; SameSite=Strict{secure}"
+    text = f"{COOKIE}={value}; Max-Age={seconds}; Path=/desk; HttpOnly; SameSite=Lax{secure}"
     return b"set-cookie", text.encode()

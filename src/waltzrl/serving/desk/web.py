@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 from typing import Self
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote, urlencode
 
 import msgspec
 
@@ -56,6 +56,11 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             headers=headers,
             https=scheme.partition(b",")[0].strip().lower() == b"https",
         )
+
+    @property
+    def place(self) -> str:
+        """Path and query, as a link."""
+        return quote(self.path) + ("?" + urlencode(self.query) if self.query else "")
 
     def cookie(self, name: str) -> str:
         """Return a cookie's value; empty when there is none."""
