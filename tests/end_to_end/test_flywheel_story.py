@@ -93,8 +93,8 @@ def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_
         waited("-> rolled back: ", log, process)
         assert process.wait(120) == 0
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()  # with all that it has started
+        process.wait(60)
     book = ReleaseBook(open_database(f"sqlite:///{folder}/memory.db"))
     bad = book.latest()
     moves = [(move.action, move.by) for move in book.history(bad.id)]

@@ -90,7 +90,7 @@ def test_who_is_erased_while_a_file_is_written_is_in_no_file_and_no_sample(tmp_p
 
 def test_a_memory_that_is_not_there_is_not_made(tmp_path):
     with pytest.raises(InputError, match=r"memory\.db is not there"):
-        export_samples(f"sqlite:///{tmp_path}/memory.db", tmp_path / "rounds.json", ALL)
+        export_samples(f"sqlite:///{tmp_path}/nowhere/memory.db", tmp_path / "rounds.json", ALL)
     assert list(tmp_path.iterdir()) == []
 
 

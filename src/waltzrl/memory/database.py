@@ -136,7 +136,6 @@ def _to_json(value: object) -> str:
 def _sqlite(file: str | None) -> Engine:
     if not file or file == ":memory:":
         raise InputError("the memory needs a file: say sqlite:///runs/memory.db")
-    Path(file).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(
         f"sqlite:///{file}", json_serializer=_to_json, json_deserializer=msgspec.json.decode
     )
@@ -149,6 +148,7 @@ def _sqlite(file: str | None) -> Engine:
 def _make_private(file: Path) -> None:
     """Make the file for its owner only, unless it is there; those beside it have its mode."""
     with suppress(OSError):  # whoever connects is told
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.touch(mode=0o600)
 
 
