@@ -12,12 +12,25 @@ percentages = st.floats(0.0, 100.0)
 
 
 @pytest.mark.parametrize(
-    "known",
-    [{"may_learn": False}, {"decision": "error"}, {"arm": "shadow"}, {"collaboration": None}],
+    ("known", "why"),
+    [
+        ({"may_learn": False}, "without_consent"),
+        ({"decision": "error"}, "unanswered"),
+        ({"collaboration": None}, "unanswered"),
+        ({"arm": "shadow"}, "shadow"),
+    ],
 )
-def test_without_consent_or_an_answer_that_somebody_saw_nothing_is_taken(known):
+def test_without_consent_or_an_answer_that_somebody_saw_nothing_is_taken(known, why):
     assert ALL.takes(evaluation(SERVED))
-    assert not ALL.takes(evaluation(**{"collaboration": SERVED} | known))
+    assert ALL.leaves_out(evaluation(**{"collaboration": SERVED} | known)) == why
+
+
+def test_who_is_held_out_from_learning_is_who_is_evaluated_with():
+    learning, held_out = (
+        Selection(users=users, held_out_percentage=100.0) for users in ("learning", "held-out")
+    )
+    assert learning.leaves_out(evaluation(SERVED)) == "of_other_users"
+    assert held_out.takes(evaluation(SERVED))
 
 
 @given(st.text(min_size=1), percentages, percentages)

@@ -31,7 +31,9 @@ def test_what_was_served_is_written_kept_and_noted_for_whoever_erases(
 ):
     remember(database_url, SERVED)
     path = tmp_path / f"rounds.{ending}"
-    counted = export_samples(database_url, path, ALL)
+    done = export_samples(database_url, path, ALL)
+    counted = done.counted
+    assert done.left_out == {"without_consent": 1}
     assert (counted.total_interactions, counted.avg_coaching_rounds) == (2, 1.5)
     assert [row["interaction"] for row in read_rows(path)] == ["a", "a", "b"]
     expected = [one for served in SERVED[:2] for one in trajectories(served)]
@@ -56,9 +58,9 @@ def test_collecting_again_replaces_the_file_and_adds_nothing_to_the_memory(tmp_p
 def test_prompts_are_counted_by_what_is_known_of_them(tmp_path, sqlite_url):
     remember(sqlite_url, SERVED)
     path = tmp_path / "prompts.jsonl"
-    assert export_prompts(sqlite_url, path, ALL) == PromptCounts(
-        total_prompts=1, unsafe=0, benign=1, unlabelled=0
-    )  # both asked the same, and one of them has a label
+    done = export_prompts(sqlite_url, path, ALL)
+    assert done.counted == PromptCounts(total_prompts=1, unsafe=0, benign=1, unlabelled=0)
+    assert done.left_out == {"without_consent": 1, "repeated": 1}  # and one of the two has a label
     assert [(one.id, one.label) for one in read_prompts(path)] == [("a", "benign")]
 
 
@@ -77,7 +79,7 @@ def test_who_is_erased_while_a_file_is_written_is_in_no_file_and_no_sample(tmp_p
     path = tmp_path / "rounds.jsonl"
     samples = [one for served in SERVED[:2] for one in trajectories(served)]
     with open_memory(sqlite_url) as memory:
-        collecting._write(memory, path, samples)  # as export_samples does, to the end
+        collecting._write(memory, path, samples, {})  # as export_samples does, to the end
         erase_subject(memory.store.engine, "77")
         for sample in samples:
             memory.store_dir_training_sample(sample)
@@ -97,7 +99,7 @@ def test_a_memory_that_is_not_there_is_not_made(tmp_path):
 def test_a_memory_of_nothing_to_learn_from_writes_no_file(tmp_path, sqlite_url):
     remember(sqlite_url, SERVED[2:])
     for write in (export_samples, export_prompts):
-        with pytest.raises(InputError, match="holds no such answers"):
+        with pytest.raises(InputError, match="no answers to take, only 1 without consent;"):
             write(sqlite_url, tmp_path / "out.jsonl", ALL)
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -129,10 +131,11 @@ def test_the_command_prints_statistics_for_people_and_programs(tmp_path, sqlite_
     done = command(out, "--memory", sqlite_url, "--held-out", "0")
     assert done.exit_code == 0
     assert re.search(r"total_interactions +│ +2 ", done.stdout)
+    assert re.search(r"left out: without consent +│ +1 ", done.stdout)
     assert re.search(r"avg_dir_score +│ +0\.333 ", done.stdout)  # (0.44 + 0 + 0.56) / 3
     found = json.loads(command(out, "--memory", sqlite_url, "--held-out", "0", "--json").stdout)
     assert found["file"] == str(out)
-    assert found["safe_rate"] == 1.0
+    assert (found["safe_rate"], found["left_out"]) == (1.0, {"without_consent": 1})
     prompts = command(out, "--memory", sqlite_url, "--held-out", "0", "--prompts", "--json")
     assert json.loads(prompts.stdout)["benign"] == 1
     assert command(out, "--memory", sqlite_url, "--held-out", "101").exit_code == 2

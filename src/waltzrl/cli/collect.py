@@ -32,14 +32,16 @@ def collect(
     from waltzrl.recipes.collecting import export_prompts, export_samples
 
     write = export_prompts if prompts else export_samples
-    counted = asdict(write(memory, out, Selection(held_out_percentage=held_out)))
+    done = write(memory, out, Selection(held_out_percentage=held_out))
+    counted, left_out = asdict(done.counted), dict(done.left_out)
     if as_json:
-        print_json({"file": str(out)} | counted)
+        print_json({"file": str(out), **counted, "left_out": left_out})
         return
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    for name, value in counted.items():
+    left = {f"left out: {why.replace('_', ' ')}": count for why, count in left_out.items()}
+    for name, value in (counted | left).items():
         table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
     Console().print(table)
     print(f"collected: {out}")

@@ -8,6 +8,9 @@ from waltzrl.memory.schemas import SafetyEvaluation
 from waltzrl.records import Collaboration
 from waltzrl.release.assignment import is_among
 
+LeftOut = Literal["shadow", "unanswered", "without_consent", "of_other_users"]
+"""Why an interaction is not taken. Of users: they are held out, or are not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
@@ -19,14 +22,20 @@ class Selection:
     """Share of the users who are kept aside; who is stays so when it is raised."""
 
     def takes(self, evaluation: SafetyEvaluation) -> bool:
-        """Say whether the interaction is one of them; a shadow's, which nobody saw, never is."""
-        return (
-            evaluation.may_learn
-            and evaluation.collaboration is not None
-            and evaluation.decision != "error"
-            and evaluation.arm != "shadow"
-            and self._holds_out(evaluation) is (self.users == "held-out")
-        )
+        """Say whether the interaction is one of them."""
+        return self.leaves_out(evaluation) is None
+
+    def leaves_out(self, evaluation: SafetyEvaluation) -> LeftOut | None:
+        """Say why the interaction is none of them; None when it is."""
+        if evaluation.arm == "shadow":
+            return "shadow"
+        if evaluation.collaboration is None or evaluation.decision == "error":
+            return "unanswered"
+        if not evaluation.may_learn:
+            return "without_consent"
+        if self._holds_out(evaluation) is not (self.users == "held-out"):
+            return "of_other_users"
+        return None
 
     def _holds_out(self, evaluation: SafetyEvaluation) -> bool:
         """Draw by the user; by the request, all its choices together, where nobody was named."""

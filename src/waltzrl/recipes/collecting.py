@@ -1,9 +1,10 @@
 """From a memory to files: trajectories to study, and prompts to learn from."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from msgspec import structs
 
@@ -29,6 +30,8 @@ from waltzrl.privacy.collaborations import scrub_collaboration
 from waltzrl.recipes.remembering import opened_memory
 from waltzrl.records import Prompt
 
+Counted = TypeVar("Counted")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCounts:
@@ -40,7 +43,15 @@ class PromptCounts:
     unlabelled: int
 
 
-def export_samples(url: str, path: Path, selection: Selection) -> Statistics:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected(Generic[Counted]):
+    """What was written, and how many interactions were not, by why."""
+
+    counted: Counted
+    left_out: Mapping[str, int]
+
+
+def export_samples(url: str, path: Path, selection: Selection) -> Collected[Statistics]:
     """Write one row for each round of what was served, and keep the rows in the memory as well.
 
     Args:
@@ -55,14 +66,17 @@ def export_samples(url: str, path: Path, selection: Selection) -> Statistics:
     require_format(path)
     with opened_memory(url) as memory:
         last = last_notice(memory.store.engine)
-        samples = list(collect(_evaluations(memory, selection), selection))
-        _write(memory, path, samples)
+        taken = _Taken(memory, selection)
+        samples = list(collect(taken, selection))
+        counted = statistics(samples)
+        left_out = taken.left_out("repeated_or_unscored", counted.total_interactions)
+        _write(memory, path, samples, left_out)
         memory.store_dir_training_sample(*samples)
         _require_nobody_erased(memory, path, samples, last)
-    return statistics(samples)
+    return Collected(counted=counted, left_out=left_out)
 
 
-def export_prompts(url: str, path: Path, selection: Selection) -> PromptCounts:
+def export_prompts(url: str, path: Path, selection: Selection) -> Collected[PromptCounts]:
     """Write each prompt that was asked, with its label where there is one.
 
     Args:
@@ -77,16 +91,19 @@ def export_prompts(url: str, path: Path, selection: Selection) -> PromptCounts:
     require_format(path)
     with opened_memory(url) as memory:
         last = last_notice(memory.store.engine)
-        rows = prompt_rows(_evaluations(memory, selection), selection)
-        _write(memory, path, rows)
+        taken = _Taken(memory, selection)
+        rows = prompt_rows(taken, selection)
+        left_out = taken.left_out("repeated", len(rows))
+        _write(memory, path, rows, left_out)
         _require_nobody_erased(memory, path, rows, last)
     labels = Counter(row.label for row in rows)
-    return PromptCounts(
+    counted = PromptCounts(
         total_prompts=len(rows),
         unsafe=labels["unsafe"],
         benign=labels["benign"],
         unlabelled=labels[None],
     )
+    return Collected(counted=counted, left_out=left_out)
 
 
 def remembered_prompts(url: str, selection: Selection) -> list[Prompt]:
@@ -97,23 +114,47 @@ def remembered_prompts(url: str, selection: Selection) -> list[Prompt]:
         StorageError: the database does not answer.
     """
     with opened_memory(url) as memory:
-        return prompts_of(_evaluations(memory, selection), selection)
+        return prompts_of(_Taken(memory, selection), selection)
 
 
-def _evaluations(memory: SafetyMemory, selection: Selection) -> Iterator[SafetyEvaluation]:
-    """Yield what is taken, scanned once more: the scanner may know more than it did then."""
-    for one in filter(selection.takes, memory.every_evaluation()):
-        said = scrub_collaboration(said_in(one), memory.store.scrub)
-        yield structs.replace(one, collaboration=said)
+class _Taken:
+    """The interactions of a memory that are taken; counts them, and the others by why they are not.
+
+    They are scanned once more: the scanner may know more than it did then.
+    """
+
+    def __init__(self, memory: SafetyMemory, selection: Selection) -> None:
+        self._memory, self._selection = memory, selection
+        self._number = 0
+        self._left_out: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[SafetyEvaluation]:
+        for one in self._memory.every_evaluation():
+            if why := self._selection.leaves_out(one):
+                self._left_out[why] += 1
+                continue
+            self._number += 1
+            said = scrub_collaboration(said_in(one), self._memory.store.scrub)
+            yield structs.replace(one, collaboration=said)
+
+    def left_out(self, otherwise: str, used: int) -> dict[str, int]:
+        """Return what was left out, by why; of what was taken, all but `used` is `otherwise`."""
+        counts = self._left_out | Counter({otherwise: self._number - used})
+        return {why: count for why, count in counts.most_common() if count}
 
 
-def _write(memory: SafetyMemory, path: Path, rows: Sequence[TrainingSample | PromptRow]) -> None:
+def _write(
+    memory: SafetyMemory,
+    path: Path,
+    rows: Sequence[TrainingSample | PromptRow],
+    left_out: Mapping[str, int],
+) -> None:
     """Write a file that whoever erases a user finds."""
     if not rows:
         file = memory.store.engine.url.render_as_string()
+        told = ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in left_out.items())
         raise InputError(
-            f"{file} holds no such answers, with consent, from the users asked for; serve some "
-            "first, or change --held-out"
+            f"{file} holds no answers to take, only {told or 'nothing'}; see docs/collecting.md"
         )
     note_export(memory.store.engine, path)
     try:

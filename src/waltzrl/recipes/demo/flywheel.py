@@ -10,13 +10,14 @@ from pathlib import Path
 from random import Random
 
 from waltzrl.audit import Entry, read_entries
-from waltzrl.collector import Selection, Statistics, collect, export, statistics
+from waltzrl.collector import Selection, Statistics
 from waltzrl.data import read_prompts, write_lines
 from waltzrl.data.world import World, general_prompts, sensitive_prompts
 from waltzrl.judges.refusal import RefusalDetector
 from waltzrl.memory.database import open_database
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.schemas import HumanLabel, SafetyEvaluation
+from waltzrl.recipes.collecting import export_samples
 from waltzrl.recipes.contest import Contest
 from waltzrl.recipes.demo.jobs import Evaluation, Training
 from waltzrl.recipes.demo.serving import MAX_NEW_TOKENS
@@ -179,12 +180,10 @@ class FlywheelStory:
                 refuses = self._detector.refuses(served.collaboration.final.text).refuses
                 yield served, _called(known[asked], refuses)
 
-    def collect(self, memory: SafetyMemory) -> tuple[Path, Statistics]:
+    def collect(self) -> tuple[Path, Statistics]:
         """Write what was served as trajectories, and return the file and what they say."""
-        samples = list(collect(memory.every_evaluation(), Selection()))
         path = self.folder / "trajectories.jsonl"
-        export(path, samples)
-        return path, statistics(samples)
+        return path, export_samples(self.memory_url, path, Selection()).counted
 
     def release(self, book: ReleaseBook) -> Release:
         """Propose the second pair, with the evaluations of both.

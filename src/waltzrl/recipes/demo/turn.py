@@ -39,7 +39,7 @@ class Turn:
         for served, label in list(self._story.labels(self._memory)):
             self._memory.label(served.id, label, BY)
             labelled += 1
-        path, found = self._story.collect(self._memory)
+        path, found = await asyncio.to_thread(self._story.collect)
         safe = "none" if found.safe_rate is None else f"{100 * found.safe_rate:.0f} %"
         self._say(
             f"{labelled} answers labelled by people; {found.total_interactions} reviewed "
