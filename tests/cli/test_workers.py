@@ -86,7 +86,11 @@ def test_beside_an_event_loop_whoever_is_cancelled_waits_for_no_job():
     assert time.monotonic() - started < SHORT_SECONDS
 
 
-def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path):
+@pytest.mark.parametrize(
+    ("sent", "code", "words"),
+    [(signal.SIGTERM, 130, b"go on from here when called again"), (signal.SIGKILL, -9, b"")],
+)
+def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path, sent, code, words):
     with subprocess.Popen(
         [sys.executable, "-m", "waltzrl", "demo"],
         cwd=tmp_path,
@@ -95,9 +99,9 @@ def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path):
     ) as process:
         try:
             children = until(lambda: both_children(process.pid))
-            process.terminate()  # as service managers do: it alone hears of it
-            assert process.wait(SHORT_SECONDS) == 130
-            assert b"go on from here when called again" in process.stderr.read()
+            process.send_signal(sent)  # as service managers do: it alone hears of it
+            assert process.wait(SHORT_SECONDS) == code
+            assert words in process.stderr.read()
             until(lambda: not any(child.exists() for child in children))
         finally:
             with suppress(ProcessLookupError):

@@ -7,7 +7,8 @@ import signal
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
-from multiprocessing import Queue, active_children, get_context
+from multiprocessing import Queue, active_children, get_context, parent_process
+from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -95,6 +96,14 @@ def _begin(reports: "Queue[Done]") -> None:
     global _reports
     _reports = reports
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; who started us decides
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None, "a worker was started by somebody"
+    parent.join()
+    os._exit(1)  # it was killed, and can end nobody any more
 
 
 def _work(job: "Job") -> None:
