@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -200,17 +201,32 @@ def test_the_list_is_filtered(site, query, found):
 
 def test_words_of_requests_are_searched_for_by_reviewers_in_a_form(site):
     remember(site, told("a", said("the blue sky")), told("b", said("a green hill")))
-    reply = site.log_in("reviewer").post("/desk/collaborations", words="sky")
+    reviewer = site.log_in("reviewer")
+    sent, reply = searched(reviewer, "sky")
     assert titles(reply) == ["the blue sky"]
+    assert (sent.status, "sky" in sent.headers["location"]) == (303, False)
+    site.now += 1
+    other = site.log_in("reviewer")
+    again = other.get("/desk/collaborations", urlsplit(sent.headers["location"]).query)
+    assert (titles(again), "search again" in again.words) == ([], True)
+    assert "search again" in reviewer.get("/desk/collaborations", "found=%C3%A9").words
     viewer = site.log_in("viewer")
     assert viewer.post("/desk/collaborations", words="sky").status == 403
+    assert viewer.get("/desk/collaborations", "found=x").status == 403
     assert "Search" not in viewer.get("/desk/collaborations").words
 
 
-@pytest.mark.parametrize("words", ["", '"', "*", "a OR", "\0", "'; drop table items"])
+def searched(browser, words):
+    """Search; return where that leads, and what is there."""
+    sent = browser.post("/desk/collaborations", words=words)
+    path, _, query = sent.headers["location"].partition("?")
+    return sent, browser.get(path, query)
+
+
+@pytest.mark.parametrize("words", ["x" * 5000, "", '"', "*", "a OR", "\0", "'; drop table items"])
 def test_words_that_are_none_find_nothing_and_break_nothing(site, words):
     remember(site, told("z", said("zebra")))
-    reply = site.log_in("reviewer").post("/desk/collaborations", words=words)
+    _sent, reply = searched(site.log_in("reviewer"), words)
     assert (reply.status, titles(reply)) == (200, [])
 
 

@@ -8,11 +8,13 @@ import msgspec
 from waltzrl.memory.items import Json
 from waltzrl.memory.schemas import EVALUATIONS, SafetyEvaluation
 from waltzrl.serving.desk.visit import COLLABORATIONS, DeskVisit, path_of
-from waltzrl.serving.desk.web import Replied
+from waltzrl.serving.desk.web import Replied, see
 
 ROWS = 50
 LONGEST_REQUEST = 140
 """Characters of a request that a row shows."""
+LONGEST_SEARCH = 500
+"""Characters."""
 MOST_BUNDLES = 20
 
 VALUES: dict[str, dict[str, tuple[str, Json]]] = {
@@ -64,8 +66,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_collaborations(visit: DeskVisit) -> Replied:
-    """List what was served, the newest first, as the address asks."""
+    """List what was served, the newest first, as the address asks; or what a search found.
+
+    Raises:
+        RequestError: 403 for viewers who search.
+    """
     query = visit.asked.query
+    if "found" in query:
+        return _show_found(visit, query["found"])
     asked = {name: query[name] for name in (*VALUES, *TEXTS, "bundle") if name in query}
     filters = {name: _wanted(name, value) for name, value in asked.items()}
     before = _number(query.get("before", ""))
@@ -83,15 +91,22 @@ def show_collaborations(visit: DeskVisit) -> Replied:
 
 
 def search_collaborations(visit: DeskVisit) -> Replied:
-    """List those whose requests hold one of some words, the best fit first.
-
-    The words come in a form, because addresses are logged and kept.
+    """Lead to the list of those whose requests hold one of some words, which its address conceals.
 
     Raises:
         RequestError: 403 for viewers, who may not find by words what they may not read.
     """
     visit.require("reviewer")
-    words = visit.asked.form.get("words", "")
+    words = visit.asked.form.get("words", "")[:LONGEST_SEARCH]
+    return see(_address({"found": visit.session.seal(words)}))
+
+
+def _show_found(visit: DeskVisit, sealed: str) -> Replied:
+    """List what some words find, the best fit first."""
+    visit.require("reviewer")
+    words = visit.session.unseal(sealed)
+    if words is None:
+        return _page(visit, [], told="this search was another session's; search again")
     items = visit.source.memory.store.search(EVALUATIONS, query=words, limit=ROWS)
     found = [msgspec.convert(item.value, SafetyEvaluation) for item in items]
     return _page(visit, found, words=words, told=f"the best {ROWS} that fit, the best first")

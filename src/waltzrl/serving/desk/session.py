@@ -7,10 +7,12 @@ revoked, expired or exchanged takes its sessions with it.
 """
 
 import hmac
+from base64 import urlsafe_b64encode
 from hashlib import sha256
 from typing import Literal, Self
 
 import msgspec
+from cryptography.fernet import Fernet, InvalidToken
 
 from waltzrl.serving.keys import DeskRole, Key, KeyRing
 
@@ -65,6 +67,21 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     def owns(self, token: str) -> bool:
         return hmac.compare_digest(self.form_token.encode(), token.encode())
 
-    def _mac(self, purpose: Literal["session", "form"], text: str) -> str:
+    def seal(self, text: str) -> str:
+        """Return what stands for a text in an address, which is logged; none but this reads it."""
+        return self._cipher.encrypt(text.encode("utf-8", "surrogatepass")).decode()
+
+    def unseal(self, sealed: str) -> str | None:
+        """Return the text; None when another session sealed it."""
+        try:
+            return self._cipher.decrypt(sealed.encode()).decode("utf-8", "surrogatepass")
+        except InvalidToken:
+            return None
+
+    @property
+    def _cipher(self) -> Fernet:
+        return Fernet(urlsafe_b64encode(bytes.fromhex(self._mac("seal", self.cookie))))
+
+    def _mac(self, purpose: Literal["session", "form", "seal"], text: str) -> str:
         secret = bytes.fromhex(self.key.sha256)
         return hmac.digest(secret, f"waltzrl desk {purpose}: {text}".encode(), "sha256").hex()
