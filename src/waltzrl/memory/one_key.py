@@ -3,10 +3,11 @@
 The memory knows its key by a mark, the key's digest of nobody, which tells nothing of the key.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
-from sqlalchemy import Column, Engine, Integer, Table, Text, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Column, Engine, Integer, Table, Text, insert, select
+from sqlalchemy.exc import IntegrityError
 
 from waltzrl.errors import InputError
 from waltzrl.memory.database import TABLES, reading, writing
@@ -32,10 +33,8 @@ def bind_key(engine: Engine, mark: str, file: Path) -> None:
         InputError: it has another.
         StorageError: the database does not answer.
     """
-    on_sqlite = engine.dialect.name == "sqlite"
-    added = sqlite.insert(SUBJECT_KEY) if on_sqlite else postgresql.insert(SUBJECT_KEY)
-    with writing(engine) as connection:
-        connection.execute(added.on_conflict_do_nothing(), {"id": 1, "mark": mark})
+    with suppress(IntegrityError), writing(engine) as connection:  # it has one already
+        connection.execute(insert(SUBJECT_KEY).values(id=1, mark=mark))
     require_key(engine, mark, file)
 
 

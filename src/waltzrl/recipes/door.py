@@ -17,6 +17,8 @@ Settings = TypeVar("Settings")
 
 UNKNOWN = "unexpected_keyword_argument"
 """How pydantic calls a key that no dataclass has."""
+KINDS = {"path_type": "a path", "dict_type": "a table", "tuple_type": "a list"}
+"""What TOML calls what pydantic misses."""
 TOLD_FIRST = {UNKNOWN: 0, "value_error": 1}
 """Of several errors, in every branch of a union, these say best what is wrong."""
 
@@ -94,7 +96,10 @@ def _explain(kind: object, error: ErrorDetails) -> str:
         return f"{key}: each needs kind = 'imitation' or kind = 'reinforcement'"
     if error["type"] == "value_error":
         return error["msg"].removeprefix("Value error, ")
-    needed = error["msg"].removeprefix("Input should be ")
+    if error["type"] == "dataclass_type":
+        inside = next(one for one in known if one.startswith(f"{key}."))
+        return f"{key}: got {error['input']!r}, need a table of keys such as {inside}"
+    needed = KINDS.get(error["type"], error["msg"].removeprefix("Input should be "))
     return f"{key}: got {error['input']!r}, need {needed}"
 
 
