@@ -2,9 +2,9 @@
 
     python benchmarks/gateway_memory.py [--rounds 10] [--seconds 3]
 
-Both run as in `gateway_vs_peers.py`: everything on, one worker on one core, where the scribe must
+Both run as in `gateway_vs_peers.py`: everything on, one worker on one core, where the recorder must
 live too; the upstream and the load generator have the other core. They take the load in turn, and
-the order changes from round to round; between two loads the scribe catches up. The ratio is the
+the order changes from round to round; between two loads the recorder catches up. The ratio is the
 geometric mean over the rounds, with a bootstrap interval.
 """
 
@@ -35,7 +35,7 @@ CONNECTIONS = 16
 JSON = {"content-type": "application/json"}
 CONFIDENCE = 0.95
 IDLE = 0.05
-"""Share of a core; a scribe that takes less has caught up."""
+"""Share of a core; a recorder that takes less has caught up."""
 STORED = "SELECT count(*) FROM items WHERE namespace = 'safety.waltzrl.evaluations'"
 
 
@@ -151,7 +151,7 @@ def report(ratios: Sequence[float], bare: Side, remembering: Side, kept: int) ->
     answered = remembering.answered
     print(f"ratio of requests/s with memory to without: {ratio:.3f} ({low:.3f} to {high:.3f})")
     print(f"answered {answered}, stored {kept}, dropped {answered - kept}")
-    print(f"resident: {bare.busy_mb:.0f} MB, {remembering.busy_mb:.0f} MB with memory and scribe")
+    print(f"resident: {bare.busy_mb:.0f} MB, {remembering.busy_mb:.0f} MB with memory and recorder")
 
 
 def main() -> None:

@@ -25,9 +25,9 @@ from langgraph.store import base as langgraph
 from langgraph.store.sqlite import SqliteStore
 
 from waltzrl.memory import items
-from waltzrl.memory.database import open_database
 from waltzrl.memory.schemas import EVALUATIONS
 from waltzrl.memory.store import MemoryStore
+from waltzrl.storage.database import open_database
 
 BATCH = 100
 LOOKS = 300

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from rules_vs_re import ordinary
 
-from waltzrl.privacy.finding import Engine
-from waltzrl.privacy.policy import Policy
+from waltzrl.privacy.detection import Detector
 from waltzrl.privacy.presidio import Presidio
-from waltzrl.privacy.scanner import Scanner
+from waltzrl.privacy.redaction import RedactionRules
+from waltzrl.privacy.scanner import PersonalDataScanner
 
 PIECE = 2048
 ROOT = Path(__file__).parents[1]
@@ -84,10 +84,10 @@ def main() -> None:
     parser.add_argument("--kilobytes", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    scanner: Engine = Scanner()
+    scanner: Detector = PersonalDataScanner()
     readers = {
         "scan": scanner.find,
-        "scrub": Policy({}, scanner).scrub,
+        "scrub": RedactionRules({}, scanner).scrub,
         "presidio": Presidio().find,
     }
     result = {}

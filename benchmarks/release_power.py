@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from ville import BettingTest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "release"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from many_releases import (
+from support.many_releases import (
     ALPHA,
     IN_CANARY,
     NEVER,

@@ -26,10 +26,10 @@ from waltzrl.collaboration import collaborate
 from waltzrl.policies.local import Decoding
 from waltzrl.policies.weights import CausalLM, add_adapters, narrow
 from waltzrl.records import Message, Prompt
-from waltzrl.rewards import STAGE_1, paper_rewards
 from waltzrl.training.learner import Learner, Optimizer
 from waltzrl.training.pair import Pair, RoleName, Weights, make_pair
 from waltzrl.training.reinforce import ReinforcePlusPlus
+from waltzrl.training.rewards import STAGE_1, paper_rewards
 from waltzrl.training.stages import Reinforcement
 
 ROLES: tuple[RoleName, ...] = ("conversation", "feedback")

@@ -24,10 +24,10 @@ from waltzrl.collaboration import draft_only
 from waltzrl.policies.local import Decoding
 from waltzrl.policies.weights import CausalLM
 from waltzrl.records import Message, Prompt, Reply, Verdict
-from waltzrl.rewards import STAGE_1, paper_rewards
 from waltzrl.training.learner import Learner, Optimizer
 from waltzrl.training.pair import Weights, make_pair
 from waltzrl.training.reinforce import ReinforcePlusPlus
+from waltzrl.training.rewards import STAGE_1, paper_rewards
 from waltzrl.training.stages import Reinforcement
 
 WORDING = Wording(conversation_system="", feedback_system="", review="", revise="")

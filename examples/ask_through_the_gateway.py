@@ -10,10 +10,10 @@ from waltzrl.agents import RulesReviewer, load_wording
 from waltzrl.collaboration import guarded
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.rules import load_rulebook
-from waltzrl.serving.gateway import Assigned, Bundle, Gateway, Request, Served
+from waltzrl.serving.decisions import DecisionLog
+from waltzrl.serving.gateway import Assignment, Bundle, Gateway, GatewayRequest, ServedChoice
 from waltzrl.serving.keys import ANONYMOUS
-from waltzrl.serving.ledger import Book
-from waltzrl.serving.roster import Always
+from waltzrl.serving.selector import SingleBundle
 from waltzrl.serving.upstream import PolicyUpstream
 from waltzrl.serving.wire import CHAT
 
@@ -35,7 +35,7 @@ RULES = Bundle(
 )
 
 
-def tell(served: Served) -> None:
+def tell(served: ServedChoice) -> None:
     """Hear of all that was served, as metrics and traces do."""
     said = served.collaboration
     assert said is not None
@@ -46,9 +46,9 @@ def tell(served: Served) -> None:
 
 async def post(body: bytes) -> bytes:
     """Answer the body of `POST /v1/chat/completions`."""
-    gateway = Gateway(roster=Always(Assigned(RULES)), ledger=Book(None, [tell]))
+    gateway = Gateway(roster=SingleBundle(Assignment(RULES)), ledger=DecisionLog(None, [tell]))
     exchange = CHAT.read(body, "example-1")
-    answers = await gateway.answers(Request(exchange=exchange, caller=ANONYMOUS))
+    answers = await gateway.answers(GatewayRequest(exchange=exchange, caller=ANONYMOUS))
     return CHAT.write(exchange, answers)
 
 

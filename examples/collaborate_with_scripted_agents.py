@@ -9,7 +9,7 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
-from waltzrl.records import Judged, Message, Prompt
+from waltzrl.records import JudgedCollaboration, Message, Prompt
 
 PROMPT = Prompt(
     id="example/1",
@@ -24,17 +24,17 @@ FEEDBACK = """{"reasoning": "A process is a program.", "unsafe": false, "overref
 "feedback": "Nobody is harmed: a process is a running program. Say how to end it."}"""
 
 
-async def story() -> Judged:
+async def story() -> JudgedCollaboration:
     wording, sampling = load_wording("plain"), Sampling(max_new_tokens=64)
     conversation = ConversationAgent(ScriptedPolicy(REPLIES), wording, sampling)
     reviewer = FeedbackAgent(ScriptedPolicy([FEEDBACK]), wording, sampling)
     said = await collaborate(PROMPT, conversation, reviewer)
     judge = LabelRefusalJudge()
     verdicts = [await judge.judge(PROMPT, reply) for reply in said.replies]
-    return Judged(collaboration=said, verdicts=tuple(verdicts))
+    return JudgedCollaboration(collaboration=said, verdicts=tuple(verdicts))
 
 
-def tell(judged: Judged) -> None:
+def tell(judged: JudgedCollaboration) -> None:
     said = judged.collaboration
     print(f"prompt    {said.prompt.messages[-1].content}")
     print(f"draft     {said.draft.text}")

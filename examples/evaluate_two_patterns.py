@@ -12,7 +12,7 @@ from rich.console import Console
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate, draft_only
-from waltzrl.evaluation import Contestant, compare, comparison_table, evaluate
+from waltzrl.evaluation import EvaluatedSystem, compare, comparison_table, evaluate
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Label, Message, Prompt
@@ -47,7 +47,7 @@ async def main() -> None:
     conversation = ConversationAgent(ScriptedPolicy(converse), wording, sampling)
     reviewer = FeedbackAgent(ScriptedPolicy(review), wording, sampling)
     contestants = [
-        Contestant(name=name, pattern=pattern, conversation=conversation, reviewer=reviewer)
+        EvaluatedSystem(name=name, pattern=pattern, conversation=conversation, reviewer=reviewer)
         for name, pattern in (("base", draft_only), ("together", collaborate))
     ]
     with tempfile.TemporaryDirectory() as folder:

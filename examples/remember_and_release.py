@@ -2,23 +2,23 @@
 
     python examples/remember_and_release.py
 
-Nothing listens here: it is what the gateway's scribe does, by hand. Needs the extra `flywheel`.
+Nothing listens here: it is what the gateway's recorder does, by hand. Needs the extra `flywheel`.
 """
 
 from random import Random
 from tempfile import TemporaryDirectory
 
-from waltzrl.memory.database import open_database
+from waltzrl.build.redaction import open_redaction
 from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.digest import subject_digest
-from waltzrl.recipes.private import open_policy
 from waltzrl.records import Collaboration, Message, Prompt, Reply
 from waltzrl.release.decision import decide
 from waltzrl.release.evidence import Evidence, updated
 from waltzrl.release.presets import load_plan
 from waltzrl.release.state import Observation, Release
+from waltzrl.storage.database import open_database
 
 ASKED = "I am ada@example.com. How do I kill a process that hangs?"
 PLAN = load_plan("quick")
@@ -30,7 +30,7 @@ UNSAFE = {"serving": 0.01, "candidate": 0.10}
 def remember(folder: str) -> None:
     """Keep one answer, and find it again by a word."""
     engine = open_database(f"sqlite:///{folder}/memory.db")
-    store = MemoryStore(engine, scrub=open_policy({}, None).scrub)
+    store = MemoryStore(engine, scrub=open_redaction({}, None).scrub)
     memory = SafetyMemory(store, subject_digest(b"a key of 32 bytes for an example"), {}, {})
     prompt = Prompt(id="wz1", messages=(Message(role="user", content=ASKED),))
     said = Collaboration(prompt=prompt, draft=Reply(text="With kill and its number."), rounds=())

@@ -4,7 +4,7 @@ python examples/the_hole_in_the_reward.py
 """
 
 from waltzrl.records import Feedback, Verdict
-from waltzrl.rewards import STAGE_1, STAGE_2, JudgedRound, paper_rewards, signed_rewards
+from waltzrl.training.rewards import STAGE_1, STAGE_2, JudgedRound, paper_rewards, signed_rewards
 
 FINE = Verdict(judge="by hand", unsafe=False, overrefuses=False)
 UNSAFE = Verdict(judge="by hand", unsafe=True, overrefuses=False)

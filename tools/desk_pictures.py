@@ -25,34 +25,34 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from sqlalchemy import Engine, func, select, update
 
 from waltzrl.audit import Circumstances, Log, LogSettings, record_of
-from waltzrl.memory.database import open_database, writing
+from waltzrl.console import AuditLog, Desk, DeskSource
 from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
-from waltzrl.privacy.policy import Policy
-from waltzrl.privacy.scanner import Scanner
+from waltzrl.privacy.redaction import RedactionRules
+from waltzrl.privacy.scanner import PersonalDataScanner
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Verdict
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.correction import JudgeError
-from waltzrl.release.plan import Bounds, Plan, Step
+from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Observation
 from waltzrl.release.tables import RELEASES, TRANSITIONS
-from waltzrl.serving.desk import AuditLog, Desk, DeskSource
 from waltzrl.serving.keys import KeyRing, add_key
+from waltzrl.storage.database import open_database, writing
 
 HOUR = 3600.0
 COLOURS = 128
 """Of a picture, so that it is small."""
 SERVING, CANDIDATE = (sha256(name).hexdigest()[:12] for name in (b"serving", b"candidate"))
-PLAN = Plan(
+PLAN = ReleasePlan(
     name="two_weeks",
-    shadow=Step(percentage=10, seconds=6 * HOUR, samples=200),
+    shadow=ReleaseStep(percentage=10, seconds=6 * HOUR, samples=200),
     canary=tuple(
-        Step(percentage=share, seconds=12 * HOUR, samples=samples)
+        ReleaseStep(percentage=share, seconds=12 * HOUR, samples=samples)
         for share, samples in ((5, 300), (25, 800), (50, 1500), (100, 3000))
     ),
-    targets=Bounds(unsafe=0.05, needless=0.10),
-    limits=Bounds(unsafe=0.10, needless=0.15),
+    targets=ReleaseLimits(unsafe=0.05, needless=0.10),
+    limits=ReleaseLimits(unsafe=0.10, needless=0.15),
 )
 JUDGE = JudgeError(true_positives=46, false_negatives=3, false_positives=1, true_negatives=236)
 RATES = {
@@ -232,7 +232,7 @@ def build(folder: Path) -> tuple[Desk, str]:
     """Return a desk with something on it, and a key that opens it."""
     random, now = Random(11), time.time()
     engine = open_database(f"sqlite:///{folder}/memory.db")
-    policy = Policy({}, Scanner())
+    policy = RedactionRules({}, PersonalDataScanner())
     memory = SafetyMemory(MemoryStore(engine, scrub=policy.scrub), str, {}, {})
     book = ReleaseBook(engine)
     release = run_release(engine, book, now, random)

@@ -177,7 +177,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedCollaboration:
     """A collaboration with one verdict per reply: a rollout in training, a row in evaluation."""
 
     collaboration: Collaboration
@@ -186,7 +186,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
+class Demonstration:
     """A collaboration whose last turn is an example to imitate.
 
     The last turn is the last round's revision, or its feedback, or, without rounds, the draft.

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_server import serving
+from support.openai_server import serving
 from waltzrl.agents import FeedbackAgent, load_wording
 from waltzrl.agents.feedback_json import is_content, read_feedback
 from waltzrl.agents.fence import LONGEST_TEXT

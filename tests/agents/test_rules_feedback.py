@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.agents import RulesReviewer
-from waltzrl.agents.rules_feedback import TOOL_RESULT, advice
+from waltzrl.agents.rules import TOOL_RESULT, advice
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 from waltzrl.rules import CATEGORIES, load_rulebook
 

@@ -2,9 +2,9 @@ import json
 import shutil
 
 import pytest
-from small_logs import write_log
 from typer.testing import CliRunner
 
+from support.small_logs import write_log
 from waltzrl.cli.audit import audit
 from waltzrl.errors import InputError
 

@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from small_logs import SAID, as_said, open_log, record
 
-from waltzrl.audit import Verified, read_entries, verify
+from support.small_logs import SAID, as_said, open_log, record
+from waltzrl.audit import VerifiedLog, read_entries, verify
 
 WRITER = """
 import sys
 from pathlib import Path
-from small_logs import as_said, fill, open_log
+from support.small_logs import as_said, fill, open_log
 
 log = open_log(Path(sys.argv[1]), commit_seconds=0.001, commit_records=8, checkpoint_records=20,
                segment_bytes=20_000, contents=as_said)
@@ -50,7 +50,7 @@ def test_what_was_committed_survives_kill_9_and_the_log_goes_on(tmp_path, attemp
     committed = write_until_killed(tmp_path, seconds)
     with open_log(tmp_path) as log:
         log.append(record(log, "after"))
-    assert isinstance(verify(tmp_path / "log", log.public_key), Verified)
+    assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
     entries = list(read_entries(tmp_path / "log"))
     ids = [entry.decision.id for entry in entries if entry.decision is not None]
     assert ids == [f"r{number}" for number in range(len(ids) - 1)] + ["after"]
@@ -82,11 +82,11 @@ def test_a_line_that_a_crash_tore_is_cut_off_and_the_log_goes_on(tmp_path, cut):
     ):
         with (folder / name).open("ab") as file:
             file.write(torn)
-    assert isinstance(verify(folder, log.public_key), Verified)
+    assert isinstance(verify(folder, log.public_key), VerifiedLog)
     with open_log(tmp_path, contents=as_said) as log:
         log.append(record(log, "second"), SAID)
     found = verify(folder, log.public_key)
-    assert isinstance(found, Verified)
+    assert isinstance(found, VerifiedLog)
     assert found.signed == 5
     assert b"torn" not in (folder / "decisions-000001.jsonl").read_bytes()
     assert "torn" not in (folder / "checkpoints").read_text()

@@ -8,8 +8,8 @@ import subprocess
 import time
 
 import pytest
-from small_logs import as_said, fill, open_log, record
 
+from support.small_logs import as_said, fill, open_log, record
 from waltzrl.audit import Verified, read_entries, verify
 from waltzrl.errors import AuditError
 

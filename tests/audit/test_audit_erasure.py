@@ -5,8 +5,8 @@ import threading
 from dataclasses import replace
 
 import pytest
-from small_logs import SAID, as_said, open_log, record
 
+from support.small_logs import SAID, as_said, open_log, record
 from waltzrl.audit import (
     Verified,
     contents_of,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from small_logs import SAID, as_said, fill, open_log, record, write_log
 
+from support.small_logs import SAID, as_said, fill, open_log, record, write_log
 from waltzrl.audit import (
     Circumstances,
     Fault,

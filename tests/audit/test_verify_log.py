@@ -7,8 +7,8 @@ from hashlib import sha256
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_logs import open_log, write_log
 
+from support.small_logs import open_log, write_log
 from waltzrl.audit import Fault, Verified, verify
 from waltzrl.audit.merkle import leaf_hash, root_of
 from waltzrl.audit.note import Checkpoint, PublicKey, SigningKey
@@ -287,7 +287,7 @@ def test_a_line_that_is_no_record_is_a_flipped_one(log, line):
 
 def test_records_after_the_newest_checkpoint_are_told_apart(tmp_path):
     with open_log(tmp_path) as log:
-        from small_logs import fill
+        from support.small_logs import fill
 
         fill(log, 3)
         log.flush()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from small_runs import run, save_model, save_prompts, save_recipe
+from support.small_runs import run, save_model, save_prompts, save_recipe
 
 COMMANDS = (
     "train", "export", "evaluate", "rescore", "compare", "report", "judge", "generate", "import",

@@ -4,14 +4,14 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from waltzrl.build.bundles import bundle_id
 from waltzrl.cli.release import release as commands
+from waltzrl.config.gateway import BundleRecipe, UpstreamConfig, bundle_table
 from waltzrl.errors import InputError
-from waltzrl.memory.database import open_database
-from waltzrl.recipes.bundles import bundle_id
-from waltzrl.recipes.gateway import BundleRecipe, UpstreamModel, bundle_table
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.correction import JudgeError
 from waltzrl.release.state import Observation
+from waltzrl.storage.database import open_database
 
 NAMES = ("show", "propose", "advance", "hold", "resume", "roll-back", "history", "plans")
 ENVIRONMENT = {"COLUMNS": "200", "LOGNAME": "grace"}
@@ -22,7 +22,7 @@ def book(tmp_path):
     """A memory whose gateway serves a bundle of rules."""
     engine = open_database(f"sqlite:///{tmp_path}/memory.db")
     book = ReleaseBook(engine)
-    recipe = BundleRecipe(upstream=UpstreamModel(url="http://localhost:8000/v1"))
+    recipe = BundleRecipe(upstream=UpstreamConfig(url="http://localhost:8000/v1"))
     table = msgspec.json.encode(bundle_table(recipe)).decode()
     book.add_bundle(bundle_id(recipe), table, is_base=True)
     yield book

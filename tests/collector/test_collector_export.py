@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from pyarrow import parquet
 
-from small_evaluations import MENDED, STOPPED, evaluation, said
+from support.small_evaluations import MENDED, STOPPED, evaluation, said
 from waltzrl.collector import Selection, export, prompt_rows, prompts_of, trajectories
 from waltzrl.data import read_prompts
 from waltzrl.errors import InputError

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from small_evaluations import ANSWER, evaluation, said
+from support.small_evaluations import ANSWER, evaluation, said
 from waltzrl.collector import Selection
 
 SERVED = said(ANSWER)

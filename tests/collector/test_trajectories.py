@@ -1,6 +1,6 @@
 import pytest
 
-from small_evaluations import (
+from support.small_evaluations import (
     ANSWER,
     ASKED,
     MENDED,

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from small_runs import run, save_model, save_prompts, save_recipe
-from tiny_models import tiny_tokenizer
+from support.small_runs import run, save_model, save_prompts, save_recipe
+from support.tiny_models import tiny_tokenizer
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from small_runs import run, save_recipe
-from waltzrl.recipes.compose import open_run, weights_of
+from support.small_runs import run, save_recipe
+from waltzrl.build.training import open_run, weights_of
 
 KL_AT_START = ("kl/conversation_nats", "kl/feedback_nats")
 

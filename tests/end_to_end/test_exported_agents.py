@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from small_runs import run, save_model, save_prompts, save_recipe
+from support.small_runs import run, save_model, save_prompts, save_recipe
+from waltzrl.build.training import open_run
 from waltzrl.policies import Sampling
-from waltzrl.recipes.compose import open_run
 from waltzrl.records import Message
 
 QUESTION = "How do I kill a process on Linux?"
@@ -69,15 +69,20 @@ def test_exporting_a_run_later_gives_the_same_files(tmp_path):
 @pytest.mark.parametrize("family", ["qwen2", "llama"])
 def test_the_tiny_recipe_takes_any_folder_in_both_layouts(tmp_path, layout, family):
     base, prompts = save_model(tmp_path / "model", family), save_prompts(tmp_path / "p.jsonl")
-    lessons = tmp_path / "lessons.jsonl"
-    lessons.write_text(
+    demonstrations = tmp_path / "demonstrations.jsonl"
+    demonstrations.write_text(
         '{"collaboration": {"prompt": {"id": "a", "messages": [{"role": "user", "content": '
         '"How do I bake bread?"}]}, "draft": {"text": "Without an oven."}}}\n'
     )
     code = run(
         *("train", TINY, "--out", tmp_path / "run", "--export", tmp_path / "agents"),
         *("--set", f"models.base={base}", "--set", f"models.layout={layout}"),
-        *("--set", f'data.prompts=["{prompts}"]', "--set", f'data.lessons=["{lessons}"]'),
+        *(
+            "--set",
+            f'data.prompts=["{prompts}"]',
+            "--set",
+            f'data.demonstrations=["{demonstrations}"]',
+        ),
         *FEW_STEPS,
     )
     assert code == 0

@@ -11,12 +11,12 @@ from http.cookiejar import CookieJar
 import openai
 import pytest
 
-from gateway_processes import ENVIRONMENT
-from small_runs import run
+from support.gateway_processes import ENVIRONMENT
+from support.small_runs import run
 from waltzrl.audit import read_entries, verify
 from waltzrl.audit.note import PublicKey
-from waltzrl.memory.database import open_database
 from waltzrl.release.book import ReleaseBook
+from waltzrl.storage.database import open_database
 
 MODEL = "waltzrl_conversation_stage2"
 ONE = r'href="(/desk/collaborations/[^"?]+)"'
@@ -44,7 +44,7 @@ class Desk:
     def label_newest(self, label):
         """Call the newest reply something, as a person would; return its place."""
         while not (found := re.search(ONE, self.get("/desk/collaborations"))):
-            time.sleep(0.2)  # the scribe has other things to do
+            time.sleep(0.2)  # the recorder has other things to do
         place = found[1]
         form = self.get(place)
         token = re.search(r'name="token" value="([^"]+)"', form)[1]

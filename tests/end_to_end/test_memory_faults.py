@@ -11,15 +11,15 @@ from typing import NamedTuple
 import aiohttp
 import pytest
 
-from databases import postgres_server, postgres_url
-from gateway_processes import gateway_process, upstream_process
-from scribes import at
+from support.databases import postgres_server, postgres_url
+from support.gateway_processes import gateway_process, upstream_process
+from support.recorders import at
 from waltzrl.audit import read_entries
-from waltzrl.memory.database import open_database
-from waltzrl.recipes.gateway import load_gateway
-from waltzrl.recipes.releasing import Override, propose
+from waltzrl.build.releases import GateOverride, propose
+from waltzrl.config.gateway import load_gateway
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.plan import Bounds, Plan, Step
+from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.storage.database import open_database
 
 __all__ = ["postgres_server", "postgres_url"]
 
@@ -29,13 +29,13 @@ CHAT = "/v1/chat/completions"
 WINDOW_SECONDS = 0.25
 """Twelve times what a gateway waits before it hands over; the machine may be busy."""
 PAUSE_SECONDS = 0.02
-"""Between a client's requests, so that scribes keep up: who finds no room is another matter."""
-EVERYBODY = Plan(
+"""Between a client's requests, so that recorders keep up: who finds no room is another matter."""
+EVERYBODY = ReleasePlan(
     name="everybody",
     shadow=None,
-    canary=(Step(percentage=100, seconds=3600, samples=10**6),),
-    targets=Bounds(unsafe=0.05, needless=0.1),
-    limits=Bounds(unsafe=0.1, needless=0.15),
+    canary=(ReleaseStep(percentage=100, seconds=3600, samples=10**6),),
+    targets=ReleaseLimits(unsafe=0.05, needless=0.1),
+    limits=ReleaseLimits(unsafe=0.1, needless=0.15),
 )
 
 
@@ -98,7 +98,7 @@ async def load(gateways, model):
         stop.set()
 
 
-def scribes_of(gateway):
+def recorders_of(gateway):
     """Return the processes that a gateway has started."""
     pid = gateway.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
@@ -123,10 +123,10 @@ def test_whichever_gateway_is_killed_what_it_answered_is_remembered(gateways, po
         async with load(gateways, "echo") as answers:
             for gateway in gateways:
                 await asyncio.sleep(1.5)
-                (scribe,) = scribes_of(gateway)
+                (recorder,) = recorders_of(gateway)
                 gateway.process.kill()
                 killed.append(time.monotonic())
-                await until(lambda scribe=scribe: not scribe.exists())
+                await until(lambda recorder=recorder: not recorder.exists())
         return killed, answers
 
     killed, answers = asyncio.run(story())
@@ -139,15 +139,15 @@ def test_whichever_gateway_is_killed_what_it_answered_is_remembered(gateways, po
     assert all(one.collaboration is not None for one in kept.values())
 
 
-def test_whichever_scribe_is_killed_all_that_was_answered_is_remembered(gateways, postgres_url):
+def test_whichever_recorder_is_killed_all_that_was_answered_is_remembered(gateways, postgres_url):
     async def story():
         async with load(gateways, "echo") as answers:
             for gateway in gateways * 2:
                 await asyncio.sleep(0.7)
-                (scribe,) = scribes_of(gateway)
-                os.kill(int(scribe.name), signal.SIGKILL)
-                await until(lambda scribe=scribe: not scribe.exists())
-                await until(lambda gateway=gateway: scribes_of(gateway))
+                (recorder,) = recorders_of(gateway)
+                os.kill(int(recorder.name), signal.SIGKILL)
+                await until(lambda recorder=recorder: not recorder.exists())
+                await until(lambda gateway=gateway: recorders_of(gateway))
         return {one.id for one in answers}
 
     answered = asyncio.run(story())
@@ -164,7 +164,7 @@ def test_both_gateways_follow_a_rollback_within_a_second(
     engine = open_database(postgres_url)
     book = ReleaseBook(engine)
     ours = load_gateway(None, {"upstream": {"url": f"{upstream.url}/v1"}}, ["enabled=false"], {})
-    release = propose(book, ours.bundle, EVERYBODY, "ada", Override(reason="to see it go back"))
+    release = propose(book, ours.bundle, EVERYBODY, "ada", GateOverride(reason="to see it go back"))
 
     async def story():
         async with load(gateways, "unsafe") as answers:

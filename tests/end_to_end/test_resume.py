@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from small_runs import run, save_recipe
+from support.small_runs import run, save_recipe
 
 FINAL = "checkpoints/step-000022"
 

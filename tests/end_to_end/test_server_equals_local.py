@@ -2,8 +2,8 @@
 
 import json
 
-from openai_server import serving
-from small_runs import run, save_model, save_prompts
+from support.openai_server import serving
+from support.small_runs import run, save_model, save_prompts
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.policies.weights import load_causal_lm

@@ -1,6 +1,6 @@
 import pytest
-from evaluation_rows import REFUSAL, prompt, row
 
+from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.errors import InputError
 from waltzrl.evaluation.compare import compare
 

@@ -1,7 +1,6 @@
-from evaluation_rows import REFUSAL, prompt, row
-
+from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.evaluation.metrics import best, measure, percent, review_row, table_row
-from waltzrl.evaluation.rows import Row
+from waltzrl.evaluation.rows import EvaluationRow
 
 BAD = "unsafe"
 HELP = "Use kill PID."
@@ -118,7 +117,7 @@ def test_a_benign_prompt_with_an_answer_is_general():
 
 
 def test_failed_rows_are_reported_and_enter_no_rate():
-    failed = Row(pattern="ours", prompt_id="u9", judge="prefix@1", error="server is down")
+    failed = EvaluationRow(pattern="ours", prompt_id="u9", judge="prefix@1", error="server is down")
     with_failure, without = measure([*rows_to_count(), failed]), measure(rows_to_count())
     assert (with_failure[0].errors, with_failure[0].rows) == (1, 12)
     assert with_failure[0].table == without[0].table

@@ -4,14 +4,14 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from evaluation_rows import REFUSAL, prompt, row
 
+from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.errors import InputError
 from waltzrl.evaluation.escape import escape
 from waltzrl.evaluation.reading import kind_of
-from waltzrl.evaluation.report import Report, write_report
-from waltzrl.evaluation.rows import Row
-from waltzrl.records import Feedback, Judged, Round
+from waltzrl.evaluation.report import EvaluationReport, write_report
+from waltzrl.evaluation.rows import EvaluationRow
+from waltzrl.records import Feedback, JudgedCollaboration, Round
 
 HOSTILE = "</p><script>alert('$title')</script><img src=x onerror=alert(1)>\u202egnp"
 CURVES = {"stage 1": [{"step": s, "reward": s / 9, "kl": s / 99} for s in range(9)]}
@@ -44,7 +44,7 @@ def stories():
 
 
 def page_of(folder, rows, curves=CURVES, **settings):
-    report = Report(title="A run", rows=rows, curves=curves, settings=settings)
+    report = EvaluationReport(title="A run", rows=rows, curves=curves, settings=settings)
     return write_report(folder, report).read_text("utf-8")
 
 
@@ -55,13 +55,15 @@ def hostile_row():
     said = told.judged.collaboration
     said = replace(said, rounds=(Round(feedback=feedback, revision=said.rounds[0].revision),))
     verdicts = told.judged.verdicts
-    return replace(told, judge=HOSTILE, judged=Judged(collaboration=said, verdicts=verdicts))
+    return replace(
+        told, judge=HOSTILE, judged=JudgedCollaboration(collaboration=said, verdicts=verdicts)
+    )
 
 
 def test_hostile_text_stays_text(tmp_path):
-    failed = Row(pattern=HOSTILE, prompt_id=HOSTILE, judge=HOSTILE, error=HOSTILE)
+    failed = EvaluationRow(pattern=HOSTILE, prompt_id=HOSTILE, judge=HOSTILE, error=HOSTILE)
     curves = {HOSTILE: CURVES["stage 1"]}
-    report = Report(
+    report = EvaluationReport(
         title=HOSTILE, rows=[hostile_row(), failed], curves=curves, settings={HOSTILE: HOSTILE}
     )
     page = write_report(tmp_path, report).read_text("utf-8")
@@ -81,7 +83,7 @@ def test_the_page_loads_nothing(tmp_path):
 
 
 def test_the_page_shows_table_stories_settings_and_failures(tmp_path):
-    failed = Row(pattern="ours", prompt_id="u9", judge="prefix@1", error="server is down")
+    failed = EvaluationRow(pattern="ours", prompt_id="u9", judge="prefix@1", error="server is down")
     page = page_of(tmp_path, [*stories(), failed], recipe="tiny.toml")
     text = Tags(page).text
     for part in (
@@ -110,7 +112,7 @@ def test_without_training_there_are_no_curves(tmp_path):
 
 
 def test_a_page_can_be_written_where_nothing_was_scored(tmp_path):
-    failed = Row(pattern="ours", prompt_id="u9", judge="prefix@1", error="server is down")
+    failed = EvaluationRow(pattern="ours", prompt_id="u9", judge="prefix@1", error="server is down")
     assert "1 failed" in page_of(tmp_path, [failed], curves={"idle": []})
 
 

@@ -3,11 +3,11 @@ import json
 from dataclasses import replace
 
 import pytest
-from evaluation_rows import PrefixJudge, Talk, prompt, reply
 
+from support.evaluation_rows import PrefixJudge, Talk, prompt, reply
 from waltzrl.collaboration import collaborate, draft_only
 from waltzrl.errors import InputError
-from waltzrl.evaluation.rows import Row, read_evaluation, read_rows, without_tokens
+from waltzrl.evaluation.rows import EvaluationRow, read_evaluation, read_rows, without_tokens
 from waltzrl.evaluation.runner import evaluate, rescore
 from waltzrl.records import Collaboration, Feedback, Round, Verdict
 
@@ -192,7 +192,7 @@ def test_each_line_is_one_json_object(tmp_path):
     lines = (tmp_path / "rows.jsonl").read_text().splitlines()
     first = json.loads(lines[0])
     assert first["judged"]["collaboration"]["draft"]["text"] == "I cannot help."
-    assert set(first) == set(Row.__dataclass_fields__)
+    assert set(first) == set(EvaluationRow.__dataclass_fields__)
 
 
 def test_a_chunk_starts_in_one_pass_of_the_event_loop(tmp_path):

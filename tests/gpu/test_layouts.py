@@ -5,17 +5,17 @@ import copy
 
 import pytest
 import torch
-from places import everywhere
 
+from support.places import everywhere
 from waltzrl.agents import load_wording
 from waltzrl.collaboration import collaborate
 from waltzrl.policies.local import Decoding
 from waltzrl.policies.weights import CausalLM, add_adapters, narrow, role_parameters
 from waltzrl.records import Message, Prompt, Verdict
-from waltzrl.rewards import STAGE_1, paper_rewards
 from waltzrl.training.learner import Learner, Optimizer
 from waltzrl.training.pair import Weights, make_pair
 from waltzrl.training.reinforce import ReinforcePlusPlus
+from waltzrl.training.rewards import STAGE_1, paper_rewards
 from waltzrl.training.stages import Reinforcement
 
 ROLES = ("conversation", "feedback")

@@ -5,13 +5,13 @@ import copy
 
 import pytest
 import torch
-from places import everywhere
 
-from waltzrl.algorithms.reinforce_pp import returns, token_rewards, whiten
+from support.places import everywhere
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.policies.weights import CausalLM
 from waltzrl.records import Message
+from waltzrl.training.algorithms.reinforce_pp import returns, token_rewards, whiten
 from waltzrl.training.learner import Learner, Optimizer, Scorer
 from waltzrl.training.reinforce import ReinforcePlusPlus, reinforce
 from waltzrl.training.samples import Sample

@@ -1,7 +1,8 @@
 """A store for each test, on a database of its own."""
 
 import pytest
-from stores import ORACLES, OURS, opened
+
+from support.stores import ORACLES, OURS, opened
 
 
 @pytest.fixture(params=[*OURS, "as-base-store", *ORACLES])

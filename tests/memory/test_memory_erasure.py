@@ -5,7 +5,6 @@ import pytest
 from sqlalchemy import text
 
 from waltzrl.errors import StorageError
-from waltzrl.memory.database import open_database
 from waltzrl.memory.erasure import (
     compact,
     erase_subject,
@@ -14,8 +13,9 @@ from waltzrl.memory.erasure import (
     remembered_of,
     remembered_of_others,
 )
-from waltzrl.memory.notices import notices_after
 from waltzrl.memory.store import MemoryStore
+from waltzrl.storage.database import open_database
+from waltzrl.storage.notices import notices_after
 
 RARE = "qxylophonist"
 TABLES = ("items", "item_vectors")

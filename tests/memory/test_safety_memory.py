@@ -5,8 +5,8 @@ from hashlib import sha256
 
 import msgspec
 import pytest
-from stores import our_store
 
+from support.stores import our_store
 from waltzrl.errors import InputError
 from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import Calibration, Counts, SafetyMemory, request_hash

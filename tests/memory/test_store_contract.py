@@ -9,8 +9,8 @@ import time
 
 import pytest
 from langgraph.store.base import InvalidNamespaceError
-from stores import op_classes
 
+from support.stores import op_classes
 from waltzrl.errors import InputError
 
 REFUSED = (InputError, InvalidNamespaceError)

@@ -4,11 +4,11 @@ import socket
 
 import pytest
 from sqlalchemy import text
-from stores import our_store
 
+from support.stores import our_store
 from waltzrl.errors import InputError, StorageError
-from waltzrl.memory.database import NOTICE_SILENCE, open_database, writing
 from waltzrl.memory.store import MemoryStore
+from waltzrl.storage.database import NOTICE_SILENCE, open_database, writing
 
 
 def test_a_locked_database_says_so(sqlite_url):

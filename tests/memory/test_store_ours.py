@@ -5,8 +5,8 @@ import time
 
 import pytest
 from sqlalchemy import select
-from stores import our_store
 
+from support.stores import our_store
 from waltzrl.errors import InputError
 from waltzrl.memory.items import GetOp, ListNamespacesOp, PutOp, SearchOp
 from waltzrl.memory.tables import ITEMS

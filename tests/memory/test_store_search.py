@@ -4,8 +4,8 @@ import math
 
 import pytest
 from sqlalchemy import event, select
-from stores import our_store
 
+from support.stores import our_store
 from waltzrl.errors import InputError
 from waltzrl.memory.tables import VECTORS
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from tiny_models import CONTEXT, END_ID, FAMILIES, PAD_ID, STOP_ID, tiny_model
+from support.tiny_models import CONTEXT, END_ID, FAMILIES, PAD_ID, STOP_ID, tiny_model
 from waltzrl.errors import PolicyError
 from waltzrl.policies import decode as decoding
 from waltzrl.policies.attention import BLOCK

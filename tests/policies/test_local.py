@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from tiny_models import CONTEXT, tiny_model, tiny_tokenizer
+from support.tiny_models import CONTEXT, tiny_model, tiny_tokenizer
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import Decoding, LocalPolicy

@@ -8,7 +8,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from openai_server import serving
+from support.openai_server import serving
 from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
 from waltzrl.policies.remote import _retry_after_seconds, _wait_seconds

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_server import serving
-from tiny_models import tiny_model
+from support.openai_server import serving
+from support.tiny_models import tiny_model
 from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
-from waltzrl.policies.completion import streamed
+from waltzrl.policies.chat_completion import streamed
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.records import Message
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tiny_models import END_ID, STOP_ID, tiny_model
+from support.tiny_models import END_ID, STOP_ID, tiny_model
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.policies.weights import (
     activated,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from waltzrl.privacy.scanner import Scanner
+from waltzrl.privacy.scanner import PersonalDataScanner
 
-SCANNER = Scanner(["secret"])
+SCANNER = PersonalDataScanner(["secret"])
 BODY = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC3dE5"
 PEM = "-----BEGIN {0}PRIVATE KEY-----\n{1}\n{1}\n-----END {0}PRIVATE KEY-----"
 KEYS = {

@@ -2,13 +2,12 @@ import json
 from collections import Counter
 from random import Random
 
-import check_digits
-import planting
 import pytest
 from stdnum import get_cc_module, luhn
 from stdnum import iban as stdnum_iban
 
-from waltzrl.privacy.scanner import Scanner
+from support import check_digits, planting
+from waltzrl.privacy.scanner import PersonalDataScanner
 
 LINES = [json.loads(line) for line in planting.CORPUS.read_text().splitlines()]
 CHECKSUMMED = ("credit_card", "iban", "ssn", "national_id")
@@ -23,7 +22,7 @@ COUNTRIES = {
 @pytest.fixture(scope="module")
 def scores():
     """Count, per kind: what was planted, what was found where it was planted, what was found."""
-    scanner = Scanner()
+    scanner = PersonalDataScanner()
     planted, right, found = Counter(), Counter(), Counter()
     for line in LINES:
         expected = {tuple(each) for each in line["planted"]}

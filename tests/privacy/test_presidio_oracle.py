@@ -4,12 +4,12 @@ import json
 import subprocess
 import sys
 
-import planting
 import pytest
 
-from waltzrl.privacy.finding import Both
-from waltzrl.privacy.policy import Policy
-from waltzrl.privacy.scanner import Scanner
+from support import planting
+from waltzrl.privacy.detection import CombinedDetector
+from waltzrl.privacy.redaction import RedactionRules
+from waltzrl.privacy.scanner import PersonalDataScanner
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def missed(text, presidio, scanner):
 
 
 def test_what_presidio_finds_and_we_do_not_is_explained(presidio):
-    scanner = Scanner()
+    scanner = PersonalDataScanner()
     lines = [json.loads(line) for line in planting.CORPUS.read_text().splitlines()]
     alarms = {
         (line["family"], kind)
@@ -66,14 +66,14 @@ def test_what_presidio_finds_and_we_do_not_is_explained(presidio):
 @pytest.mark.parametrize("text", OTHERS)
 def test_nothing_that_presidio_finds_in_ordinary_texts_is_missed(presidio, text):
     assert presidio.find(text)
-    assert missed(text, presidio, Scanner()) == []
+    assert missed(text, presidio, PersonalDataScanner()) == []
 
 
 def test_presidio_cleans_texts_as_an_engine_and_beside_ours(presidio):
     text = "ada@example.com, BSN 111222333"
-    assert Policy({}, presidio).scrub(text) == "[REDACTED:email], BSN 111222333"
-    both = Both([Scanner(), presidio])
-    assert Policy({}, both).scrub(text) == "[REDACTED:email], BSN [REDACTED:national_id]"
+    assert RedactionRules({}, presidio).scrub(text) == "[REDACTED:email], BSN 111222333"
+    both = CombinedDetector([PersonalDataScanner(), presidio])
+    assert RedactionRules({}, both).scrub(text) == "[REDACTED:email], BSN [REDACTED:national_id]"
 
 
 def test_presidio_asks_the_network_for_nothing():

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import InputError
-from waltzrl.privacy.finding import KINDS, Both, Finding, disjoint
-from waltzrl.privacy.scanner import Scanner
+from waltzrl.privacy.detection import KINDS, CombinedDetector, Detection, disjoint
+from waltzrl.privacy.scanner import PersonalDataScanner
 
-SCANNER = Scanner()
-ONE_KIND_EACH = [Scanner([kind]) for kind in KINDS]
+SCANNER = PersonalDataScanner()
+ONE_KIND_EACH = [PersonalDataScanner([kind]) for kind in KINDS]
 PIECES = [
     "4111 1111 1111 1111", "DE89 3704 0044 0532 0130 00", "536-90-4399", "ada@example.com",
     "(212) 555-0132", "+44 20 7946 0958", "10.20.30.40", "2001:db8::1f", "Name: Ada Lovelace",
@@ -37,7 +37,7 @@ def test_findings_of_any_text_lie_in_it_in_order_and_apart(text):
 
 @given(messy_texts)
 def test_all_kinds_together_are_found_as_each_kind_by_itself(text):
-    assert Both(ONE_KIND_EACH).find(text) == SCANNER.find(text)
+    assert CombinedDetector(ONE_KIND_EACH).find(text) == SCANNER.find(text)
 
 
 def test_every_card_of_a_text_is_found():
@@ -114,7 +114,7 @@ def test_a_call_in_code_and_a_picture_are_no_mail():
 
 
 def test_telephones_of_other_countries_are_known_without_plus_when_asked_for():
-    german = Scanner(["phone"], regions=["DE", "ES"])
+    german = PersonalDataScanner(["phone"], regions=["DE", "ES"])
     text = "030 23125 000, 915 55 01 23, 2026-05-01, (212) 555-0132"
     assert found(text, german) == [("phone", "030 23125 000"), ("phone", "915 55 01 23")]
     assert found(text) == [("phone", "(212) 555-0132")]
@@ -122,7 +122,7 @@ def test_telephones_of_other_countries_are_known_without_plus_when_asked_for():
 
 def test_an_unknown_region_is_refused():
     with pytest.raises(InputError, match="'XX'"):
-        Scanner(regions=["XX"])
+        PersonalDataScanner(regions=["XX"])
 
 
 def test_bare_digits_are_a_telephone_only_behind_a_hint():
@@ -140,15 +140,15 @@ def test_a_name_is_found_behind_every_hint_and_nowhere_else():
 
 
 def test_only_the_kinds_that_are_asked_for_are_found():
-    assert found("ada@example.com, 10.1.2.3", Scanner(["ip_address"])) == [
+    assert found("ada@example.com, 10.1.2.3", PersonalDataScanner(["ip_address"])) == [
         ("ip_address", "10.1.2.3")
     ]
-    assert found("ada@example.com", Scanner([])) == []
+    assert found("ada@example.com", PersonalDataScanner([])) == []
 
 
 def test_of_overlapping_findings_the_longest_then_the_surest_then_the_first_kind_stays():
     def finding(kind, start, end, score):
-        return Finding(kind=kind, start=start, end=end, score=score, validator="pattern")
+        return Detection(kind=kind, start=start, end=end, score=score, validator="pattern")
 
     long, short = finding("secret", 0, 9, 0.1), finding("email", 0, 4, 1.0)
     sure, unsure = finding("secret", 10, 14, 0.9), finding("email", 12, 16, 0.8)
@@ -158,7 +158,13 @@ def test_of_overlapping_findings_the_longest_then_the_surest_then_the_first_kind
 
 def test_both_engines_find_what_either_finds():
     text = "ada@example.com and 10.1.2.3"
-    both = Both([Scanner(["email"]), Scanner(["ip_address"]), Scanner(["ip_address"])])
+    both = CombinedDetector(
+        [
+            PersonalDataScanner(["email"]),
+            PersonalDataScanner(["ip_address"]),
+            PersonalDataScanner(["ip_address"]),
+        ]
+    )
     assert found(text, both) == [("email", "ada@example.com"), ("ip_address", "10.1.2.3")]
 
 

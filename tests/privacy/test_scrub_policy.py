@@ -5,22 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_scanner import messy_texts
 
-from waltzrl.privacy.finding import KINDS, Finding
-from waltzrl.privacy.policy import Policy, masked
-from waltzrl.privacy.scanner import Scanner
+from waltzrl.privacy.detection import KINDS, Detection
+from waltzrl.privacy.redaction import RedactionRules, masked
+from waltzrl.privacy.scanner import PersonalDataScanner
 from waltzrl.privacy.vault import Vault
 
-SCANNER = Scanner()
+SCANNER = PersonalDataScanner()
 VAULT = Vault(b"v" * 32)
 TEXT = "Mail ada@example.com, card 4111-1111-1111-1111, ip 10.1.2.3"
 
 
 def policy(action="redact", **others):
-    return Policy(dict.fromkeys(KINDS, action) | others, SCANNER, key=b"k" * 32, vault=VAULT)
+    return RedactionRules(
+        dict.fromkeys(KINDS, action) | others, SCANNER, key=b"k" * 32, vault=VAULT
+    )
 
 
 def test_kinds_without_an_action_are_redacted():
-    assert Policy({"ip_address": "keep"}, SCANNER).scrub(TEXT) == (
+    assert RedactionRules({"ip_address": "keep"}, SCANNER).scrub(TEXT) == (
         "Mail [REDACTED:email], card [REDACTED:credit_card], ip 10.1.2.3"
     )
 
@@ -36,7 +38,7 @@ def test_equal_pieces_have_equal_hashes_under_one_key_only():
     once, twice = policy("hash").scrub("ada@example.com ada@example.com").split()
     assert once == twice
     assert once.startswith("[email:")
-    other = Policy({"email": "hash"}, SCANNER, key=b"o" * 32)
+    other = RedactionRules({"email": "hash"}, SCANNER, key=b"o" * 32)
     assert other.scrub("ada@example.com") != once
 
 
@@ -61,7 +63,7 @@ def test_a_seal_that_was_altered_or_given_another_kind_stays_closed():
 @pytest.mark.parametrize("action", ["hash", "seal"])
 def test_an_action_without_its_key_is_refused(action):
     with pytest.raises(ValueError, match=action):
-        Policy({"email": action}, SCANNER)
+        RedactionRules({"email": action}, SCANNER)
 
 
 @pytest.mark.parametrize("action", ["redact", "mask", "hash", "seal"])
@@ -76,7 +78,7 @@ def test_a_scrubbed_text_has_nothing_left_and_stays_as_it_is(action, text):
 @given(messy_texts)
 def test_sealed_texts_open_to_what_they_were(text):
     vault = Vault(b"t" * 32)
-    sealing = Policy(dict.fromkeys(KINDS, "seal"), SCANNER, vault=vault)
+    sealing = RedactionRules(dict.fromkeys(KINDS, "seal"), SCANNER, vault=vault)
     assert vault.open_text(sealing.scrub(text)) == text
 
 
@@ -103,12 +105,12 @@ class Eager:
 
     def find(self, text):
         end = len(text.split(" ")[0])
-        return [Finding(kind="secret", start=0, end=end, score=1.0, validator="x")] if end else []
+        return [Detection(kind="secret", start=0, end=end, score=1.0, validator="x")] if end else []
 
 
 @pytest.mark.parametrize("action", ["redact", "mask"])
 def test_an_engine_that_always_finds_something_comes_to_an_end(action):
-    assert "ada" not in Policy({"secret": action}, Eager()).scrub("ada was here")
+    assert "ada" not in RedactionRules({"secret": action}, Eager()).scrub("ada was here")
 
 
 def test_keys_nested_values_and_numbers_are_scrubbed():

@@ -4,8 +4,8 @@ import logging
 import pytest
 
 from waltzrl.privacy.logs import ScrubbingFilter
-from waltzrl.privacy.policy import Policy
-from waltzrl.privacy.scanner import Scanner
+from waltzrl.privacy.redaction import RedactionRules
+from waltzrl.privacy.scanner import PersonalDataScanner
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def logger():
     logger = logging.Logger("scrubbed")
     logger.stream = io.StringIO()
     handler = logging.StreamHandler(logger.stream)
-    handler.addFilter(ScrubbingFilter(Policy({}, Scanner()).scrub))
+    handler.addFilter(ScrubbingFilter(RedactionRules({}, PersonalDataScanner()).scrub))
     logger.addHandler(handler)
     return logger
 

@@ -5,16 +5,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from waltzrl.release.assignment import BUCKETS, bucket, is_shadowed, serves_candidate
-from waltzrl.release.plan import Bounds, Plan, Step
+from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Release
 
 NAMES = [f"conversation {number}" for number in range(10_000)]
-BOUNDS = Bounds(unsafe=0.05, needless=0.1)
+BOUNDS = ReleaseLimits(unsafe=0.05, needless=0.1)
 
 
 def release_at(percentage, name="r1", state="canary"):
-    step = Step(percentage=percentage, seconds=0, samples=0)
-    plan = Plan(name="p", shadow=step, canary=(step,), targets=BOUNDS, limits=BOUNDS)
+    step = ReleaseStep(percentage=percentage, seconds=0, samples=0)
+    plan = ReleasePlan(name="p", shadow=step, canary=(step,), targets=BOUNDS, limits=BOUNDS)
     return Release(id=name, candidate="b", serving="a", plan=plan, state=state, since=0.0)
 
 

@@ -6,15 +6,15 @@ from itertools import accumulate, pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_releases import BAD, GOOD, begun, seen, short_plan
 from sqlalchemy import select
 
+from support.small_releases import BAD, GOOD, begun, seen, short_plan
 from waltzrl.errors import InputError
-from waltzrl.memory.database import open_database, reading, writing
-from waltzrl.memory.notices import notices_after
 from waltzrl.release import observations
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.tables import OBSERVATIONS, RELEASES
+from waltzrl.storage.database import open_database, reading, writing
+from waltzrl.storage.notices import notices_after
 
 PLAN = short_plan(10, 50)
 

@@ -4,21 +4,21 @@ import pytest
 from waltzrl.release.correction import JudgeError
 from waltzrl.release.decision import PUZZLING, SUSPICIOUS, WEIGHTS, Decision, decide
 from waltzrl.release.evidence import Evidence, updated
-from waltzrl.release.plan import METRICS, Bounds, Plan, Step
+from waltzrl.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Observation, Release
 
-PLAN = Plan(
+PLAN = ReleasePlan(
     name="small",
     shadow=None,
     canary=(
-        Step(percentage=5, seconds=60, samples=100),
-        Step(percentage=50, seconds=600, samples=200),
+        ReleaseStep(percentage=5, seconds=60, samples=100),
+        ReleaseStep(percentage=50, seconds=600, samples=200),
     ),
-    targets=Bounds(unsafe=0.05, needless=0.1),
-    limits=Bounds(unsafe=0.1, needless=0.15),
+    targets=ReleaseLimits(unsafe=0.05, needless=0.1),
+    limits=ReleaseLimits(unsafe=0.1, needless=0.15),
 )
 RELEASE = Release(id="r", candidate="new", serving="old", plan=PLAN, state="canary", since=1000.0)
-SHADOWED = msgspec.structs.replace(PLAN, shadow=Step(percentage=20, seconds=30, samples=50))
+SHADOWED = msgspec.structs.replace(PLAN, shadow=ReleaseStep(percentage=20, seconds=30, samples=50))
 SHADOW = msgspec.structs.replace(RELEASE, plan=SHADOWED, state="shadow")
 CANARY_AFTER_SHADOW = msgspec.structs.replace(RELEASE, plan=SHADOWED)
 GOOD = dict.fromkeys(METRICS, False)

@@ -3,13 +3,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.release.eprocess import Comparison
-from waltzrl.release.evidence import ARMS, Count, Evidence, updated
-from waltzrl.release.plan import METRICS, Bounds, Plan, Step
+from waltzrl.release.evidence import ARMS, Evidence, OutcomeCount, updated
+from waltzrl.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Observation
 
-STEP = Step(percentage=5, seconds=0, samples=10)
-LIMITS = Bounds(unsafe=0.1, needless=0.15)
-PLAN = Plan(name="both", shadow=STEP, canary=(STEP,), targets=LIMITS, limits=LIMITS)
+STEP = ReleaseStep(percentage=5, seconds=0, samples=10)
+LIMITS = ReleaseLimits(unsafe=0.1, needless=0.15)
+PLAN = ReleasePlan(name="both", shadow=STEP, canary=(STEP,), targets=LIMITS, limits=LIMITS)
 observations = st.builds(
     Observation,
     release=st.just("r"),
@@ -35,10 +35,10 @@ def test_answers_are_counted_by_arm_and_metric():
     )
     candidate = evidence.tally("candidate")
     assert (candidate.answers, candidate.judged) == (3, 2)
-    assert candidate.of("unsafe") == Count(n=1, bad=1)
-    assert candidate.of("needless") == Count(n=1, bad=0)
-    assert candidate.of("error") == Count(n=3, bad=1)
-    assert candidate.of("slow") == Count()
+    assert candidate.of("unsafe") == OutcomeCount(n=1, bad=1)
+    assert candidate.of("needless") == OutcomeCount(n=1, bad=0)
+    assert candidate.of("error") == OutcomeCount(n=3, bad=1)
+    assert candidate.of("slow") == OutcomeCount()
     assert evidence.tally("serving").answers == 1
     assert evidence.tally("shadow").answers == 0
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from small_releases import begun, short_plan
 
-from waltzrl.memory.database import open_database
+from support.small_releases import begun, short_plan
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.view import decision_body
+from waltzrl.storage.database import open_database
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

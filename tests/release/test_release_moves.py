@@ -4,19 +4,19 @@ from hypothesis import strategies as st
 
 from waltzrl.errors import InputError
 from waltzrl.release.moves import first_state, moved
-from waltzrl.release.plan import Bounds, Plan, Step
+from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Release
 
-BOUNDS = Bounds(unsafe=0.05, needless=0.1)
+BOUNDS = ReleaseLimits(unsafe=0.05, needless=0.1)
 ACTIONS = ("advance", "hold", "resume", "roll_back")
 
 
 def step(percentage):
-    return Step(percentage=percentage, seconds=0, samples=0)
+    return ReleaseStep(percentage=percentage, seconds=0, samples=0)
 
 
 def plan(*percentages, shadow=True):
-    return Plan(
+    return ReleasePlan(
         name="p",
         shadow=step(10) if shadow else None,
         canary=tuple(map(step, percentages)),

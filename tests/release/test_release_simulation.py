@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from many_releases import (
+from ville import BernoulliTest, BettingABTest
+
+from support.many_releases import (
     IN_CANARY,
     IN_SHADOW,
     NEVER,
@@ -14,21 +16,19 @@ from many_releases import (
     outcomes,
     release_e_values,
 )
-from ville import BernoulliTest, BettingABTest
-
 from waltzrl.release.decision import decide
 from waltzrl.release.eprocess import limit_e_value
 from waltzrl.release.evidence import Evidence, updated
-from waltzrl.release.plan import Bounds, Plan, Step
+from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Observation, Release
 
-STEP = Step(percentage=25, seconds=0, samples=10**6)
-PLAN = Plan(
+STEP = ReleaseStep(percentage=25, seconds=0, samples=10**6)
+PLAN = ReleasePlan(
     name="simulated",
     shadow=STEP,
     canary=(STEP,),
-    targets=Bounds(unsafe=0.05, needless=0.1),
-    limits=Bounds(unsafe=0.1, needless=0.15),
+    targets=ReleaseLimits(unsafe=0.05, needless=0.1),
+    limits=ReleaseLimits(unsafe=0.1, needless=0.15),
 )
 RELEASE = Release(id="r", candidate="new", serving="old", plan=PLAN, state="canary", since=0.0)
 

@@ -1,11 +1,11 @@
 import json
 
 import pytest
-from small_releases import BAD, GOOD, begun, seen, short_plan
 
-from waltzrl.memory.database import open_database
+from support.small_releases import BAD, GOOD, begun, seen, short_plan
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.view import NOTHING_COUNTED, decision_body
+from waltzrl.storage.database import open_database
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import base64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waltzrl.rules import Finding, load_rulebook
+from waltzrl.rules import RuleFinding, load_rulebook
 
 BOOK = load_rulebook()
 WORDS = [
@@ -38,7 +38,7 @@ cuts = texts.flatmap(
 )
 
 
-def moved(finding: Finding, by: int) -> tuple[str, float, int, int]:
+def moved(finding: RuleFinding, by: int) -> tuple[str, float, int, int]:
     return (finding.rule, finding.severity, finding.start + by, finding.end + by)
 
 

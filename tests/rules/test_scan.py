@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from waltzrl.rules import load_rulebook
 from waltzrl.rules.pattern import GAPS, expand, longest
-from waltzrl.rules.scan import MOST_LOOKS, Scanner, compiled
+from waltzrl.rules.scan import MOST_LOOKS, PatternScanner, compiled
 
 BOOK = load_rulebook()
 PATTERNS = [pattern for rule in BOOK.rules for pattern in rule.patterns]
-SCANNER = Scanner(PATTERNS)
+SCANNER = PatternScanner(PATTERNS)
 EXACT = [compiled(pattern.regex) for pattern in PATTERNS]
 SENTENCES = [
     text for rule in BOOK.rules for text in (rule.example, rule.twin) if rule.side != "refusal"
@@ -44,14 +44,14 @@ def test_the_engine_finds_what_each_pattern_finds_alone(sentences, between):
 
 
 def test_a_decoy_does_not_hide_a_match_behind_it():
-    scanner = Scanner([expand("how .. bomb", {})])
+    scanner = PatternScanner([expand("how .. bomb", {})])
     decoys = "how " * 50 + "on and on and on it goes, " * 20
     (hit,) = scanner.scan(f"{decoys} how the bomb".encode())
     assert hit[2] == len(decoys) + len(" how the bomb")
 
 
 def test_no_more_matches_of_a_pattern_are_looked_at_than_anybody_needs():
-    scanner = Scanner([expand("bomb", {})])
+    scanner = PatternScanner([expand("bomb", {})])
     assert len(list(scanner.scan(b"bomb " * 500))) == MOST_LOOKS
 
 

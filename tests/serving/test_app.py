@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from small_gateway import (
+
+from support.small_gateway import (
     BODIES,
     CHAT,
     GUARDRAIL,
@@ -16,7 +17,6 @@ from small_gateway import (
     gateway,
     with_gateway,
 )
-
 from waltzrl.serving.keys import add_key
 
 

@@ -5,22 +5,22 @@ import json
 import logging
 
 import pytest
-from small_gateway import BODIES, CHAT, GUARDRAIL, REVIEW, ask, chat, with_gateway
 
+from support.small_gateway import BODIES, CHAT, GUARDRAIL, REVIEW, ask, chat, with_gateway
 from waltzrl.agents import RulesReviewer, load_wording
 from waltzrl.collaboration import guarded
 from waltzrl.rules import load_rulebook
 from waltzrl.serving.app import App
-from waltzrl.serving.door import Door
-from waltzrl.serving.exchange import Delta
-from waltzrl.serving.gateway import Assigned, Bundle, Gateway
+from waltzrl.serving.auth import AccessControl
+from waltzrl.serving.decisions import DecisionLog
+from waltzrl.serving.gateway import Assignment, Bundle, Gateway
 from waltzrl.serving.keys import KeyRing
-from waltzrl.serving.ledger import Book
 from waltzrl.serving.limits import Limits
+from waltzrl.serving.messages_in_transit import UpstreamDelta
 from waltzrl.serving.metrics import GatewayMetrics
-from waltzrl.serving.roster import Always
-from waltzrl.serving.stream import Streams
-from waltzrl.serving.window import Open
+from waltzrl.serving.selector import SingleBundle
+from waltzrl.serving.stream import StreamSettings
+from waltzrl.serving.window import UnfilteredWindow
 
 SECRET = "words of the draft"
 REVIEWED = {REVIEW: {"reply": "x"}, GUARDRAIL: {"texts": ["x"], "input_type": "response"}}
@@ -33,11 +33,11 @@ class Mistaken:
         raise RuntimeError(SECRET)
 
     async def stream(self, body, bearer):
-        yield Delta(text=SECRET)
+        yield UpstreamDelta(text=SECRET)
         raise RuntimeError(SECRET)
 
 
-def mistaken_app(open_window=lambda mode, prompt: Open()):
+def mistaken_app(open_window=lambda mode, prompt: UnfilteredWindow()):
     """Put a gateway together around a mistake."""
     bundle = Bundle(
         id="test",
@@ -47,11 +47,11 @@ def mistaken_app(open_window=lambda mode, prompt: Open()):
         wording=load_wording("plain"),
         upstream=Mistaken(),
     )
-    book = Book(None, [])
+    book = DecisionLog(None, [])
     return App(
-        Gateway(roster=Always(Assigned(bundle)), ledger=book),
-        Door(KeyRing(None), Limits()),
-        streams=Streams("buffer", open_window),
+        Gateway(roster=SingleBundle(Assignment(bundle)), ledger=book),
+        AccessControl(KeyRing(None), Limits()),
+        streams=StreamSettings("buffer", open_window),
         metrics=GatewayMetrics(lambda: None, {}),  # nobody scrapes
         ready=book.require,
     )

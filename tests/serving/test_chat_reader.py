@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
 from waltzrl.serving.chat_reader import StreamReader, read_completion, server_message
-from waltzrl.serving.exchange import Delta
+from waltzrl.serving.messages_in_transit import UpstreamDelta
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 HIDDEN = "words that nobody reviewed"
@@ -178,10 +178,10 @@ def test_a_stream_is_words_then_an_end_then_counts():
     words = (chunk({"role": "assistant", "content": ""}), chunk({"content": "Hel"}))
     reader, deltas = heard(*words, chunk({"content": "lo."}), chunk({}, "length"), usage, "[DONE]")
     assert deltas == [
-        Delta(text="Hel"),
-        Delta(text="lo."),
-        Delta(finish="length"),
-        Delta(prompt_tokens=3, reply_tokens=4),
+        UpstreamDelta(text="Hel"),
+        UpstreamDelta(text="lo."),
+        UpstreamDelta(finish="length"),
+        UpstreamDelta(prompt_tokens=3, reply_tokens=4),
     ]
     assert reader.ended
 
@@ -203,16 +203,18 @@ def test_fragments_of_calls_are_gathered_by_their_index():
         ToolCall(id="a", name="f", arguments='{"y": 2}'),
         ToolCall(id="b", name="g", arguments='{"x": 1}'),
     )
-    assert deltas == [Delta(calls=calls, finish="tool_calls")]
+    assert deltas == [UpstreamDelta(calls=calls, finish="tool_calls")]
 
 
 def test_an_end_without_a_reason_loses_no_call():
     reader, deltas = heard(chunk({"tool_calls": [CALL]}), "[DONE]")
     assert deltas == [
-        Delta(calls=(ToolCall(id="call_1", name="f", arguments='{"a": 1}'),), finish="tool_calls")
+        UpstreamDelta(
+            calls=(ToolCall(id="call_1", name="f", arguments='{"a": 1}'),), finish="tool_calls"
+        )
     ]
     assert reader.ended
-    assert heard(chunk({"content": "Hi"}), "[DONE]")[1][-1] == Delta(finish="stop")
+    assert heard(chunk({"content": "Hi"}), "[DONE]")[1][-1] == UpstreamDelta(finish="stop")
 
 
 def test_a_stream_that_breaks_off_has_not_ended():
@@ -222,7 +224,10 @@ def test_a_stream_that_breaks_off_has_not_ended():
 def test_only_the_first_choice_and_only_reviewed_words_of_a_stream_are_heard():
     two = json.dumps({"choices": [{"delta": {"content": "a"}}, {"delta": {"content": HIDDEN}}]})
     thinks = chunk({"content": None, "reasoning_content": HIDDEN})
-    assert heard(two, thinks, chunk({"refusal": "No."}))[1] == [Delta(text="a"), Delta(text="No.")]
+    assert heard(two, thinks, chunk({"refusal": "No."}))[1] == [
+        UpstreamDelta(text="a"),
+        UpstreamDelta(text="No."),
+    ]
 
 
 def test_a_server_that_ends_its_reply_twice_calls_once():
@@ -236,7 +241,7 @@ def test_an_error_in_a_stream_is_told_without_the_words_that_the_server_may_quot
     with pytest.raises(RequestError, match="the upstream failed") as raised:
         heard(json.dumps({"error": {"message": f"cannot parse: {HIDDEN}"}}))
     assert (raised.value.status, HIDDEN in str(raised.value)) == (502, False)
-    assert heard(chunk({"content": "a"}, error=None))[1] == [Delta(text="a")]
+    assert heard(chunk({"content": "a"}, error=None))[1] == [UpstreamDelta(text="a")]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from small_site import HANG_UP, LOOPS, OK, ask, exchange, on, read_request, saying, site
+from support.small_site import HANG_UP, LOOPS, OK, ask, exchange, on, read_request, saying, site
 from waltzrl.errors import InputError
 from waltzrl.serving.http_client import IDLE_SECONDS, HttpClient
 

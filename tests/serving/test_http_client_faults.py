@@ -6,7 +6,18 @@ import time
 
 import pytest
 
-from small_site import HANG_UP, LOOPS, OK, RESET, ask, exchange, on, read_request, saying, site
+from support.small_site import (
+    HANG_UP,
+    LOOPS,
+    OK,
+    RESET,
+    ask,
+    exchange,
+    on,
+    read_request,
+    saying,
+    site,
+)
 from waltzrl.serving.http_client import HttpClient
 from waltzrl.serving.http_connection import MOST_BUFFERED
 

@@ -6,9 +6,9 @@ from contextlib import aclosing
 
 import pytest
 
-from small_site import HANG_UP, events, http, read_request, saying, site, words
+from support.small_site import HANG_UP, events, http, read_request, saying, site, words
+from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
-from waltzrl.serving.breaker import Breaker
 from waltzrl.serving.http_upstream import OPEN_SECONDS, HttpUpstream
 from waltzrl.serving.limits import Limits
 

@@ -15,16 +15,16 @@ from waltzrl.collaboration import guarded
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 from waltzrl.rules import load_rulebook
 from waltzrl.serving.app import App
-from waltzrl.serving.door import Door
-from waltzrl.serving.exchange import Completion, Delta
-from waltzrl.serving.gateway import Assigned, Bundle, Gateway
+from waltzrl.serving.auth import AccessControl
+from waltzrl.serving.decisions import DecisionLog
+from waltzrl.serving.gateway import Assignment, Bundle, Gateway
 from waltzrl.serving.keys import KeyRing
-from waltzrl.serving.ledger import Book
 from waltzrl.serving.limits import Limits
+from waltzrl.serving.messages_in_transit import UpstreamDelta, UpstreamReply
 from waltzrl.serving.metrics import GatewayMetrics
-from waltzrl.serving.roster import Always
-from waltzrl.serving.stream import Streams
-from waltzrl.serving.window import Closed, Sentences
+from waltzrl.serving.selector import SingleBundle
+from waltzrl.serving.stream import StreamSettings
+from waltzrl.serving.window import BufferedWindow, SentenceWindow
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 
 SAFE = 0.7
@@ -85,7 +85,7 @@ def pieces(draft, lengths):
 
 
 def window(**choices):
-    return Sentences(RULEBOOK, PROMPT, SAFE, **choices)
+    return SentenceWindow(RULEBOOK, PROMPT, SAFE, **choices)
 
 
 def test_the_planted_texts_are_what_they_are_meant_to_be():
@@ -107,7 +107,7 @@ def test_no_byte_of_a_forbidden_span_leaves_however_the_draft_is_cut(draft, leng
 @laws
 @given(drafts, sizes, st.booleans())
 def test_what_left_and_the_rest_are_the_draft_without_loss_or_repetition(draft, lengths, whole):
-    for opened in (Closed(), window(whole_sentences=whole)):
+    for opened in (BufferedWindow(), window(whole_sentences=whole)):
         left = "".join(map(opened.hear, pieces(draft, lengths)))
         assert left + opened.rest(draft) == draft
 
@@ -116,7 +116,7 @@ def test_what_left_and_the_rest_are_the_draft_without_loss_or_repetition(draft, 
 @given(drafts, sizes, st.booleans())
 def test_no_finding_is_cut_in_two_by_what_has_left(draft, lengths, whole):
     findings = RULEBOOK.reply(draft)
-    careless = Sentences(RULEBOOK, PROMPT, 0.0, whole_sentences=whole)
+    careless = SentenceWindow(RULEBOOK, PROMPT, 0.0, whole_sentences=whole)
     for piece in pieces(draft, lengths):
         careless.hear(piece)
         left = len(careless.released)
@@ -126,7 +126,7 @@ def test_no_finding_is_cut_in_two_by_what_has_left(draft, lengths, whole):
 @laws
 @given(drafts, sizes)
 def test_nothing_at_all_leaves_a_closed_window(draft, lengths):
-    closed = Closed()
+    closed = BufferedWindow()
     assert not any(map(closed.hear, pieces(draft, lengths)))
     assert closed.released == ""
 
@@ -152,16 +152,16 @@ class Script:
     async def stream(self, body, bearer):
         self._drafted = True
         for piece in pieces(self._draft, self._lengths):
-            yield Delta(text=piece)
+            yield UpstreamDelta(text=piece)
             await asyncio.sleep(0)
-        yield Delta(calls=self._calls, finish="tool_calls" if self._calls else "stop")
+        yield UpstreamDelta(calls=self._calls, finish="tool_calls" if self._calls else "stop")
 
     async def complete(self, body, bearer):
         if self._drafted:
-            return Completion(reply=Reply(text=REVISION), finish="stop")
+            return UpstreamReply(reply=Reply(text=REVISION), finish="stop")
         self._drafted = True
         finish = "tool_calls" if self._calls else "stop"
-        return Completion(reply=Reply(text=self._draft, calls=self._calls), finish=finish)
+        return UpstreamReply(reply=Reply(text=self._draft, calls=self._calls), finish=finish)
 
 
 REVISION = "\N{SECTION SIGN} Here is something else."
@@ -183,13 +183,13 @@ def stage_1(upstream):
         wording=load_wording("plain"),
         upstream=upstream,
     )
-    return Always(Assigned(bundle))
+    return SingleBundle(Assignment(bundle))
 
 
 METRICS = GatewayMetrics(lambda: None, {rule.id: rule.category for rule in RULEBOOK.rules})
-BOOK = Book(None, [METRICS.served])
+BOOK = DecisionLog(None, [METRICS.served])
 WINDOWS = {
-    "buffer": Closed,
+    "buffer": BufferedWindow,
     "window": window,
     "speculative": lambda: window(whole_sentences=False),
 }
@@ -199,8 +199,8 @@ async def visit(dialect, mode, upstream, headers=()):
     """Post a streamed request to the gateway's application; return the reply's headers and body."""
     app = App(
         Gateway(roster=stage_1(upstream), ledger=BOOK),
-        Door(KeyRing(None), Limits()),
-        streams=Streams(mode, lambda asked, _prompt: WINDOWS[asked]()),
+        AccessControl(KeyRing(None), Limits()),
+        streams=StreamSettings(mode, lambda asked, _prompt: WINDOWS[asked]()),
         metrics=METRICS,
         ready=BOOK.require,
     )

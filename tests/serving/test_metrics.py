@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from served_examples import (
+
+from support.served_examples import (
     BUNDLE,
     OVERREFUSE,
     REFUSAL,
@@ -19,18 +20,17 @@ from served_examples import (
     reply,
     served,
 )
-
-from waltzrl.serving.flywheel_metrics import FlywheelMetrics
-from waltzrl.serving.gateway import Assigned
-from waltzrl.serving.metrics import APIS, KINDS, SCORES, TIMES, GatewayMetrics, Now
-from waltzrl.serving.releases import Releases
-from waltzrl.serving.remember import Remembrance
-from waltzrl.serving.roster import Always
-from waltzrl.serving.shadow import Shadows
-from waltzrl.telemetry.tallies import Recent, Spread
+from waltzrl.online.metrics import FlywheelMetrics
+from waltzrl.online.recorder_client import RecorderClient
+from waltzrl.online.release_follower import ReleaseFollower
+from waltzrl.online.shadow import Shadows
+from waltzrl.serving.gateway import Assignment
+from waltzrl.serving.metrics import APIS, KINDS, SCORES, TIMES, GatewayMetrics, GatewayStatus
+from waltzrl.serving.selector import SingleBundle
+from waltzrl.telemetry.counters import Histogram, SlidingCounter
 
 ROOT = Path(__file__).parents[2]
-QUIET = Now(
+QUIET = GatewayStatus(
     active=3,
     waiting=2,
     draining=False,
@@ -242,9 +242,11 @@ def test_every_metric_that_alerts_and_papers_name_is_exported():
     metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised"))
     metrics.failed("chat", "overloaded")
     metrics.served(served((SAFE, None), mode="window", first_words_milliseconds=1.0))
-    releases = Releases(Always(Assigned(BUNDLE)), lambda last: None, None, None, None)
+    releases = ReleaseFollower(
+        SingleBundle(Assignment(BUNDLE)), lambda last: None, None, None, None
+    )
     shadows = Shadows(releases, metrics.served, at_once=1, per_minute=1)
-    metrics.add(FlywheelMetrics(Remembrance([], {}, {}, may_learn=True).now, releases, shadows))
+    metrics.add(FlywheelMetrics(RecorderClient([], {}, {}, may_learn=True).now, releases, shadows))
     exported = metrics.exposition().decode()
     for paper in ("deploy/prometheus-rules.yml", "docs/gateway-operations.md"):
         named = set(re.findall(r"\bwaltzrl_\w+", (ROOT / paper).read_text()))
@@ -254,7 +256,7 @@ def test_every_metric_that_alerts_and_papers_name_is_exported():
 
 @given(st.lists(st.floats(0, 1e6), max_size=40))
 def test_a_bucket_counts_what_is_at_most_its_bound(values):
-    spread = Spread("waltzrl_x", "X.", "stage", TIMES, {"_ms": 1.0})
+    spread = Histogram("waltzrl_x", "X.", "stage", TIMES, {"_ms": 1.0})
     for one in values:
         spread.add("1", one)
     (family,) = spread.families()
@@ -271,7 +273,7 @@ def test_a_bucket_counts_what_is_at_most_its_bound(values):
 @given(st.lists(st.tuples(st.floats(0, 60), st.booleans()), max_size=60))
 def test_lately_is_what_happened_in_the_last_slices(events):
     clock = Clock()
-    recent = Recent(2, slice_seconds=10, slices=3, clock=clock)
+    recent = SlidingCounter(2, slice_seconds=10, slices=3, clock=clock)
     happened = []
     for pause, so in events:
         clock.now += pause

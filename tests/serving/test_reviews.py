@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from small_gateway import GUARDRAIL, HELLO, MENDED, REVIEW, UNSAFE, Model, ask, with_gateway
 
-from malformed import ODD
+from support.malformed import ODD
+from support.small_gateway import GUARDRAIL, HELLO, MENDED, REVIEW, UNSAFE, Model, ask, with_gateway
 
 DRAFT = f"Certainly. {UNSAFE} And that is all."
 BENIGN = "Paris is the capital of France."

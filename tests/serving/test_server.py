@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from small_gateway import gateway
 
+from support.small_gateway import gateway
 from waltzrl.serving.server import LONGEST_HEAD, listen, run
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"

@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from served_examples import REFUSAL, SAFE, SECRET, UNSAFE, failed, reply, served
 
+from support.served_examples import REFUSAL, SAFE, SECRET, UNSAFE, failed, reply, served
 from waltzrl.serving.traces import Traces, open_traces
 
 REVISED = served((UNSAFE, reply(20.0)), (SAFE, None), decision="revised")

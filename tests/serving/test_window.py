@@ -2,7 +2,7 @@ import pytest
 
 from waltzrl.records import Message, Prompt
 from waltzrl.rules import load_rulebook
-from waltzrl.serving.window import Closed, Open, Sentences
+from waltzrl.serving.window import BufferedWindow, SentenceWindow, UnfilteredWindow
 
 PACK = """
 version = 1
@@ -66,19 +66,19 @@ def hear(window, draft, size=7):
 
 
 def test_a_closed_window_lets_nothing_go_before_the_verdict():
-    window = Closed()
+    window = BufferedWindow()
     assert hear(window, HARMLESS) == [""] * 7
     assert (window.released, window.rest(HARMLESS)) == ("", HARMLESS)
 
 
 def test_an_open_window_lets_all_go_at_once_and_nothing_after_the_verdict():
-    window = Open()
+    window = UnfilteredWindow()
     assert "".join(hear(window, HARMLESS)) == window.released == HARMLESS
     assert window.rest("Sorry.") == ""
 
 
 def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
-    window = Sentences(rulebook, prompt(), SAFE)
+    window = SentenceWindow(rulebook, prompt(), SAFE)
     filler = "a" * rulebook.horizon
     assert window.hear(HARMLESS + filler[1:]) == ""
     assert window.hear(filler[:1]) == HARMLESS
@@ -87,34 +87,36 @@ def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
 
 def test_lines_of_lists_and_code_leave_as_sentences_do(rulebook):
     lines = "\n".join(f"- number {n} of some more things" for n in range(40))
-    parts = [part for part in hear(Sentences(rulebook, prompt(), SAFE), lines) if part]
+    parts = [part for part in hear(SentenceWindow(rulebook, prompt(), SAFE), lines) if part]
     assert len(parts) > 10
     assert all(part.endswith("\n") for part in parts)
 
 
 def test_a_sentence_without_an_end_leaves_by_words(rulebook):
-    parts = [part for part in hear(Sentences(rulebook, prompt(), SAFE), "and on " * 200) if part]
+    parts = [
+        part for part in hear(SentenceWindow(rulebook, prompt(), SAFE), "and on " * 200) if part
+    ]
     assert len("".join(parts)) > 1400 - rulebook.horizon - 250
     assert all(part.endswith(" ") for part in parts)
 
 
 def test_words_leave_as_soon_as_they_may_when_sentences_need_not_be_whole(rulebook):
     draft = "and on " * 40
-    window = Sentences(rulebook, prompt(), SAFE, whole_sentences=False)
+    window = SentenceWindow(rulebook, prompt(), SAFE, whole_sentences=False)
     hear(window, draft)
     assert len(draft) - rulebook.horizon - 7 - 32 <= len(window.released)
     assert len(window.released) <= len(draft) - rulebook.horizon
 
 
 def test_one_endless_word_stays(rulebook):
-    window = Sentences(rulebook, prompt(), SAFE)
+    window = SentenceWindow(rulebook, prompt(), SAFE)
     assert "".join(hear(window, "QUJD" * 2000 + f" {HARMLESS * 20}")) == ""
     assert not window.stopped
 
 
 def test_a_forbidden_phrase_stops_the_draft_before_its_sentence(rulebook):
     draft = HARMLESS * 9 + "Mix xyzzy with the plugh. " + HARMLESS * 9
-    window = Sentences(rulebook, prompt(), SAFE)
+    window = SentenceWindow(rulebook, prompt(), SAFE)
     hear(window, draft)
     assert window.stopped
     assert 0 < len(window.released) <= draft.index("Mix")
@@ -122,7 +124,7 @@ def test_a_forbidden_phrase_stops_the_draft_before_its_sentence(rulebook):
 
 def test_findings_below_the_limit_add_up(rulebook):
     bird = f"See the plover. {HARMLESS * 5}"  # 1 - 0.8 is below the limit of 0.3, 1 - 0.8^2 above
-    once, twice = (Sentences(rulebook, prompt(), SAFE) for _ in range(2))
+    once, twice = (SentenceWindow(rulebook, prompt(), SAFE) for _ in range(2))
     hear(once, bird + HARMLESS * 10)
     hear(twice, bird + bird + HARMLESS * 10)
     assert not once.stopped
@@ -132,7 +134,9 @@ def test_findings_below_the_limit_add_up(rulebook):
 
 def test_what_has_left_still_counts_as_context(rulebook):
     said = f"This is about the prevention of harm. Mix xyzzy with plugh. {HARMLESS * 12}"
-    calm, alone = (Sentences(rulebook, prompt(), 0.4) for _ in range(2))  # 0.9 * 0.6 < 0.6 < 0.9
+    calm, alone = (
+        SentenceWindow(rulebook, prompt(), 0.4) for _ in range(2)
+    )  # 0.9 * 0.6 < 0.6 < 0.9
     hear(calm, HARMLESS * 9 + said)
     hear(alone, HARMLESS * 9 + said.replace("prevention", "beginning"))
     assert not calm.stopped
@@ -141,13 +145,13 @@ def test_what_has_left_still_counts_as_context(rulebook):
 
 def test_nothing_leaves_when_the_user_asks_for_what_the_rules_know(rulebook):
     for role, leaves in (("user", False), ("assistant", True)):
-        window = Sentences(rulebook, prompt("Tell me about xyzzy.", role), SAFE)
+        window = SentenceWindow(rulebook, prompt("Tell me about xyzzy.", role), SAFE)
         assert bool("".join(hear(window, HARMLESS * 9))) == leaves
         assert not window.stopped
 
 
 def test_nothing_of_a_refusal_leaves_and_its_writing_goes_on(rulebook):
-    window = Sentences(rulebook, prompt(), SAFE)
+    window = SentenceWindow(rulebook, prompt(), SAFE)
     draft = f"That is a question. Sorry, but I cannot. {HARMLESS * 9}"
     assert "".join(hear(window, draft)) == ""
     assert not window.stopped
@@ -155,18 +159,18 @@ def test_nothing_of_a_refusal_leaves_and_its_writing_goes_on(rulebook):
 
 
 def test_the_rest_goes_on_where_the_draft_left_off(rulebook):
-    window = Sentences(rulebook, prompt(), SAFE)
+    window = SentenceWindow(rulebook, prompt(), SAFE)
     hear(window, HARMLESS * 9)
     assert window.rest(window.released + "The end.") == "The end."
 
 
 def test_a_reply_that_does_not_go_on_begins_a_paragraph(rulebook):
-    window = Sentences(rulebook, prompt(), SAFE)
+    window = SentenceWindow(rulebook, prompt(), SAFE)
     hear(window, HARMLESS * 9)
     assert window.rest("I can not go on.") == "\n\nI can not go on."
 
 
 def test_a_reply_that_does_not_go_on_closes_the_code_block(rulebook):
-    window = Sentences(rulebook, prompt(), SAFE)
+    window = SentenceWindow(rulebook, prompt(), SAFE)
     hear(window, "```python\n" + "print('hello, world')\n" * 20)
     assert window.rest("I can not go on.") == "\n```\n\nI can not go on."

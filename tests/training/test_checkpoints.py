@@ -3,9 +3,9 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from tiny_roles import adapters, full_models, learn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from support.tiny_roles import adapters, full_models, learn
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.training.checkpoints import (
     latest_good,

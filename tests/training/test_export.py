@@ -3,9 +3,9 @@ import shutil
 
 import pytest
 import torch
-from tiny_roles import activate, adapters, full_models
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from support.tiny_roles import activate, adapters, full_models
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.training.checkpoints import weights_digest
 from waltzrl.training.export import export_pair, verify_export

@@ -3,7 +3,7 @@ import random
 import pytest
 import torch
 
-from tiny_models import FAMILIES, tiny_model
+from support.tiny_models import FAMILIES, tiny_model
 from waltzrl.records import Tokens
 from waltzrl.training.packing import MANY_SCORES, pack
 

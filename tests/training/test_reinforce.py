@@ -1,9 +1,9 @@
 import math
 
 import pytest
-import tiny_pair
 import torch
 
+from support import tiny_pair
 from waltzrl.errors import DivergenceError
 from waltzrl.records import Tokens
 from waltzrl.training.learner import Learner, Optimizer, Scorer

@@ -11,7 +11,7 @@ from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import (
     Collaboration,
     Feedback,
-    Judged,
+    JudgedCollaboration,
     Message,
     Prompt,
     Reply,
@@ -22,7 +22,7 @@ from waltzrl.records import (
 from waltzrl.training.rollouts import (
     ReplayedDrafts,
     Rollout,
-    Shares,
+    RolloutRates,
     conversation_samples,
     feedback_samples,
     roll_out,
@@ -54,7 +54,7 @@ def rollout(verdicts, *, unsafe_label=False, revised=False, replayed=False, name
         feedback=feedback(unsafe_label, well), revision=said("revision", 2) if revised else None
     )
     collaboration = Collaboration(prompt=asked(name), draft=said("draft", 1), rounds=(turn,))
-    judged = Judged(collaboration=collaboration, verdicts=tuple(verdicts))
+    judged = JudgedCollaboration(collaboration=collaboration, verdicts=tuple(verdicts))
     return Rollout(judged=judged, replayed=replayed)
 
 
@@ -84,7 +84,7 @@ def test_of_several_revisions_of_a_replayed_draft_the_last_is_learnt():
         Round(feedback=feedback(True), revision=said("revision", token)) for token in (2, 3)
     )
     collaboration = Collaboration(prompt=asked(), draft=said("draft", 1), rounds=turns)
-    judged = Judged(collaboration=collaboration, verdicts=(UNSAFE, UNSAFE, GOOD))
+    judged = JudgedCollaboration(collaboration=collaboration, verdicts=(UNSAFE, UNSAFE, GOOD))
     batch = [Rollout(judged=judged, replayed=True)] * 20
     samples = conversation_samples(batch, random.Random(0))
     assert {(sample.tokens.ids, sample.score) for sample in samples} == {((3,), 1.0)}
@@ -96,7 +96,7 @@ def test_of_several_rounds_one_is_learnt_each_with_equal_chance():
         for token in (7, 8)
     )
     collaboration = Collaboration(prompt=asked(), draft=said("draft", 1), rounds=turns)
-    judged = Judged(collaboration=collaboration, verdicts=(UNSAFE, UNSAFE, GOOD))
+    judged = JudgedCollaboration(collaboration=collaboration, verdicts=(UNSAFE, UNSAFE, GOOD))
     batch = [Rollout(judged=judged)] * 400
     samples = feedback_samples(batch, paid_nothing, random.Random(0))
     assert len(samples) == 400
@@ -129,7 +129,7 @@ def test_the_feedback_reward_is_paid_for_the_feedbacks_own_tokens():
 def test_shares_count_what_the_pair_itself_said():
     # 4 own rollouts on unsafe prompts: finals are unsafe, unsafe, good, unscored -> ASR 2/3.
     # Labels, against the draft's verdict: right, wrong, right, not countable -> 2/3.
-    shares = Shares.of(
+    shares = RolloutRates.of(
         [
             rollout([UNSAFE], unsafe_label=True),
             rollout([UNSAFE], unsafe_label=False),
@@ -147,7 +147,7 @@ def test_shares_count_what_the_pair_itself_said():
 
 
 def test_unreadable_feedback_has_no_right_label():
-    assert Shares.of([rollout([GOOD], well=False)]).label_accuracy == 0.0
+    assert RolloutRates.of([rollout([GOOD], well=False)]).label_accuracy == 0.0
 
 
 def agents(draft, revision="Sure, here is how."):

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiny_models import tiny_model
+from support.tiny_models import tiny_model
 from waltzrl.records import Tokens
 from waltzrl.training.samples import Sample, collate, micro_batches, reply_logprobs
 

@@ -1,9 +1,9 @@
-import tiny_pair
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support import tiny_pair
 from waltzrl.agents.feedback_json import write_feedback
-from waltzrl.training.scratch import Size, create_model, create_tokenizer
+from waltzrl.training.scratch import ModelSize, create_model, create_tokenizer
 
 TOKENIZER = create_tokenizer(tiny_pair.TEXTS)
 
@@ -28,7 +28,7 @@ def test_the_frame_of_a_feedback_is_a_few_tokens():
 
 
 def test_the_same_seed_makes_the_same_model_whatever_the_order_of_the_texts():
-    size = Size(hidden=32, layers=1, heads=2, context=64)
+    size = ModelSize(hidden=32, layers=1, heads=2, context=64)
     one, other = (
         create_model(texts, size, seed=1) for texts in (tiny_pair.TEXTS, tiny_pair.TEXTS[::-1])
     )

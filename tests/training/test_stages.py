@@ -3,18 +3,18 @@ from collections import Counter
 from functools import partial
 
 import pytest
-import tiny_pair
 
+from support import tiny_pair
 from waltzrl.agents.feedback_json import read_feedback
 from waltzrl.collaboration import collaborate, draft_only
 from waltzrl.judges import LabelRefusalJudge
-from waltzrl.records import Collaboration, Feedback, Lesson, Reply, Round
-from waltzrl.rewards import STAGE_1, paper_rewards
+from waltzrl.records import Collaboration, Demonstration, Feedback, Reply, Round
 from waltzrl.training.checkpoints import weights_digest
 from waltzrl.training.learner import Learner, Optimizer
 from waltzrl.training.reinforce import ReinforcePlusPlus
+from waltzrl.training.rewards import STAGE_1, paper_rewards
 from waltzrl.training.stages import Imitation, Reinforcement, shuffled
-from waltzrl.training.warmup import lesson_sample
+from waltzrl.training.warmup import demonstration_sample
 
 OPTIMIZER = Optimizer(learning_rate=1e-2, warmup_steps=0)
 BENIGN, UNSAFE = tiny_pair.prompts()
@@ -98,9 +98,9 @@ def test_replayed_drafts_are_not_counted_in_the_rates():
     assert "tokens/feedback" in measured
 
 
-def lesson(*rounds, draft="Sure, use kill."):
+def demonstration(*rounds, draft="Sure, use kill."):
     said = Collaboration(prompt=BENIGN, draft=Reply(text=draft), rounds=rounds)
-    return Lesson(collaboration=said)
+    return Demonstration(collaboration=said)
 
 
 def texts(sample, pair):
@@ -108,35 +108,41 @@ def texts(sample, pair):
     return tuple(tokenizer.decode(ids) for ids in (sample.tokens.prompt_ids, sample.tokens.ids))
 
 
-def test_a_lesson_without_rounds_is_a_draft():
+def test_a_demonstration_without_rounds_is_a_draft():
     pair = tiny_pair.two_models()
-    shown, said = texts(lesson_sample(lesson(), pair), pair)
+    shown, said = texts(demonstration_sample(demonstration(), pair), pair)
     assert shown == "<|user|>How do I kill a process?<|end|><|assistant|>"
     assert said == "Sure, use kill.<|end|>"
 
 
-def test_a_lesson_that_ends_in_feedback_is_a_review_that_can_be_read():
+def test_a_demonstration_that_ends_in_feedback_is_a_review_that_can_be_read():
     pair = tiny_pair.two_models()
     feedback = Feedback(unsafe=False, overrefuse=True, text="Answer it.", reasoning="harmless")
-    shown, said = texts(lesson_sample(lesson(Round(feedback=feedback), draft="Sorry,"), pair), pair)
+    shown, said = texts(
+        demonstration_sample(demonstration(Round(feedback=feedback), draft="Sorry,"), pair), pair
+    )
     assert "<reply>Sorry,</reply>" in shown
     read = read_feedback(Reply(text=said.removesuffix("<|end|>")))
     assert (read.unsafe, read.overrefuse, read.text) == (False, True, "Answer it.")
 
 
-def test_a_lesson_that_ends_in_a_revision_shows_the_feedback():
+def test_a_demonstration_that_ends_in_a_revision_shows_the_feedback():
     pair = tiny_pair.two_models()
     feedback = Feedback(unsafe=False, overrefuse=True, text="Answer it.")
     turn = Round(feedback=feedback, revision=Reply(text="Sure, use kill."))
-    shown, said = texts(lesson_sample(lesson(turn, draft="Sorry,"), pair), pair)
+    shown, said = texts(demonstration_sample(demonstration(turn, draft="Sorry,"), pair), pair)
     assert shown.endswith("<feedback>Answer it.</feedback><|end|><|assistant|>")
     assert said == "Sure, use kill.<|end|>"
 
 
-def test_imitation_learns_its_lessons_by_heart():
+def test_imitation_learns_its_demonstrations_by_heart():
     pair = tiny_pair.two_models()
     warm_up = Imitation(
-        name="warm-up", steps=40, lessons=[lesson()], optimizer=OPTIMIZER, batch_size=2
+        name="warm-up",
+        steps=40,
+        demonstrations=[demonstration()],
+        optimizer=OPTIMIZER,
+        batch_size=2,
     )
     taught = learners(pair, ("conversation",))
 

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from functools import partial
 
 import pytest
-import tiny_pair
 
+from support import tiny_pair
 from waltzrl.collaboration import collaborate
 from waltzrl.errors import DivergenceError
 from waltzrl.judges import LabelRefusalJudge
-from waltzrl.rewards import STAGE_1, paper_rewards
 from waltzrl.training.checkpoints import latest_good, weights_digest
 from waltzrl.training.learner import Optimizer
 from waltzrl.training.reinforce import ReinforcePlusPlus
+from waltzrl.training.rewards import STAGE_1, paper_rewards
 from waltzrl.training.stages import Reinforcement
-from waltzrl.training.trainer import Keeping, Trainer
+from waltzrl.training.trainer import CheckpointSettings, Trainer
 
-KEEPING = Keeping(checkpoint_every=2, keep_last=2, kl_limit=50.0)
+KEEPING = CheckpointSettings(checkpoint_every=2, keep_last=2, kl_limit=50.0)
 
 
 def stages(prompts=None):
@@ -113,7 +113,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(tmp_
 
 
 def test_while_a_damaged_checkpoint_is_made_up_for_the_newest_good_one_stays(tmp_path):
-    one = Keeping(checkpoint_every=1, keep_last=1, kl_limit=50.0)
+    one = CheckpointSettings(checkpoint_every=1, keep_last=1, kl_limit=50.0)
     many = tiny_pair.prompts() * 20  # no epoch ends within these stages
     trained(tmp_path, keeping=one, prompts=many)
     checkpoints = tmp_path / "checkpoints"
@@ -125,7 +125,7 @@ def test_while_a_damaged_checkpoint_is_made_up_for_the_newest_good_one_stays(tmp
 @pytest.mark.parametrize("settings", [{"checkpoint_every": 0}, {"keep_last": 0}])
 def test_keeping_nothing_is_refused(settings):
     with pytest.raises(ValueError, match="must be 1 or more"):
-        Keeping(**settings)
+        CheckpointSettings(**settings)
 
 
 def test_restoring_without_a_checkpoint_starts_anew(tmp_path):
@@ -133,7 +133,7 @@ def test_restoring_without_a_checkpoint_starts_anew(tmp_path):
 
 
 def test_divergence_stops_the_run_and_keeps_a_checkpoint_before_it(tmp_path):
-    strict = Keeping(checkpoint_every=2, keep_last=2, kl_limit=1e-9)
+    strict = CheckpointSettings(checkpoint_every=2, keep_last=2, kl_limit=1e-9)
     with pytest.raises(DivergenceError, match=r"kl/\w+_nats is .* above the limit 1e-09 3 times"):
         trained(tmp_path, keeping=strict, prompts=tiny_pair.prompts() * 4)
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -162,7 +162,7 @@ class Scripted:
 
 def played(folder, kl):
     stage = Scripted(kl)
-    trainer = Trainer(tiny_pair.two_models(), [stage], folder, Keeping(kl_limit=1.0))
+    trainer = Trainer(tiny_pair.two_models(), [stage], folder, CheckpointSettings(kl_limit=1.0))
     asyncio.run(trainer.train(lambda _progress: None))
 
 

@@ -2,8 +2,8 @@
 
 from waltzrl.agents.conversation import ConversationAgent
 from waltzrl.agents.feedback import FeedbackAgent, Reviewer
-from waltzrl.agents.hybrid_feedback import HybridReviewer
-from waltzrl.agents.rules_feedback import RulesReviewer
+from waltzrl.agents.hybrid import HybridReviewer
+from waltzrl.agents.rules import RulesReviewer
 from waltzrl.agents.wording import Wording, load_wording
 
 __all__ = [

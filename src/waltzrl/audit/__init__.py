@@ -17,19 +17,19 @@ from waltzrl.audit.record import (
 )
 from waltzrl.audit.replay import read_collaborations
 from waltzrl.audit.settings import LogSettings
-from waltzrl.audit.verify import Fault, Verified, verify
+from waltzrl.audit.verify import LogFault, VerifiedLog, verify
 
 __all__ = [
     "Circumstances",
     "Decision",
     "DecisionRecord",
     "Entry",
-    "Fault",
     "Log",
+    "LogFault",
     "LogSettings",
     "Proof",
     "RoundRecord",
-    "Verified",
+    "VerifiedLog",
     "contents_of",
     "erase_contents",
     "expire_contents",

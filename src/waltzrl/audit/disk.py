@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from waltzrl.errors import AuditError
-from waltzrl.telemetry.disk import sync
+from waltzrl.telemetry.files import sync
 
 ONLY_OWNER = 0o600
 

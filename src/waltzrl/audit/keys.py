@@ -13,7 +13,7 @@ DIGEST_KEY_BYTES = 32
 
 
 def digest_under(path: Path, content: bytes) -> str:
-    """Return what `Keys.digest` does, of a log that may be in use.
+    """Return what `LogKeys.digest` does, of a log that may be in use.
 
     Args:
         path: of the log's private key; only the digest key beside it is read.
@@ -39,7 +39,7 @@ def in_use(path: Path) -> bool:
     return False
 
 
-class Keys:
+class LogKeys:
     """Reads the keys, makes those that are missing, and keeps other processes away from them.
 
     The files are `path` (signs), `path.digest` (keys digests), both for their owner only, and

@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Self
 
 from waltzrl.audit.contents import Content
-from waltzrl.audit.keys import Keys
+from waltzrl.audit.keys import LogKeys
 from waltzrl.audit.note import NoteError, PublicKey
 from waltzrl.audit.record import DecisionRecord, encode
 from waltzrl.audit.settings import LogSettings
-from waltzrl.audit.store import Store
+from waltzrl.audit.store import LogFolder
 from waltzrl.audit.writer import Clock, Writer
 from waltzrl.errors import AuditError, InputError
 from waltzrl.records import Collaboration
@@ -23,7 +23,7 @@ from waltzrl.records import Collaboration
 class Log:
     """A tamper-evident log that only grows. One process, and in it one thread, appends to it."""
 
-    def __init__(self, keys: Keys, writer: Writer, settings: LogSettings) -> None:
+    def __init__(self, keys: LogKeys, writer: Writer, settings: LogSettings) -> None:
         """Append by a writer that runs; `Log.open` makes all that is needed."""
         self.digest = keys.digest
         """HMAC-SHA256 under this log's digest key, in hex."""
@@ -38,7 +38,7 @@ class Log:
 
         Args:
             folder: of the log; one process writes to it.
-            key: file with the private key; made when it is missing, see `Keys`. Keep it away
+            key: file with the private key; made when it is missing, see `LogKeys`. Keep it away
                 from the folder.
             settings: how the log is kept.
             clock: stamps the entries; may jump.
@@ -48,10 +48,10 @@ class Log:
             InputError: a file is no key, or cannot be read or written.
         """
         try:
-            keys = Keys(key)
+            keys = LogKeys(key)
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                writer = Writer(Store.open(folder, keys.signing), settings, clock)
+                writer = Writer(LogFolder.open(folder, keys.signing), settings, clock)
                 writer.start()
             except (AuditError, OSError):
                 keys.close()

@@ -21,13 +21,13 @@ from waltzrl.audit.contents import CONTENTS, Content
 from waltzrl.audit.disk import ONLY_OWNER, GrowingFile, whole_lines
 from waltzrl.audit.merkle import Frontier, leaf_hash
 from waltzrl.audit.note import SIGNATURE, Checkpoint, SigningKey
-from waltzrl.audit.verify import CHECKPOINTS, SEGMENT, Position, follow, segments
+from waltzrl.audit.verify import CHECKPOINTS, SEGMENT, LogPosition, follow, segments
 from waltzrl.errors import AuditError
 
 FRONTIER = "frontier.json"
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """An entry on its way to the disk, with its place in the log."""
 
     raw: bytes
@@ -39,10 +39,10 @@ class Line(NamedTuple):
     """What to keep beside the log, before it is scrubbed; None when contents are not kept."""
 
 
-class Store:
+class LogFolder:
     """Writes entries and checkpoints; knows no thread and no policy."""
 
-    def __init__(self, folder: Path, key: SigningKey, position: Position) -> None:
+    def __init__(self, folder: Path, key: SigningKey, position: LogPosition) -> None:
         self.folder = folder
         self._key = key
         self._at = position
@@ -60,12 +60,12 @@ class Store:
             OSError: the folder cannot be read.
         """
         if not segments(folder) and not _length_of_notes(folder):
-            store = cls(folder, key, Position())
+            store = cls(folder, key, LogPosition())
             store.checkpoint()  # of no record: from now on a log without checkpoints was cut
             return store
         position = _snapshot(folder)
         if follow(folder, key.public, position) is not None:
-            position = Position()
+            position = LogPosition()
             if fault := follow(folder, key.public, position):
                 raise AuditError(
                     f"{folder}: {fault.message} ({fault.kind}); keep it as evidence and open a "
@@ -78,7 +78,7 @@ class Store:
         """Entries that no checkpoint vouches for yet."""
         return self._at.frontier.size - self._at.signed
 
-    def line(self, seconds: float, body: bytes, content: Content | None = None) -> Line:
+    def line(self, seconds: float, body: bytes, content: Content | None = None) -> LogLine:
         """Give an entry its place: the next one. Every line must be committed, in this order.
 
         The hashing is done here, entry by entry, and not in `commit`, where it would keep the
@@ -101,9 +101,9 @@ class Store:
         self._last = sha256(raw).hexdigest()
         if content is not None:
             content = structs.replace(content, time=seconds)
-        return Line(raw, self._last, leaf_hash(raw), content)
+        return LogLine(raw, self._last, leaf_hash(raw), content)
 
-    def commit(self, lines: Sequence[Line], contents: bytes) -> None:
+    def commit(self, lines: Sequence[LogLine], contents: bytes) -> None:
         """Append lines, and their contents beside them; all is on the disk when this returns.
 
         Raises:
@@ -172,14 +172,14 @@ def _length_of_notes(folder: Path) -> int:
     return end + lines.startswith(b"\n", end)
 
 
-def _snapshot(folder: Path) -> Position:
+def _snapshot(folder: Path) -> LogPosition:
     """Where the newest checkpoint stood; the log's begin when that is not known.
 
     It needs no trust: a root that is not a signed checkpoint's sends us back to the begin.
     """
     try:
         known = json.loads((folder / FRONTIER).read_bytes())
-        at = Position(
+        at = LogPosition(
             frontier=Frontier(int(known["size"]), [bytes.fromhex(p) for p in known["peaks"]]),
             head=str(known["head"]),
             segment=int(known["segment"]),
@@ -188,11 +188,11 @@ def _snapshot(folder: Path) -> Position:
         whole = len(at.frontier.peaks) == at.frontier.size.bit_count()
         there = (folder / SEGMENT.format(at.segment)).stat().st_size >= at.offset
     except (OSError, ValueError, KeyError, TypeError):
-        return Position()
-    return at if whole and there else Position()
+        return LogPosition()
+    return at if whole and there else LogPosition()
 
 
-def _keep_snapshot(folder: Path, at: Position) -> None:
+def _keep_snapshot(folder: Path, at: LogPosition) -> None:
     known = {
         "size": at.frontier.size,
         "head": at.head,

@@ -30,7 +30,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class LogFault:
     """The first thing that is wrong with a log."""
 
     kind: Kind
@@ -43,7 +43,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class VerifiedLog:
     """A log in which nothing is wrong."""
 
     records: int
@@ -60,7 +60,7 @@ class Verified:
 
 
 @dataclass(slots=True, kw_only=True)
-class Position:
+class LogPosition:
     """How far a log has been followed."""
 
     frontier: Frontier = field(default_factory=Frontier)
@@ -90,7 +90,7 @@ class _Line:
         return sha256(self.raw).hexdigest()
 
 
-def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> Verified | Fault:
+def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> VerifiedLog | LogFault:
     """Check every record and every checkpoint.
 
     Args:
@@ -108,9 +108,9 @@ def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> Verifie
     """
     if not segments(folder) and not (folder / CHECKPOINTS).exists() and trusted is None:
         raise FileNotFoundError(f"{folder} holds no audit log; need {SEGMENT.format(1)} in it")
-    position = Position()
+    position = LogPosition()
     fault = follow(folder, key, position, trusted)
-    return fault or Verified(
+    return fault or VerifiedLog(
         records=position.frontier.size,
         signed=position.signed,
         checkpoints=position.checkpoints,
@@ -119,8 +119,8 @@ def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> Verifie
 
 
 def follow(
-    folder: Path, key: PublicKey, position: Position, trusted: Path | None = None
-) -> Fault | None:
+    folder: Path, key: PublicKey, position: LogPosition, trusted: Path | None = None
+) -> LogFault | None:
     """Advance `position` to the log's last whole line, and stop at the first fault."""
     with ExitStack() as opened:
         own = folder / CHECKPOINTS
@@ -142,7 +142,7 @@ def segments(folder: Path) -> dict[int, Path]:
 class _Lines:
     """The whole lines of all segments from a position on, with one line of foresight."""
 
-    def __init__(self, folder: Path, start: Position) -> None:
+    def __init__(self, folder: Path, start: LogPosition) -> None:
         self._lines = _read(folder, start.segment, start.offset)
         self.ahead = next(self._lines, None)
 
@@ -151,7 +151,7 @@ class _Lines:
         return line
 
 
-def _walk(folder: Path, due: Iterator[Checkpoint], at: Position) -> Fault | None:
+def _walk(folder: Path, due: Iterator[Checkpoint], at: LogPosition) -> LogFault | None:
     checkpoint = next(due, None)  # before the first line is read: a log may grow meanwhile
     if checkpoint is None:
         return _fault("bad-signature", at.signed, "no checkpoint vouches for any record")
@@ -174,7 +174,7 @@ def _walk(folder: Path, due: Iterator[Checkpoint], at: Position) -> Fault | None
     return _fault("truncated", size, f"the log ends before record {size}; {signed} were signed")
 
 
-def _misfit(checkpoint: Checkpoint, at: Position, after: _Line | None) -> Fault | None:
+def _misfit(checkpoint: Checkpoint, at: LogPosition, after: _Line | None) -> LogFault | None:
     """Compare a signed checkpoint with the records it speaks of."""
     size = at.frontier.size
     if checkpoint.size < size:
@@ -199,7 +199,7 @@ def _misfit(checkpoint: Checkpoint, at: Position, after: _Line | None) -> Fault 
     )
 
 
-def _broken(line: _Line, lines: _Lines, at: Position) -> Fault | None:
+def _broken(line: _Line, lines: _Lines, at: LogPosition) -> LogFault | None:
     """Say what is wrong with a line that does not continue the chain."""
     due = at.frontier.size
     if line.seq == due and line.prev == at.head:
@@ -213,7 +213,7 @@ def _broken(line: _Line, lines: _Lines, at: Position) -> Fault | None:
     return _misplaced(line.seq, lines, due)
 
 
-def _misplaced(found: int, lines: _Lines, due: int) -> Fault:
+def _misplaced(found: int, lines: _Lines, due: int) -> LogFault:
     """Tell whether the due record stands elsewhere, or nowhere."""
     if found < due:
         return _fault("reordered", due, f"record {found} stands in the place of record {due}")
@@ -222,7 +222,7 @@ def _misplaced(found: int, lines: _Lines, due: int) -> Fault:
     return _fault("dropped", due, f"record {due} is missing; record {found} follows")
 
 
-def _flipped(line: _Line, after: _Line | None, at: Position) -> Fault:
+def _flipped(line: _Line, after: _Line | None, at: LogPosition) -> LogFault:
     """Tell whether the record before was changed, or this one's link to it."""
     due = at.frontier.size
     if at.signed == due or (after is not None and after.prev != line.hash):
@@ -274,5 +274,5 @@ def _size(checkpoint: Checkpoint) -> int:
     return checkpoint.size
 
 
-def _fault(kind: Kind, record: int, message: str) -> Fault:
-    return Fault(kind=kind, record=record, message=message)
+def _fault(kind: Kind, record: int, message: str) -> LogFault:
+    return LogFault(kind=kind, record=record, message=message)

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from waltzrl.audit.contents import Content
 from waltzrl.audit.settings import LogSettings
-from waltzrl.audit.store import Line, Store
+from waltzrl.audit.store import LogFolder, LogLine
 from waltzrl.errors import AuditError
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ Clock: TypeAlias = Callable[[], float]
 class Writer:
     """Commits in groups what is handed over, signs it, and keeps trying while the disk fails."""
 
-    def __init__(self, store: Store, settings: LogSettings, clock: Clock) -> None:
+    def __init__(self, store: LogFolder, settings: LogSettings, clock: Clock) -> None:
         """Take over an open store; `start` begins."""
         self.failed: str | None = None
         """Why the disk does not take entries; None while it does."""
@@ -31,8 +31,8 @@ class Writer:
         """Decisions that found no room; the log tells of them when there is room again."""
         self._told = 0
         self._store, self._settings, self._clock = store, settings, clock
-        self._queue: deque[Line | threading.Event] = deque()
-        self._batch: list[Line] = []
+        self._queue: deque[LogLine | threading.Event] = deque()
+        self._batch: list[LogLine] = []
         self._contents: list[bytes] = []
         """Of the batch, scrubbed."""
         self._flushed: list[threading.Event] = []
@@ -61,7 +61,7 @@ class Writer:
         return len(self._queue) >= self._settings.queue_records
 
     def put(self, body: bytes, content: Content | None = None) -> None:
-        """Hand over an entry; see `Store.line`."""
+        """Hand over an entry; see `LogFolder.line`."""
         with self._order:
             self._queue.append(self._store.line(self._clock(), body, content))
         if len(self._queue) >= self._settings.commit_records and not self._wake.is_set():

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from waltzrl.audit import Fault, find, latest, prove, verify
+from waltzrl.audit import LogFault, find, latest, prove, verify
 from waltzrl.audit.note import NoteError, PublicKey
 from waltzrl.audit.view import one_line, one_page
 from waltzrl.cli.options import AsJson, print_json
@@ -45,7 +45,7 @@ def verify_log(
         print_json(asdict(result))
     else:
         print(result)
-    raise typer.Exit(1 if isinstance(result, Fault) else 0)
+    raise typer.Exit(1 if isinstance(result, LogFault) else 0)
 
 
 @audit.command()

@@ -28,8 +28,8 @@ def collect(
 
     `waltzrl collect prompts.jsonl --memory sqlite:///runs/memory.db --prompts`
     """
+    from waltzrl.build.collecting import export_prompts, export_samples
     from waltzrl.collector import Selection
-    from waltzrl.recipes.collecting import export_prompts, export_samples
 
     write = export_prompts if prompts else export_samples
     done = write(memory, out, Selection(held_out_percentage=held_out))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from waltzrl.cli.options import AsJson, Evaluation, print_json
 from waltzrl.errors import InputError
-from waltzrl.evaluation import Row, comparison_table, read_evaluation
+from waltzrl.evaluation import EvaluationRow, comparison_table, read_evaluation
 from waltzrl.evaluation import compare as compare_rows
 
 
@@ -37,7 +37,7 @@ def compare(
         Console().print(comparison_table(differences))
 
 
-def _rows(folder: Path, pattern: str) -> list[Row]:
+def _rows(folder: Path, pattern: str) -> list[EvaluationRow]:
     rows = read_evaluation(folder)
     chosen = [row for row in rows if pattern in {"", row.pattern}]
     if not chosen:

@@ -35,15 +35,15 @@ def demo(
     """
     if context.invoked_subcommand:
         return
-    from waltzrl.recipes.demo import Story
+    from waltzrl.demo import PaperDemo
 
-    story = Story(out / f"seed-{seed}", seed)
+    story = PaperDemo(out / f"seed-{seed}", seed)
     started, console = time.monotonic(), Console(stderr=True)
 
     def say(text: str) -> None:
         console.print(f"[{time.monotonic() - started:4.0f} s] {text}", highlight=False)
 
-    say("writing prompts and lessons, and checking that training does not touch the test")
+    say("writing prompts and demonstrations, and checking that training does not touch the test")
     story.write_data()
     with Workers(2, quiet=as_json) as workers:
         say("teaching a small model the demo's language, and to decide by surface")

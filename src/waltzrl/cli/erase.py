@@ -10,7 +10,7 @@ import typer
 from waltzrl.cli.options import AsJson, print_json
 
 if TYPE_CHECKING:
-    from waltzrl.recipes.erasing import Erasure
+    from waltzrl.compliance.erasure import ErasureResult
 
 Audit = Annotated[
     list[str] | None,
@@ -35,14 +35,15 @@ def erase(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl erase --subject user-17 --memory sqlite:///runs/memory.db --audit runs/audit`
     """
-    from waltzrl.recipes.erasing import erase as erase_subject
-    from waltzrl.recipes.erasing import find, locate
+    from waltzrl.compliance.erasure import erase_records, find_records, open_targets
 
     logs = {Path(folder): Path(key) if key else None for folder, key in map(_log, audit or [])}
-    with locate(subject, memory, subject_key, logs) as at:
+    with open_targets(subject, memory, subject_key, logs) as at:
         if not (dry_run or yes):
-            typer.confirm(f"Erase all {find(at).records} records for good?", abort=True, err=True)
-        erasure = find(at) if dry_run else erase_subject(at)
+            typer.confirm(
+                f"Erase all {find_records(at).records} records for good?", abort=True, err=True
+            )
+        erasure = find_records(at) if dry_run else erase_records(at)
     print_json(asdict(erasure)) if as_json else print(_told(erasure, logs, dry_run=dry_run))
     raise typer.Exit(1 if erasure.left else 0)
 
@@ -52,7 +53,7 @@ def _log(given: str) -> tuple[str, str]:
     return folder, key
 
 
-def _told(erasure: "Erasure", logs: Collection[Path], *, dry_run: bool) -> str:
+def _told(erasure: "ErasureResult", logs: Collection[Path], *, dry_run: bool) -> str:
     done = "found" if dry_run else "erased"
     lines = [f"{count:>8}  {done} in {where}" for where, count in erasure.found.items()]
     if not lines:

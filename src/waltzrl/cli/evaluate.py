@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
+from waltzrl.build.datasets import read_sets
+from waltzrl.build.evaluation import EvaluationConfig, run_evaluation
+from waltzrl.build.judges import open_judge
 from waltzrl.cli.options import AsJson, JudgeName, Server, Settings
 from waltzrl.cli.progress import progress_bar
 from waltzrl.cli.report import write_page
 from waltzrl.cli.table import show_table
-from waltzrl.evaluation import Row
+from waltzrl.config.validation import validated, with_overrides
+from waltzrl.evaluation import EvaluationRow
 from waltzrl.evaluation.runner import Progress
-from waltzrl.recipes.contest import Contest, hold
-from waltzrl.recipes.door import checked, overridden
-from waltzrl.recipes.judging import open_judge
-from waltzrl.recipes.sources import read_sets
 from waltzrl.records import Prompt
 
 
@@ -64,7 +64,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "feedback": feedback or conversation,
         "server": server,
     }
-    contest = checked(Contest, overridden(table, settings or []), "--set")
+    contest = validated(EvaluationConfig, with_overrides(table, settings or []), "--set")
     with progress_bar(quiet=as_json) as bar:
         task = bar.add_task("evaluating", total=None, note="")
 
@@ -78,7 +78,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
 
 async def _hold(
-    contest: Contest, prompts: Sequence[Prompt], judge: str, out: Path, progress: Progress
-) -> list[Row]:
+    contest: EvaluationConfig, prompts: Sequence[Prompt], judge: str, out: Path, progress: Progress
+) -> list[EvaluationRow]:
     async with open_judge(judge) as who:
-        return await hold(contest, prompts, who, out, progress)
+        return await run_evaluation(contest, prompts, who, out, progress)

@@ -16,7 +16,7 @@ def export(
 
     `waltzrl export runs/tiny agents`
     """
-    from waltzrl.recipes.compose import export_agents, open_run
+    from waltzrl.build.training import export_agents, open_run
 
     export_agents(open_run(run), out)
     print(f"exported: {out}")

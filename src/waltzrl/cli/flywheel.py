@@ -26,9 +26,9 @@ def flywheel(
     `waltzrl demo flywheel`
     """
     from waltzrl.audit.view import one_line
-    from waltzrl.recipes.demo import Story
-    from waltzrl.recipes.demo.flywheel import FlywheelStory
-    from waltzrl.recipes.demo.turn import turning
+    from waltzrl.demo import PaperDemo
+    from waltzrl.demo.flywheel import FlywheelDemo
+    from waltzrl.demo.flywheel_run import running_flywheel
 
     started, console = time.monotonic(), Console(stderr=True)
 
@@ -37,13 +37,13 @@ def flywheel(
             f"[{time.monotonic() - started:4.0f} s] {text}", highlight=False, markup=False
         )
 
-    story = FlywheelStory(Story(out / f"seed-{seed}", seed), out / f"seed-{seed}" / "flywheel")
-    say("writing the world's prompts and lessons, and what its users will ask")
+    story = FlywheelDemo(PaperDemo(out / f"seed-{seed}", seed), out / f"seed-{seed}" / "flywheel")
+    say("writing the world's prompts and demonstrations, and what its users will ask")
     story.write_data()
     with Workers(2, quiet=False) as workers:
 
         async def turn() -> None:
-            async with turning(story, say) as at_work:
+            async with running_flywheel(story, say) as at_work:
                 say("users ask, and people label what they were told")
                 await at_work.collect()
                 say("training on, with what was served, and measuring both pairs")

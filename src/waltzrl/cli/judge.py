@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from waltzrl.build.judges import open_judge
 from waltzrl.cli.options import JudgeName
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import InputError
 from waltzrl.judges import label_lines
-from waltzrl.recipes.judging import open_judge
 
 
 def judge(

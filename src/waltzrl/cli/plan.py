@@ -5,25 +5,25 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
+from waltzrl.build.plan import RunPlan, plan_run
 from waltzrl.cli.options import print_json
-from waltzrl.recipes.plan import Plan, make_plan
-from waltzrl.recipes.recipe import Recipe
+from waltzrl.config.training import Recipe
 
 
 def print_plan(recipe: Recipe, *, as_json: bool) -> None:
     """Print what the recipe would do."""
-    plan = make_plan(recipe)
+    plan = plan_run(recipe)
     if as_json:
         print_json(asdict(plan) | {"gigabytes": plan.gigabytes})
         return
     console = Console()
     console.print(f"base {plan.base}, {plan.layout}, {plan.device}, {plan.dtype}", highlight=False)
-    console.print(f"{plan.prompts} prompts, {plan.lessons} lessons", highlight=False)
+    console.print(f"{plan.prompts} prompts, {plan.demonstrations} demonstrations", highlight=False)
     console.print(_memory(plan))
     console.print(_stages(plan))
 
 
-def _memory(plan: Plan) -> Table | str:
+def _memory(plan: RunPlan) -> Table | str:
     if plan.gigabytes is None:
         return "memory unknown: the base is not here and the recipe has no models.known_size"
     table = Table(title="Memory, without activations and caches")
@@ -37,7 +37,7 @@ def _memory(plan: Plan) -> Table | str:
     return table
 
 
-def _stages(plan: Plan) -> Table:
+def _stages(plan: RunPlan) -> Table:
     table = Table(title="Stages")
     for heading in ("stage", "kind", "who learns", "steps", "turns", "most tokens"):
         table.add_column(heading)

@@ -78,15 +78,15 @@ def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl release propose candidate.toml --plan quick --override "to try it out"`
     """
-    from waltzrl.recipes import releasing
-    from waltzrl.recipes.gateway import load_bundle
+    from waltzrl.build import releases
+    from waltzrl.config.gateway import load_bundle
     from waltzrl.release.presets import load_plan
 
     book = _book(memory)
-    serving = releasing.stored_recipe(book, releasing.serving_bundle(book))
+    serving = releases.stored_recipe(book, releases.serving_bundle(book))
     candidate = load_bundle(recipe, serving, settings or [])
-    gate = releasing.the_gate(before, after, override and _without_personal_data(override))
-    _tell(releasing.propose(book, candidate, load_plan(plan), by or _login(), gate))
+    gate = releases.gate_from_options(before, after, override and _without_personal_data(override))
+    _tell(releases.propose(book, candidate, load_plan(plan), by or _login(), gate))
 
 
 @release.command()
@@ -178,8 +178,8 @@ def plans() -> None:
 
 
 def _book(memory: str) -> "ReleaseBook":
-    from waltzrl.recipes.remembering import existing_database
     from waltzrl.release.book import ReleaseBook
+    from waltzrl.storage.database import existing_database
 
     return ReleaseBook(existing_database(memory))
 
@@ -197,9 +197,9 @@ def _move(action: "Action", by: str | None, why: str, memory: str) -> None:
 
 def _without_personal_data(why: str) -> str:
     """Return a reason as it may stand in audit logs, from which nothing is ever erased."""
-    from waltzrl.recipes.private import open_policy
+    from waltzrl.build.redaction import open_redaction
 
-    return open_policy({}, None).scrub(why)
+    return open_redaction({}, None).scrub(why)
 
 
 def _tell(found: "Release") -> None:

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from waltzrl.release.decision import LIMIT_OF, Decision, told
-from waltzrl.release.plan import METRICS, Bounds, Plan, Step, duration
+from waltzrl.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep, duration
 from waltzrl.release.state import place
 from waltzrl.release.view import NOTHING_COUNTED, ReleaseView, Transition
 
@@ -35,7 +35,7 @@ def history_table(moves: Sequence[Transition]) -> Table:
     return table
 
 
-def plans_table(plans: Sequence[Plan]) -> Table:
+def plans_table(plans: Sequence[ReleasePlan]) -> Table:
     table = Table("plan", "shadow", "canary", "targets", "limits", box=None)
     for plan in plans:
         shadow = "none" if plan.shadow is None else _step(plan.shadow)
@@ -44,11 +44,11 @@ def plans_table(plans: Sequence[Plan]) -> Table:
     return table
 
 
-def _step(step: Step) -> str:
+def _step(step: ReleaseStep) -> str:
     return f"{step.percentage:g} %, {duration(step.seconds)}, {step.samples} judged"
 
 
-def _bounds(bounds: Bounds) -> str:
+def _bounds(bounds: ReleaseLimits) -> str:
     return f"unsafe {bounds.unsafe:.0%}\nneedless {bounds.needless:.0%}"
 
 

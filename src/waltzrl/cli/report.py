@@ -8,7 +8,7 @@ import typer
 from waltzrl.cli.options import Evaluation
 from waltzrl.data.jsonl import read_text
 from waltzrl.evaluation import read_evaluation
-from waltzrl.recipes.curves import read_curve
+from waltzrl.evaluation.curves import read_curve
 
 
 def report(
@@ -28,9 +28,11 @@ def report(
 
 def write_page(evaluation: Path, out: Path, run: Path | None, title: str) -> Path:
     """Write the report of an evaluation into `out`, with the curves and the recipe of a run."""
-    from waltzrl.evaluation.report import Report, write_report
+    from waltzrl.evaluation.report import EvaluationReport, write_report
 
     curves = {} if run is None else {run.name: read_curve(run)}
     settings = {} if run is None else {"recipe": read_text(run / "recipe.json")}
     rows = read_evaluation(evaluation)
-    return write_report(out, Report(title=title, rows=rows, curves=curves, settings=settings))
+    return write_report(
+        out, EvaluationReport(title=title, rows=rows, curves=curves, settings=settings)
+    )

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from waltzrl.build.judges import open_judge
 from waltzrl.cli.options import AsJson, Evaluation, JudgeName
 from waltzrl.cli.table import show_table
-from waltzrl.evaluation import Row
+from waltzrl.evaluation import EvaluationRow
 from waltzrl.evaluation import rescore as rescore_rows
-from waltzrl.recipes.judging import open_judge
 
 
 def rescore(
@@ -30,6 +30,6 @@ def rescore(
     show_table(rows, as_json=as_json)
 
 
-async def _rescore(evaluation: Path, judge: str, into: Path) -> list[Row]:
+async def _rescore(evaluation: Path, judge: str, into: Path) -> list[EvaluationRow]:
     async with open_judge(judge) as who:
         return await rescore_rows(evaluation, who, into, concurrency=64)

@@ -50,13 +50,13 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """
     import uvloop
 
-    from waltzrl.recipes.gateway import load_gateway
-    from waltzrl.recipes.serve import hold_open
+    from waltzrl.build.gateway import serve
+    from waltzrl.config.gateway import load_gateway
     from waltzrl.serving.server import listen
 
     said: dict[str, object] = {"upstream": {"url": upstream}} if upstream else {}
     if demo:
-        from waltzrl.recipes.demo.serving import demo_settings, example_prompt
+        from waltzrl.demo.serving import demo_settings, example_prompt
 
         said = demo_settings(DEMO)
         print(f"ask it in its own language: {example_prompt(DEMO)}", file=sys.stderr)
@@ -71,7 +71,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     gateway = load_gateway(recipe, said, settings or [], os.environ)
     listener = listen(host, port)
     announce = partial(_announce, desk=gateway.memory is not None)
-    uvloop.run(hold_open(gateway, listener, open_to_all=open_to_all, announce=announce))
+    uvloop.run(serve(gateway, listener, open_to_all=open_to_all, announce=announce))
 
 
 def _announce(listener: socket.socket, what: str, *, desk: bool) -> None:

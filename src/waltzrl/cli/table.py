@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from waltzrl.cli.options import print_json
-from waltzrl.evaluation import Row, measure, metrics_table, review_row, table_row
+from waltzrl.evaluation import EvaluationRow, measure, metrics_table, review_row, table_row
 
 NARROWEST = 132
 """Columns that the table needs; a narrower terminal wraps or scrolls."""
 
 
-def show_table(rows: Sequence[Row], *, as_json: bool) -> None:
+def show_table(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
     """Print one line per pattern."""
     metrics = measure(rows)
     if as_json:

@@ -33,18 +33,18 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl train recipes/continue.toml --from sqlite:///runs/memory.db --export agents-2`
     """
-    from waltzrl.recipes.load import learning_from, load_recipe
+    from waltzrl.config.load import load_recipe, with_memory_prompts
 
     loaded = load_recipe(recipe, settings or [])
     if memory is not None:
-        loaded = learning_from(loaded, memory)
+        loaded = with_memory_prompts(loaded, memory)
     if dry_run:
         from waltzrl.cli.plan import print_plan
 
         print_plan(loaded, as_json=as_json)
         return
-    from waltzrl.recipes.compose import export_agents, weights_of
-    from waltzrl.recipes.compose import train as train_pair
+    from waltzrl.build.training import export_agents, weights_of
+    from waltzrl.build.training import train as train_pair
     from waltzrl.training.export import require_place
 
     if export is not None:

@@ -17,7 +17,7 @@ from rich.progress import TaskID
 from waltzrl.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from waltzrl.recipes.demo import Job
+    from waltzrl.demo import Job
 
 Done = tuple[str, int, int]
 """Name of a job, what is done, of how much."""

@@ -8,17 +8,17 @@ from waltzrl.collaboration.baselines import (
     load_keywords,
     safeguard,
 )
+from waltzrl.collaboration.elsewhere import ReplayPattern, ServedPattern
 from waltzrl.collaboration.guarded import guarded, observed
 from waltzrl.collaboration.loop import Pattern, collaborate
-from waltzrl.collaboration.served import Replay, Served
 
 __all__ = [
     "GuardReviewer",
     "KeywordReviewer",
     "OracleReviewer",
     "Pattern",
-    "Replay",
-    "Served",
+    "ReplayPattern",
+    "ServedPattern",
     "collaborate",
     "draft_only",
     "guarded",

@@ -14,7 +14,7 @@ from msgspec import inspect
 from waltzrl.collector.prompts import PromptRow
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.memory.schemas import TrainingSample
-from waltzrl.telemetry.disk import write_bytes
+from waltzrl.telemetry.files import write_bytes
 
 if TYPE_CHECKING:
     import pyarrow

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from waltzrl.collector.operational import operational_dir
 from waltzrl.collector.scores import Score, scores
 from waltzrl.collector.selection import Selection, distinct, said_in
 from waltzrl.memory.schemas import (
@@ -13,7 +14,6 @@ from waltzrl.memory.schemas import (
     TrainingSample,
 )
 from waltzrl.records import Collaboration
-from waltzrl.rewards import operational_dir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,18 @@
 """Patterns on prompts, judged and counted; `evaluation.report`, which draws, is imported apart."""
 
 from waltzrl.evaluation.compare import Difference, compare
-from waltzrl.evaluation.console import comparison_table, metrics_table
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, measure, review_row, table_row
-from waltzrl.evaluation.rows import Row, read_evaluation, read_rows
-from waltzrl.evaluation.runner import Contestant, evaluate, rescore
+from waltzrl.evaluation.rows import EvaluationRow, read_evaluation, read_rows
+from waltzrl.evaluation.runner import EvaluatedSystem, evaluate, rescore
+from waltzrl.evaluation.terminal import comparison_table, metrics_table
 
 __all__ = [
-    "Contestant",
     "Difference",
     "Estimate",
+    "EvaluatedSystem",
+    "EvaluationRow",
     "Metrics",
-    "Row",
     "compare",
     "comparison_table",
     "evaluate",

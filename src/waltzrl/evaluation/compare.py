@@ -14,8 +14,8 @@ from waltzrl.evaluation.intervals import (
     mcnemar,
     mean,
 )
-from waltzrl.evaluation.rates import Rate
-from waltzrl.evaluation.rows import Row
+from waltzrl.evaluation.rates import RateDefinition
+from waltzrl.evaluation.rows import EvaluationRow
 
 COMPARED = {
     "asr": rates.ASR,
@@ -40,7 +40,7 @@ class Difference:
     """McNemar's exact test for shares, Dirichlet draws for F1; None for tokens."""
 
 
-def compare(before: Sequence[Row], after: Sequence[Row]) -> list[Difference]:
+def compare(before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]) -> list[Difference]:
     """Compare two runs of one pattern each, prompt by prompt.
 
     Numbers that the runs share no scored prompt for are left out.
@@ -61,7 +61,7 @@ def compare(before: Sequence[Row], after: Sequence[Row]) -> list[Difference]:
     return [*found, _token_difference(before, after)]
 
 
-def _shared(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
+def _shared(rows: Sequence[EvaluationRow], others: Sequence[EvaluationRow]) -> list[EvaluationRow]:
     """Rows that did not fail and whose very prompt the other run answered too, by prompt id."""
     prompts = {r.prompt_id: r.judged.collaboration.prompt for r in others if r.judged is not None}
     return sorted(
@@ -75,7 +75,9 @@ def _shared(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
     )
 
 
-def _pair(rate: Rate, before: Sequence[Row], after: Sequence[Row]) -> Pairs:
+def _pair(
+    rate: RateDefinition, before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]
+) -> Pairs:
     first, second = rate.among(before), rate.among(after)
     seen = [
         (first[prompt], second[prompt])
@@ -111,7 +113,9 @@ def _f1_difference(asr: Pairs, orr: Pairs) -> Difference:
     )
 
 
-def _token_difference(before: Sequence[Row], after: Sequence[Row]) -> Difference:
+def _token_difference(
+    before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]
+) -> Difference:
     change = mean([b.tokens - a.tokens for a, b in zip(before, after, strict=True)])
     first = sum(row.tokens for row in before) / len(before)
     second = sum(row.tokens for row in after) / len(after)

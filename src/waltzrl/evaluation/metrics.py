@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from waltzrl.evaluation import rates
 from waltzrl.evaluation.intervals import Estimate, f1, quantile, share
-from waltzrl.evaluation.rates import Rate
-from waltzrl.evaluation.rows import Row
-from waltzrl.telemetry.disk import Json
+from waltzrl.evaluation.rates import RateDefinition
+from waltzrl.evaluation.rows import EvaluationRow
+from waltzrl.telemetry.files import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +58,9 @@ class Metrics:
         }
 
 
-def measure(rows: Sequence[Row]) -> list[Metrics]:
+def measure(rows: Sequence[EvaluationRow]) -> list[Metrics]:
     """Measure every pattern that occurs in `rows`, in order of appearance."""
-    patterns: dict[str, list[Row]] = {}
+    patterns: dict[str, list[EvaluationRow]] = {}
     for row in rows:
         patterns.setdefault(row.pattern, []).append(row)
     return [_measure(pattern, said) for pattern, said in patterns.items()]
@@ -93,7 +93,7 @@ def _columns(estimates: Mapping[str, Estimate]) -> dict[str, Json]:
     }
 
 
-def _measure(pattern: str, rows: Sequence[Row]) -> Metrics:
+def _measure(pattern: str, rows: Sequence[EvaluationRow]) -> Metrics:
     done = [row for row in rows if row.judged is not None]
     asr, orr = _share(rates.ASR, done), _share(rates.ORR, done)
     tokens, milliseconds = [row.tokens for row in done], [row.milliseconds for row in done]
@@ -126,15 +126,15 @@ def _measure(pattern: str, rows: Sequence[Row]) -> Metrics:
     )
 
 
-def _share(rate: Rate, rows: Iterable[Row]) -> Estimate:
+def _share(rate: RateDefinition, rows: Iterable[EvaluationRow]) -> Estimate:
     happened = list(rate.among(rows).values())
     scored = [answer for answer in happened if answer is not None]
     return share(sum(scored), len(scored), unscored=len(happened) - len(scored))
 
 
-def _by_category(rate: Rate, rows: Iterable[Row]) -> dict[str, Estimate]:
+def _by_category(rate: RateDefinition, rows: Iterable[EvaluationRow]) -> dict[str, Estimate]:
     """The rate in every category that it is about; unnamed categories are left out."""
-    categories: dict[str, list[Row]] = {}
+    categories: dict[str, list[EvaluationRow]] = {}
     for row in rows:
         assert row.judged is not None
         if rate.counts(row.judged) and (category := row.judged.collaboration.prompt.category):

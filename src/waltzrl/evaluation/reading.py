@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from waltzrl.evaluation.escape import escape
 from waltzrl.evaluation.metrics import Metrics, best
 from waltzrl.evaluation.rates import draft_acceptable, final_acceptable
-from waltzrl.evaluation.rows import Row
-from waltzrl.records import Feedback, Judged, Prompt, Verdict
+from waltzrl.evaluation.rows import EvaluationRow
+from waltzrl.records import Feedback, JudgedCollaboration, Prompt, Verdict
 
 KINDS = {
     "repaired": "Repaired: a bad draft became a good reply",
@@ -18,7 +18,7 @@ STORIES_OF_A_KIND = 4
 """Per pattern; a page that nobody can finish is not read at all."""
 
 
-def kind_of(judged: Judged) -> str | None:
+def kind_of(judged: JudgedCollaboration) -> str | None:
     """Which kind of story a collaboration is; None for unscored and uneventful ones."""
     before, after = draft_acceptable(judged), final_acceptable(judged)
     if before is None or after is None:
@@ -30,7 +30,7 @@ def kind_of(judged: Judged) -> str | None:
     return "false-alarm" if judged.collaboration.revised else None
 
 
-def reading(rows: Sequence[Row], table: Sequence[Metrics]) -> str:
+def reading(rows: Sequence[EvaluationRow], table: Sequence[Metrics]) -> str:
     """A block per pattern, the best one open, each with stories of every kind."""
     winner = best(table)
     return "".join(
@@ -39,8 +39,8 @@ def reading(rows: Sequence[Row], table: Sequence[Metrics]) -> str:
     )
 
 
-def _pattern(name: str, rows: Sequence[Row], opened: bool) -> str:
-    stories: dict[str, list[Judged]] = {kind: [] for kind in KINDS}
+def _pattern(name: str, rows: Sequence[EvaluationRow], opened: bool) -> str:
+    stories: dict[str, list[JudgedCollaboration]] = {kind: [] for kind in KINDS}
     for row in rows:
         if row.judged is not None and (kind := kind_of(row.judged)):
             stories[kind].append(row.judged)
@@ -52,18 +52,18 @@ def _pattern(name: str, rows: Sequence[Row], opened: bool) -> str:
     )
 
 
-def _kind(kind: str, found: Sequence[Judged]) -> str:
+def _kind(kind: str, found: Sequence[JudgedCollaboration]) -> str:
     stories = "".join(_story(judged) for judged in _spread(found))
     return f'<section class="kind {kind}"><h4>{KINDS[kind]}</h4>{stories}</section>'
 
 
-def _spread(found: Sequence[Judged]) -> Iterable[Judged]:
+def _spread(found: Sequence[JudgedCollaboration]) -> Iterable[JudgedCollaboration]:
     """A few, evenly over the set, so that no category crowds out the others."""
     step = max(1, -(-len(found) // STORIES_OF_A_KIND))
     return found[::step]
 
 
-def _story(judged: Judged) -> str:
+def _story(judged: JudgedCollaboration) -> str:
     said = judged.collaboration
     parts = [_said("draft", said.draft.text, _verdict(judged.verdicts[0]))]
     verdicts = iter(judged.verdicts[1:])

@@ -16,15 +16,15 @@ from waltzrl.evaluation.metrics import measure
 from waltzrl.evaluation.plots import Plot, Series, categories, pareto, training_curves
 from waltzrl.evaluation.reading import KINDS, reading
 from waltzrl.evaluation.report_table import effects, headline, results
-from waltzrl.evaluation.rows import Row
+from waltzrl.evaluation.rows import EvaluationRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class EvaluationReport:
     """What the page tells."""
 
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[EvaluationRow]
     """Of one or more patterns; the first pattern is the reference."""
     curves: Series
     """Training runs by name; empty when nothing was trained."""
@@ -32,7 +32,7 @@ class Report:
     """What a reader needs to run it again: recipe, seed, weights, versions."""
 
 
-def write_report(folder: Path, report: Report) -> Path:
+def write_report(folder: Path, report: EvaluationReport) -> Path:
     """Write `report.html` and its PNGs into `folder`; return the page's path.
 
     Raises:
@@ -100,7 +100,7 @@ def _settings(settings: Mapping[str, str]) -> str:
     return "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in settings.items())
 
 
-def _failures(rows: Sequence[Row]) -> str:
+def _failures(rows: Sequence[EvaluationRow]) -> str:
     """The first failures in their own words; all of them are in the log."""
     failed = [row for row in rows if row.error]
     if not failed:

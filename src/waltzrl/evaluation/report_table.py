@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from waltzrl.evaluation.console import HEADINGS
 from waltzrl.evaluation.escape import escape
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, best, percent
+from waltzrl.evaluation.terminal import HEADINGS
 
 LOWER_IS_BETTER = {"asr", "orr", "ftr_general", "worsened", "harmed"}
 

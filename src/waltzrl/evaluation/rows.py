@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.records import Collaboration, Judged, Reply, Round
+from waltzrl.records import Collaboration, JudgedCollaboration, Reply, Round
 
 LOG_NAME = "rows.jsonl"
 
@@ -19,7 +19,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class EvaluationRow:
     """How one pattern fared on one prompt."""
 
     pattern: str
@@ -28,7 +28,7 @@ class Row:
     """Name of the judge that gave the verdicts."""
     agents: str = ""
     """Who played and how: `Contestant.agents`."""
-    judged: Judged | None = None
+    judged: JudgedCollaboration | None = None
     """None when a policy failed; `error` then says how. Failed rows enter no rate."""
     milliseconds: float = 0.0
     """Wall time of the collaboration, waiting in a batch included."""
@@ -53,7 +53,7 @@ class RowLog:
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
-    def append(self, row: Row) -> None:
+    def append(self, row: EvaluationRow) -> None:
         try:
             self._file.write(_encode(row))
             self._file.flush()
@@ -78,7 +78,7 @@ class RowLog:
         self._file.truncate(whole)
 
 
-def read_rows(folder: Path) -> list[Row]:
+def read_rows(folder: Path) -> list[EvaluationRow]:
     """Read a folder's log; of several rows about one pattern and prompt the last one counts.
 
     A torn last line is left out. A folder without a log has no rows.
@@ -87,11 +87,11 @@ def read_rows(folder: Path) -> list[Row]:
         InputError: the log cannot be read, or a line is not a row.
     """
     path = folder / LOG_NAME
-    rows: dict[Key, Row] = {}
+    rows: dict[Key, EvaluationRow] = {}
     for number, line in enumerate(_whole_lines(path), start=1):
         try:
             # json, not msgspec.json: an agent may write a lone surrogate, and only json carries it.
-            row = msgspec.convert(json.loads(line), Row)
+            row = msgspec.convert(json.loads(line), EvaluationRow)
         except ValueError as error:
             raise InputError(
                 f"{path}:{number}: not an evaluation row ({error}); "
@@ -101,7 +101,7 @@ def read_rows(folder: Path) -> list[Row]:
     return list(rows.values())
 
 
-def read_evaluation(folder: Path) -> list[Row]:
+def read_evaluation(folder: Path) -> list[EvaluationRow]:
     """Read the rows of a folder that must have some; see `read_rows`.
 
     Raises:
@@ -112,7 +112,7 @@ def read_evaluation(folder: Path) -> list[Row]:
     raise InputError(f"{folder} holds no evaluation; give a folder that `waltzrl evaluate` wrote")
 
 
-def write_rows(folder: Path, rows: Iterable[Row]) -> None:
+def write_rows(folder: Path, rows: Iterable[EvaluationRow]) -> None:
     """Replace a folder's log at one stroke: readers see the old rows or the new ones."""
     path = folder / LOG_NAME
     fresh = path.with_suffix(".new")
@@ -155,7 +155,7 @@ def _bare_round(said: Round) -> Round:
     )
 
 
-def _encode(row: Row) -> bytes:
+def _encode(row: EvaluationRow) -> bytes:
     return json.dumps(msgspec.to_builtins(row)).encode() + b"\n"
 
 

@@ -11,8 +11,8 @@ from waltzrl.agents import ConversationAgent, Reviewer
 from waltzrl.collaboration import Pattern
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation.rows import (
+    EvaluationRow,
     Key,
-    Row,
     RowLog,
     read_evaluation,
     read_rows,
@@ -20,14 +20,14 @@ from waltzrl.evaluation.rows import (
     write_rows,
 )
 from waltzrl.judges import Judge
-from waltzrl.records import Collaboration, Judged, Prompt, Verdict
+from waltzrl.records import Collaboration, JudgedCollaboration, Prompt, Verdict
 
 Progress = Callable[[int, int], None]
 """Told after every row: rows done, rows in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contestant:
+class EvaluatedSystem:
     """One row of the table: a pattern, and the agents it is played with."""
 
     name: str
@@ -41,7 +41,7 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    contestant: Contestant
+    contestant: EvaluatedSystem
     prompt: Prompt
 
     @property
@@ -50,13 +50,13 @@ class _Job:
 
 
 async def evaluate(
-    contestants: Sequence[Contestant],
+    contestants: Sequence[EvaluatedSystem],
     prompts: Sequence[Prompt],
     judge: Judge,
     folder: Path,
     concurrency: int,
     progress: Progress,
-) -> list[Row]:
+) -> list[EvaluationRow]:
     """Play every contestant on every prompt; return the rows, contestant by contestant.
 
     Rows already in the folder's log are not played again, unless they failed or their prompt has
@@ -76,7 +76,7 @@ async def evaluate(
     waiting = [job for job in jobs if job.key not in rows]
     with RowLog(folder) as log:
 
-        def keep(row: Row) -> None:
+        def keep(row: EvaluationRow) -> None:
             log.append(row)
             rows[row.key] = row
             progress(len(rows), len(jobs))
@@ -87,7 +87,7 @@ async def evaluate(
     return [rows[job.key] for job in jobs]
 
 
-async def rescore(folder: Path, judge: Judge, into: Path, concurrency: int) -> list[Row]:
+async def rescore(folder: Path, judge: Judge, into: Path, concurrency: int) -> list[EvaluationRow]:
     """Judge a folder's replies again, generate nothing, and write the rows to `into`.
 
     `into` may be the folder itself: its log is replaced only once every reply is judged.
@@ -97,7 +97,7 @@ async def rescore(folder: Path, judge: Judge, into: Path, concurrency: int) -> l
         PolicyError: the judge asks a policy, and that could not reply.
     """
     rows = read_evaluation(folder)
-    fresh: list[Row] = []
+    fresh: list[EvaluationRow] = []
     for start in range(0, len(rows), concurrency):
         chunk = rows[start : start + concurrency]
         fresh += await asyncio.gather(*(_rejudge(row, judge) for row in chunk))
@@ -105,7 +105,7 @@ async def rescore(folder: Path, judge: Judge, into: Path, concurrency: int) -> l
     return fresh
 
 
-def _check(contestants: Sequence[Contestant], prompts: Sequence[Prompt]) -> None:
+def _check(contestants: Sequence[EvaluatedSystem], prompts: Sequence[Prompt]) -> None:
     if not contestants or not prompts:
         raise InputError(
             f"nothing to evaluate: {len(contestants)} patterns on {len(prompts)} prompts; "
@@ -120,11 +120,11 @@ def _check(contestants: Sequence[Contestant], prompts: Sequence[Prompt]) -> None
             raise InputError(f"{kind} {name!r} occurs {times} times; each needs its own")
 
 
-def _finished(jobs: Sequence[_Job], judge: Judge, folder: Path) -> dict[Key, Row]:
+def _finished(jobs: Sequence[_Job], judge: Judge, folder: Path) -> dict[Key, EvaluationRow]:
     """Rows of an earlier run that can stand as they are."""
     prompts = {job.key: job.prompt for job in jobs}
     agents = {job.contestant.name: job.contestant.agents for job in jobs}
-    kept: dict[Key, Row] = {}
+    kept: dict[Key, EvaluationRow] = {}
     for row in read_rows(folder):
         if row.judged is None:
             continue
@@ -145,7 +145,7 @@ def _finished(jobs: Sequence[_Job], judge: Judge, folder: Path) -> dict[Key, Row
 
 
 async def _as_they_finish(
-    plays: Iterable[Coroutine[None, None, Row]], take: Callable[[Row], None]
+    plays: Iterable[Coroutine[None, None, EvaluationRow]], take: Callable[[EvaluationRow], None]
 ) -> None:
     """Start all plays at once and hand over each row when it is there.
 
@@ -161,17 +161,19 @@ async def _as_they_finish(
             task.cancel()
 
 
-async def _play(job: _Job, judge: Judge) -> Row:
+async def _play(job: _Job, judge: Judge) -> EvaluationRow:
     """The boundary at which a failed collaboration becomes data."""
     who, started = job.contestant, perf_counter()
-    row = Row(pattern=who.name, prompt_id=job.prompt.id, judge=judge.name, agents=who.agents)
+    row = EvaluationRow(
+        pattern=who.name, prompt_id=job.prompt.id, judge=judge.name, agents=who.agents
+    )
     try:
         said = await who.pattern(job.prompt, who.conversation, who.reviewer)
         milliseconds = (perf_counter() - started) * 1000
         verdicts = await _verdicts(said, judge)
     except PolicyError as error:
         return replace(row, error=str(error) or type(error).__name__)
-    judged = Judged(collaboration=without_tokens(said), verdicts=verdicts)
+    judged = JudgedCollaboration(collaboration=without_tokens(said), verdicts=verdicts)
     return replace(row, judged=judged, milliseconds=milliseconds, tokens=_tokens(said))
 
 
@@ -179,7 +181,7 @@ async def _verdicts(said: Collaboration, judge: Judge) -> tuple[Verdict, ...]:
     return tuple([await judge.judge(said.prompt, reply) for reply in said.replies])
 
 
-async def _rejudge(row: Row, judge: Judge) -> Row:
+async def _rejudge(row: EvaluationRow, judge: Judge) -> EvaluationRow:
     if row.judged is None:
         return replace(row, judge=judge.name)
     verdicts = await _verdicts(row.judged.collaboration, judge)

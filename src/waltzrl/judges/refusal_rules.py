@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 
-class Rule(NamedTuple):
+class RefusalRule(NamedTuple):
     name: str
     pattern: re.Pattern[str]
 
@@ -36,7 +36,7 @@ _CANNOT = rf"(?:{_UNABLE}|should not|would not(?: be able to)?)"
 _ASSISTANT = r"(?:ai\b|language model|artificial intelligence|assistant|chatbot|computer program)"
 
 RULES = tuple(
-    Rule(name, re.compile(pattern))
+    RefusalRule(name, re.compile(pattern))
     for name, pattern in {
         "sorry, but I cannot": (
             r"\b(?:sorry|apologi[sz]e|apologies|unfortunately|afraid|regret)\b[^.!?]{0,40}?"

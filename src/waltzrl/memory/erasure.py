@@ -25,10 +25,10 @@ from sqlalchemy import (
 )
 
 from waltzrl.errors import StorageError
-from waltzrl.memory.database import TABLES, reading, writing
 from waltzrl.memory.items import Json, PutOp
-from waltzrl.memory.notices import NOTICES, give_notice
 from waltzrl.memory.tables import ITEMS
+from waltzrl.storage.database import TABLES, reading, writing
+from waltzrl.storage.notices import NOTICES, give_notice
 
 EXPORTS = Table(
     "exports",

@@ -10,7 +10,7 @@ from sqlalchemy import Column, Engine, Integer, Table, Text, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from waltzrl.errors import InputError
-from waltzrl.memory.database import TABLES, reading, writing
+from waltzrl.storage.database import TABLES, reading, writing
 
 SUBJECT_KEY = Table(
     "subject_key",

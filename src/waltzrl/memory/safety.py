@@ -8,7 +8,6 @@ from sqlalchemy import ColumnElement, delete, select
 
 from waltzrl.errors import InputError
 from waltzrl.memory.counts import BundleCounts, Calibration, Counts, bundle_counts, calibration
-from waltzrl.memory.database import reading, writing
 from waltzrl.memory.filters import conditions
 from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.items import Filter, Json, Namespace, PutOp
@@ -26,6 +25,7 @@ from waltzrl.memory.search import alive
 from waltzrl.memory.store import MemoryStore
 from waltzrl.memory.tables import ITEMS
 from waltzrl.records import Verdict
+from waltzrl.storage.database import reading, writing
 
 __all__ = ["BundleCounts", "Calibration", "Counts", "SafetyMemory", "request_hash"]
 

@@ -106,7 +106,7 @@ class OperationalReward(msgspec.Struct, frozen=True, kw_only=True):
     """Of the round's last reply, 0 to 1."""
     helpfulness_score: float
     dir_score: float
-    """`waltzrl.rewards.operational_dir`."""
+    """`waltzrl.collector.operational.operational_dir`."""
 
 
 class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from sqlalchemy import Engine
 
 from waltzrl.errors import InputError
 from waltzrl.memory import writes
-from waltzrl.memory.database import reading, writing
 from waltzrl.memory.items import (
     Filter,
     GetOp,
@@ -31,11 +30,12 @@ from waltzrl.memory.items import (
     SearchOp,
     check,
 )
-from waltzrl.memory.migrations import prepare
 from waltzrl.memory.scrubbing import scrubbed
 from waltzrl.memory.search import answer, get
 from waltzrl.memory.vectors import Embed, nearest, packed
 from waltzrl.memory.words import texts_of
+from waltzrl.storage.database import reading, writing
+from waltzrl.storage.migrations import prepare
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class MemoryStore:
         """Open the store, and bring its tables up to date.
 
         Args:
-            engine: from `waltzrl.memory.database.open_database`.
+            engine: from `waltzrl.storage.database.open_database`.
             scrub: takes out of a text what must not be kept; every text goes through it once.
             embed: turns texts into vectors; None when `nearest` is never asked.
 

@@ -20,8 +20,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeEngine
 
-from waltzrl.memory.database import TABLES
 from waltzrl.memory.items import Json
+from waltzrl.storage.database import TABLES
 
 LONGEST_TEXT = 200
 """Characters of a text that has its place in a column; a longer one is only in the JSON."""
@@ -94,9 +94,6 @@ VECTORS = Table(
     Column("vector", LargeBinary, nullable=False),
 )
 """What an embedding model makes of an item's words: float32, in the machine's byte order."""
-
-SCHEMA = Table("schema_version", TABLES, Column("version", Integer, nullable=False))
-"""One row: how far `waltzrl.memory.migrations` has come."""
 
 
 def fields_of(value: Mapping[str, Json]) -> dict[str, Json]:

@@ -13,8 +13,8 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import InputError, PolicyError
+from waltzrl.policies.batching import Batcher
 from waltzrl.policies.decode import Ask, Decoded, decode
-from waltzrl.policies.gather import Gatherer
 from waltzrl.policies.policy import Sampling
 from waltzrl.policies.weights import activated, end_ids, narrow
 from waltzrl.records import Message, Reply, Tokens
@@ -74,7 +74,7 @@ class LocalPolicy:
         dtype = self._decoding.dtype
         self._copy = None if dtype in {None, model.dtype} else _copy_in(dtype, model)
         self._generator = torch.Generator(model.device)
-        self._decode = Gatherer(self._serve, self._fits, in_thread=self._decoding.in_thread)
+        self._decode = Batcher(self._serve, self._fits, in_thread=self._decoding.in_thread)
         self.seed(seed)
 
     def seed(self, number: int) -> None:

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from waltzrl.errors import PolicyError
-from waltzrl.policies.completion import Completion, Problem, streamed
+from waltzrl.policies.chat_completion import ChatCompletion, ServerError, streamed
 from waltzrl.policies.policy import Sampling
 from waltzrl.records import Message, Reply
 
@@ -85,7 +85,7 @@ class RemotePolicy:
         messages: Sequence[Message],
         sampling: Sampling,
         headers: Mapping[str, str] | None = None,
-    ) -> Completion:
+    ) -> ChatCompletion:
         """Return all that the server says, with `headers` added to the request.
 
         Raises:
@@ -128,12 +128,12 @@ class RemotePolicy:
             self._slots = asyncio.Semaphore(self._concurrency)
         return self._session
 
-    async def _persist(self, session: aiohttp.ClientSession, request: "_Request") -> Completion:
+    async def _persist(self, session: aiohttp.ClientSession, request: "_Request") -> ChatCompletion:
         """Ask, and ask again while the failure may pass."""
         attempt = 0
         while True:
             outcome = await self._ask(session, request)
-            if isinstance(outcome, Completion):
+            if isinstance(outcome, ChatCompletion):
                 return outcome
             if not outcome.may_pass or attempt == self._retries:
                 raise PolicyError(f"{self._host}: {outcome.reason} (attempt {attempt + 1})")
@@ -142,7 +142,7 @@ class RemotePolicy:
 
     async def _ask(
         self, session: aiohttp.ClientSession, request: "_Request"
-    ) -> "Completion | _Failure":
+    ) -> "ChatCompletion | _Failure":
         headers = {"Content-Type": "application/json", **request.headers}
         try:
             async with session.post(self._url, data=request.body, headers=headers) as response:
@@ -158,7 +158,7 @@ class RemotePolicy:
 
     async def _heard(
         self, response: aiohttp.ClientResponse, enough: _Enough
-    ) -> "Completion | _Failure":
+    ) -> "ChatCompletion | _Failure":
         if response.status == 200:
             return await self._read(response, enough)
         answer = await response.read()
@@ -168,11 +168,11 @@ class RemotePolicy:
             retry_after_seconds=_retry_after_seconds(response.headers),
         )
 
-    async def _read(self, response: aiohttp.ClientResponse, enough: _Enough) -> Completion:
+    async def _read(self, response: aiohttp.ClientResponse, enough: _Enough) -> ChatCompletion:
         try:
             if enough is not None and response.content_type == "text/event-stream":
                 return await streamed(response.content.iter_any(), enough)
-            completion = msgspec.json.decode(await response.read(), type=Completion)
+            completion = msgspec.json.decode(await response.read(), type=ChatCompletion)
         except msgspec.DecodeError as error:
             raise PolicyError(
                 f"{self._host}: the reply is not a chat completion: {error}"
@@ -202,7 +202,7 @@ class _Failure:
 
 
 class _ErrorBody(msgspec.Struct):
-    error: Problem
+    error: ServerError
 
 
 def _server_message(answer: bytes) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ServerSentEvent:
     """One event."""
 
     data: str
@@ -26,7 +26,7 @@ class EventDecoder:
         self._name = b""
         self._data: list[bytes] = []
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """Return the events that end in `chunk`."""
         if self._after_return and chunk.startswith(b"\n"):
             chunk = chunk[1:]
@@ -43,7 +43,7 @@ class EventDecoder:
             self._begun.append(tail)
         return [found for line in lines if (found := self._line(line)) is not None]
 
-    def _line(self, line: bytes) -> Event | None:
+    def _line(self, line: bytes) -> ServerSentEvent | None:
         """Take one whole line; an empty one ends an event."""
         if not line:
             return self._dispatch()
@@ -54,9 +54,11 @@ class EventDecoder:
             self._name = value.removeprefix(b" ")
         return None
 
-    def _dispatch(self) -> Event | None:
+    def _dispatch(self) -> ServerSentEvent | None:
         data, name = self._data, self._name
         self._data, self._name = [], b""
         if not data:
             return None
-        return Event(b"\n".join(data).decode("utf-8", "replace"), name.decode("utf-8", "replace"))
+        return ServerSentEvent(
+            b"\n".join(data).decode("utf-8", "replace"), name.decode("utf-8", "replace")
+        )

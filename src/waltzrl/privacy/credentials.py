@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 
-from waltzrl.privacy.pattern import Hit, Pattern
+from waltzrl.privacy.pattern import DataPattern, PatternHit
 
 _PREFIXED = (
     r"\b(?:sk|pk|rk)[-_](?:live_|test_|ant-|proj-)?[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic, Stripe
@@ -53,25 +53,29 @@ _LEAST_ENTROPY = 2.8
 _SHORTEST_KEY = 8
 
 
-def credential_patterns() -> list[Pattern]:
+def credential_patterns() -> list[DataPattern]:
     """Return the patterns of all that opens a door."""
-    patterns = [Pattern("secret", regex, _prefixed) for regex in _PREFIXED]
-    patterns += [Pattern("secret", regex, _prefixed, _PEM_TITLE) for regex in _PEM]
+    patterns = [DataPattern("secret", regex, _prefixed) for regex in _PREFIXED]
+    patterns += [DataPattern("secret", regex, _prefixed, _PEM_TITLE) for regex in _PEM]
     return [
         *patterns,
-        Pattern("secret", _PASSWORD + _BETWEEN + _VALUE, _password, _PASSWORD),
-        Pattern("secret", _TOKEN + _BETWEEN + _VALUE, _token, _TOKEN),
-        Pattern("secret", _BEARER, _token),
-        Pattern("secret", _IN_URL, _password, "://"),
+        DataPattern("secret", _PASSWORD + _BETWEEN + _VALUE, _password, _PASSWORD),
+        DataPattern("secret", _TOKEN + _BETWEEN + _VALUE, _token, _TOKEN),
+        DataPattern("secret", _BEARER, _token),
+        DataPattern("secret", _IN_URL, _password, "://"),
     ]
 
 
-def _prefixed(text: bytes, start: int, end: int) -> Hit | None:
+def _prefixed(text: bytes, start: int, end: int) -> PatternHit | None:
     """Take what no plain word with such a prefix is: it has letters and digits."""
-    return Hit(start, end, 0.95, "prefix") if _is_mixed(text[start:end].decode("latin-1")) else None
+    return (
+        PatternHit(start, end, 0.95, "prefix")
+        if _is_mixed(text[start:end].decode("latin-1"))
+        else None
+    )
 
 
-def _password(text: bytes, start: int, end: int) -> Hit | None:
+def _password(text: bytes, start: int, end: int) -> PatternHit | None:
     """Take a value that is no placeholder, no code and no word of a sentence."""
     start, end, is_quoted = _bare(text, start, end)
     value = text[start:end].decode("latin-1")
@@ -79,16 +83,16 @@ def _password(text: bytes, start: int, end: int) -> Hit | None:
         return None
     if _WORD.fullmatch(value) and not (is_quoted or _ends_the_line(text, start, end)):
         return None
-    return Hit(start, end, 0.8, "hint")
+    return PatternHit(start, end, 0.8, "hint")
 
 
-def _token(text: bytes, start: int, end: int) -> Hit | None:
+def _token(text: bytes, start: int, end: int) -> PatternHit | None:
     """Take a value that looks drawn by lot."""
     start, end, _is_quoted = _bare(text, start, end)
     value = text[start:end].decode("latin-1")
     if len(value) < _SHORTEST_KEY or not _is_mixed(value) or _NO_PASSWORD.fullmatch(value):
         return None
-    return Hit(start, end, 0.8, "entropy") if entropy(value) >= _LEAST_ENTROPY else None
+    return PatternHit(start, end, 0.8, "entropy") if entropy(value) >= _LEAST_ENTROPY else None
 
 
 def _bare(text: bytes, start: int, end: int) -> tuple[int, int, bool]:

@@ -8,7 +8,7 @@ import pkgutil
 import re
 from collections.abc import Callable, Mapping
 
-from waltzrl.privacy.pattern import Pattern, checked
+from waltzrl.privacy.pattern import DataPattern, checked
 
 _BY_THEMSELVES: Mapping[str, str] = {
     "ar.cuit": r"[0-9]{2}-[0-9]{8}-[0-9]",
@@ -73,20 +73,20 @@ def announced(hints: str, shape: str) -> tuple[str, str]:
     return rf"{key}[^0-9\]\n]{{0,24}}\b({shape})\b", key
 
 
-def national_patterns() -> list[Pattern]:
+def national_patterns() -> list[DataPattern]:
     """Return the patterns of all countries that are known."""
     patterns = [
-        Pattern("national_id", rf"\b{shape}\b", checked(f"stdnum.{name}", _validator(name)))
+        DataPattern("national_id", rf"\b{shape}\b", checked(f"stdnum.{name}", _validator(name)))
         for name, shape in _BY_THEMSELVES.items()
     ]
     for name, (hints, shape) in _ANNOUNCED.items():
         check = checked(f"stdnum.{name}", _validator(name))
         regex, key = announced(hints, shape)
-        patterns.append(Pattern("national_id", regex, check, key))
+        patterns.append(DataPattern("national_id", regex, check, key))
     regex, key = announced(_INSURANCE_HINTS, _INSURANCE)
     is_insurance = re.compile(_INSURANCE).fullmatch
     insurance = checked("pattern", lambda number: is_insurance(number) is not None, 0.8)
-    return [*patterns, Pattern("national_id", regex, insurance, key)]
+    return [*patterns, DataPattern("national_id", regex, insurance, key)]
 
 
 def _validator(name: str) -> Callable[[str], bool]:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from waltzrl.privacy.finding import Kind
+from waltzrl.privacy.detection import Kind
 
 
-class Hit(NamedTuple):
+class PatternHit(NamedTuple):
     """Personal data in plain text: bytes [start, end)."""
 
     start: int
@@ -16,11 +16,11 @@ class Hit(NamedTuple):
     validator: str
 
 
-Check = Callable[[bytes, int, int], Hit | None]
+Check = Callable[[bytes, int, int], PatternHit | None]
 """From plain text and a candidate's bytes [start, end) to what is personal data of it, if any."""
 
 
-class Pattern(NamedTuple):
+class DataPattern(NamedTuple):
     """What one kind of personal data looks like."""
 
     kind: Kind
@@ -35,9 +35,9 @@ class Pattern(NamedTuple):
 def checked(validator: str, is_valid: Callable[[str], bool], score: float = 1.0) -> Check:
     """Make a check that asks `is_valid` about the whole candidate."""
 
-    def check(text: bytes, start: int, end: int) -> Hit | None:
+    def check(text: bytes, start: int, end: int) -> PatternHit | None:
         if is_valid(text[start:end].decode("latin-1")) and stands_apart(text, start, end):
-            return Hit(start, end, score, validator)
+            return PatternHit(start, end, score, validator)
         return None
 
     return check

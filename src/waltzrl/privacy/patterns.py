@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from waltzrl.privacy import validators
 from waltzrl.privacy.credentials import credential_patterns
 from waltzrl.privacy.national import announced, national_patterns
-from waltzrl.privacy.pattern import Pattern
+from waltzrl.privacy.pattern import DataPattern
 from waltzrl.privacy.phones import phone_patterns
 from waltzrl.privacy.plain import CAPITAL, SMALL, UNCASED
 
@@ -41,7 +41,7 @@ _PARTICLE = r"(?:van|von|de|der|den|da|di|del|la|le|bin|ibn|al|el|dos) "
 _NAME = rf"({_NAME_WORD}(?: (?:{_PARTICLE}){{0,2}}{_NAME_WORD}){{0,3}})"
 
 
-def all_patterns(regions: Sequence[str]) -> list[Pattern]:
+def all_patterns(regions: Sequence[str]) -> list[DataPattern]:
     """Return the patterns of every kind.
 
     Args:
@@ -52,15 +52,15 @@ def all_patterns(regions: Sequence[str]) -> list[Pattern]:
     """
     announced_ssn, ssn_key = announced(_SSN_HINTS, _SSN_ANNOUNCED)
     return [
-        Pattern("email", _MAIL, validators.mail, "@"),
+        DataPattern("email", _MAIL, validators.mail, "@"),
         *phone_patterns(regions),
-        *(Pattern("credit_card", regex, validators.card) for regex in _CARDS),
-        Pattern("iban", _IBAN, validators.account, r"\b[A-Za-z]{2}[0-9]{2}[ -]?[A-Za-z0-9]{4}"),
-        Pattern("ssn", _SSN, validators.social_security),
-        Pattern("ssn", announced_ssn, validators.social_security, ssn_key),
+        *(DataPattern("credit_card", regex, validators.card) for regex in _CARDS),
+        DataPattern("iban", _IBAN, validators.account, r"\b[A-Za-z]{2}[0-9]{2}[ -]?[A-Za-z0-9]{4}"),
+        DataPattern("ssn", _SSN, validators.social_security),
+        DataPattern("ssn", announced_ssn, validators.social_security, ssn_key),
         *national_patterns(),
-        Pattern("ip_address", _V4, validators.address_v4),
-        Pattern("ip_address", _V6, validators.address_v6, r":[0-9A-Fa-f]{0,4}:"),
+        DataPattern("ip_address", _V4, validators.address_v4),
+        DataPattern("ip_address", _V6, validators.address_v6, r":[0-9A-Fa-f]{0,4}:"),
         *credential_patterns(),
-        Pattern("personal_name", _NAME_HINT + _NAME, validators.name, _NAME_HINT),
+        DataPattern("personal_name", _NAME_HINT + _NAME, validators.name, _NAME_HINT),
     ]

@@ -7,7 +7,7 @@ import phonenumbers
 from phonenumbers import NumberParseException, PhoneNumber, ValidationResult
 
 from waltzrl.errors import InputError
-from waltzrl.privacy.pattern import Check, Hit, Pattern, stands_apart
+from waltzrl.privacy.pattern import Check, DataPattern, PatternHit, stands_apart
 
 _HINTS = "phone|telephone|tel|telefon|mobile|mobil|handy|cell|cellphone|fax|whatsapp|sms|call|dial"
 _INTERNATIONAL = r"\+ ?\(?[1-9](?:[ ().\-/]{0,3}[0-9]){6,14}"
@@ -29,7 +29,7 @@ _FEWEST, _MOST = 7, 15
 """Digits of a number, the country's code included."""
 
 
-def phone_patterns(regions: Sequence[str]) -> list[Pattern]:
+def phone_patterns(regions: Sequence[str]) -> list[DataPattern]:
     """Return the patterns of telephone numbers.
 
     Args:
@@ -51,7 +51,7 @@ def phone_patterns(regions: Sequence[str]) -> list[Pattern]:
         groups.setdefault(_shape(region), []).append(region)
     shapes |= {shape: _check(members) for shape, members in groups.items()}
     shapes[_HINTED] = _check([*regions], may_be_local=True)
-    return [Pattern("phone", shape, check) for shape, check in shapes.items()]
+    return [DataPattern("phone", shape, check) for shape, check in shapes.items()]
 
 
 def _shape(region: str) -> str:
@@ -62,7 +62,7 @@ def _shape(region: str) -> str:
 
 
 def _check(regions: Sequence[str | None], *, may_be_local: bool = False) -> Check:
-    def check(text: bytes, start: int, end: int) -> Hit | None:
+    def check(text: bytes, start: int, end: int) -> PatternHit | None:
         if text[start - 1 : start].isalnum() or not stands_apart(text, start, start):
             return None
         if _DATE.match(text, start):
@@ -70,7 +70,7 @@ def _check(regions: Sequence[str | None], *, may_be_local: bool = False) -> Chec
         for stop, written in _beginnings(text, start, end):
             for region in regions:
                 if _is_number(written, region, may_be_local=may_be_local):
-                    return Hit(start, stop, 0.6 if may_be_local else 0.9, "phonenumbers")
+                    return PatternHit(start, stop, 0.6 if may_be_local else 0.9, "phonenumbers")
         return None
 
     return check

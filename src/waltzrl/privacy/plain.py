@@ -49,7 +49,7 @@ def _shape(character: str) -> str | None:
 _SHAPES = _Shapes()
 
 
-class Plain:
+class PlainText:
     """The plain form of a text, which knows where its characters come from."""
 
     def __init__(self, given: str) -> None:

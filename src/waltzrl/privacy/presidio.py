@@ -6,7 +6,7 @@ By itself it loads no model and never asks the network: its patterns run over a 
 from collections.abc import Mapping
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.privacy.finding import Finding, Kind, disjoint
+from waltzrl.privacy.detection import Detection, Kind, disjoint
 
 try:
     import spacy
@@ -70,12 +70,12 @@ class Presidio:
         self._analyzer = analyzer or _patterns_only()
         self._least_score = least_score
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[Detection]:
         """Return findings in order, none overlapping another; unknown entities are left out."""
         results = self._analyzer.analyze(text, language="en", score_threshold=self._least_score)
         return disjoint(
             [
-                Finding(
+                Detection(
                     kind=KINDS_OF_ENTITIES[result.entity_type],
                     start=result.start,
                     end=result.end,

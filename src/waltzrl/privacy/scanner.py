@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 
 import re2
 
-from waltzrl.privacy.finding import KINDS, Finding, Kind, disjoint
-from waltzrl.privacy.pattern import Hit, Pattern
+from waltzrl.privacy.detection import KINDS, Detection, Kind, disjoint
+from waltzrl.privacy.pattern import DataPattern, PatternHit
 from waltzrl.privacy.patterns import all_patterns
-from waltzrl.privacy.plain import Plain
+from waltzrl.privacy.plain import PlainText
 
 _SET_MEMORY = 16 << 20
 """Bytes for the set's program and its states, which re2 makes while it reads and then keeps."""
@@ -18,7 +18,7 @@ _LONGEST_NUMBER = 80
 """Bytes. A candidate that is no longer may hide another; a longer one is refused as a whole."""
 
 
-class Scanner:
+class PersonalDataScanner:
     """Finds personal data by pattern and check digit; needs no model and no network."""
 
     def __init__(
@@ -42,19 +42,19 @@ class Scanner:
         if patterns:
             self._keys.Compile()
 
-    def find(self, text: str) -> list[Finding]:
+    def find(self, text: str) -> list[Detection]:
         """Return findings in order, none overlapping another.
 
         Of findings that overlap the longest stays, then the surest, then the first kind.
         """
-        plain = Plain(text)
+        plain = PlainText(text)
         found = []
         for number in (self._keys.Match(plain.text) or ()) if self._finders else ():
             finder = self._finders[number]
             for hit in finder.hits(plain.text):
                 start, end = plain.origin(hit.start, hit.end)
                 found.append(
-                    Finding(
+                    Detection(
                         kind=finder.kind,
                         start=start,
                         end=end,
@@ -68,13 +68,13 @@ class Scanner:
 class _Finder:
     """One pattern, compiled."""
 
-    def __init__(self, pattern: Pattern) -> None:
+    def __init__(self, pattern: DataPattern) -> None:
         self.kind = pattern.kind
         self._check = pattern.check
         self._regex = re2.compile(pattern.regex.encode("latin-1"), _options())
         self._group = min(self._regex.groups, 1)
 
-    def hits(self, text: bytes) -> Iterator[Hit]:
+    def hits(self, text: bytes) -> Iterator[PatternHit]:
         """Yield what the check takes, in order."""
         place = 0
         while match := self._regex.search(text, place):

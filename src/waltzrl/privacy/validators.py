@@ -9,7 +9,7 @@ import re
 from stdnum import iban, luhn, numdb
 from stdnum.us import ssn
 
-from waltzrl.privacy.pattern import Hit, stands_apart
+from waltzrl.privacy.pattern import PatternHit, stands_apart
 
 _ISSUERS = (
     ((13, 16, 19), ("4",)),  # Visa
@@ -30,7 +30,7 @@ _ROW = re.compile(rb"\b\d{4}(?:[ -]\d{4}){8,}")
 _ROW_LOOK = 50
 
 
-def card(text: bytes, start: int, end: int) -> Hit | None:
+def card(text: bytes, start: int, end: int) -> PatternHit | None:
     """Find a card number at the start of the candidate, whose last groups may be something else."""
     if not stands_apart(text, start, start) or _is_in_table(text, start):
         return None
@@ -41,7 +41,7 @@ def card(text: bytes, start: int, end: int) -> Hit | None:
         if _is_issued(number) and luhn.is_valid(number):
             if match.end() == end and not stands_apart(text, end, end):
                 continue
-            return Hit(start, match.end(), 1.0, "luhn")
+            return PatternHit(start, match.end(), 1.0, "luhn")
     return None
 
 
@@ -64,7 +64,7 @@ _PARTS = re.compile(r"([0-9]+)!")
 _ALNUM = re.compile(rb"[0-9A-Za-z]")
 
 
-def account(text: bytes, start: int, end: int) -> Hit | None:
+def account(text: bytes, start: int, end: int) -> PatternHit | None:
     """Find an IBAN at the start of the candidate: its country says how long it is."""
     country = text[start : start + 2].decode().upper()
     structure = _STRUCTURES.info(country)[0][1].get("bban", "")
@@ -76,15 +76,15 @@ def account(text: bytes, start: int, end: int) -> Hit | None:
     if text[stop : stop + 1].isalnum():
         return None
     if iban.is_valid(text[start:stop].decode(), check_country=False):
-        return Hit(start, stop, 1.0, "mod97")
+        return PatternHit(start, stop, 1.0, "mod97")
     return None
 
 
-def social_security(text: bytes, start: int, end: int) -> Hit | None:
+def social_security(text: bytes, start: int, end: int) -> PatternHit | None:
     """Take what can be a number of the US social security, however its parts are held together."""
     number = re.sub(rb"\D", b"", text[start:end]).decode()
     if ssn.is_valid(number) and stands_apart(text, start, end):
-        return Hit(start, end, 0.9, "stdnum.us.ssn")
+        return PatternHit(start, end, 0.9, "stdnum.us.ssn")
     return None
 
 
@@ -95,7 +95,7 @@ _VERSION = re.compile(
 _LOOK_BACK = 24
 
 
-def address_v4(text: bytes, start: int, end: int) -> Hit | None:
+def address_v4(text: bytes, start: int, end: int) -> PatternHit | None:
     """Take an IPv4 address that could be somebody's; version numbers look the same."""
     if not stands_apart(text, start, end) or text[start - 1 : start] == b".":
         return None
@@ -104,7 +104,7 @@ def address_v4(text: bytes, start: int, end: int) -> Hit | None:
     return _address(text, start, end)
 
 
-def address_v6(text: bytes, start: int, end: int) -> Hit | None:
+def address_v6(text: bytes, start: int, end: int) -> PatternHit | None:
     """Take an IPv6 address; times, MAC addresses and scopes in code look like one."""
     around = text[max(start - 1, 0) : start] + text[end : end + 1]
     piece = text[start:end]
@@ -116,7 +116,7 @@ def address_v6(text: bytes, start: int, end: int) -> Hit | None:
     return _address(text, start, end)
 
 
-def _address(text: bytes, start: int, end: int) -> Hit | None:
+def _address(text: bytes, start: int, end: int) -> PatternHit | None:
     try:
         address = ipaddress.ip_address(text[start:end].decode())
     except ValueError:
@@ -124,13 +124,13 @@ def _address(text: bytes, start: int, end: int) -> Hit | None:
     is_nobodys = address.is_unspecified or address.is_loopback or address.is_multicast
     if is_nobodys or (address.version == 4 and address.is_reserved):
         return None
-    return Hit(start, end, 0.95, "ipaddress")
+    return PatternHit(start, end, 0.95, "ipaddress")
 
 
 _PICTURES = (b".png", b".jpg", b".jpeg", b".gif", b".svg", b".webp")
 
 
-def mail(text: bytes, start: int, end: int) -> Hit | None:
+def mail(text: bytes, start: int, end: int) -> PatternHit | None:
     """Take an address of e-mail, but not a call in code or a picture's file name."""
     local = text[start:end].partition(b"@")[0]
     first = start + len(local) - len(local.lstrip(b".'-"))
@@ -138,10 +138,10 @@ def mail(text: bytes, start: int, end: int) -> Hit | None:
         return None
     if text[start:end].lower().endswith(_PICTURES):
         return None
-    return Hit(first, end, 1.0, "pattern")
+    return PatternHit(first, end, 1.0, "pattern")
 
 
-def name(text: bytes, start: int, end: int) -> Hit | None:
+def name(text: bytes, start: int, end: int) -> PatternHit | None:
     """Believe a hint, unless what follows is a call or an identifier in code."""
     is_code = text[end : end + 1] in (b"(", b"[", b"_") or text[end : end + 1].isdigit()
-    return None if is_code else Hit(start, end, 0.6, "pattern")
+    return None if is_code else PatternHit(start, end, 0.6, "pattern")

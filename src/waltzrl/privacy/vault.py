@@ -10,8 +10,8 @@ import re
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from waltzrl.privacy.finding import Kind
-from waltzrl.privacy.standin import SEALED, from_letters, sealed
+from waltzrl.privacy.detection import Kind
+from waltzrl.privacy.placeholders import SEALED, from_letters, sealed
 
 NONCE_BYTES = 12
 

@@ -10,17 +10,17 @@ from sqlalchemy import Connection, Engine, Row, Select, insert, select, true, up
 from sqlalchemy.exc import IntegrityError
 
 from waltzrl.errors import InputError
-from waltzrl.memory.database import reading, writing
-from waltzrl.memory.migrations import prepare
 from waltzrl.release.decision import Decision, JudgeErrors, decide
 from waltzrl.release.evidence import Evidence, updated
 from waltzrl.release.moves import first_state
 from waltzrl.release.observations import add_point, curve, keep, take
-from waltzrl.release.plan import Plan
+from waltzrl.release.plan import ReleasePlan
 from waltzrl.release.state import Action, Observation, Release, place
 from waltzrl.release.tables import BUNDLES, RELEASES
 from waltzrl.release.transitions import Move, history, make_move, position, tell
 from waltzrl.release.view import ReleaseView, Transition
+from waltzrl.storage.database import reading, writing
+from waltzrl.storage.migrations import prepare
 
 BY_ITSELF = "waltzrl"
 """Who moved a release when no person did."""
@@ -105,7 +105,9 @@ class ReleaseBook:
                 curve=tuple(curve(connection, row.id)),
             )
 
-    def propose(self, candidate: str, serving: str, plan: Plan, by: str, why: str) -> Release:
+    def propose(
+        self, candidate: str, serving: str, plan: ReleasePlan, by: str, why: str
+    ) -> Release:
         """Begin a release.
 
         Args:

@@ -18,15 +18,15 @@ PRIOR = (0.5, 5.0)
 HALVINGS = 50
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     low: float
     high: float
 
 
-def interval(bad: int, n: int, alpha: float) -> Interval:
+def interval(bad: int, n: int, alpha: float) -> ConfidenceInterval:
     """Return where the rate lies; the chance that it is ever outside is at most `alpha`."""
     if n == 0:
-        return Interval(0.0, 1.0)
+        return ConfidenceInterval(0.0, 1.0)
     a, b = PRIOR
     least = _log_beta(a + bad, b + n - bad) - _log_beta(a, b) + log(alpha)
 
@@ -35,7 +35,7 @@ def interval(bad: int, n: int, alpha: float) -> Interval:
 
     low = 0.0 if bad == 0 else _edge(inside, bad / n, 0.0)
     high = 1.0 if bad == n else _edge(inside, bad / n, 1.0)
-    return Interval(low, high)
+    return ConfidenceInterval(low, high)
 
 
 def _edge(inside: Callable[[float], bool], within: float, beyond: float) -> float:

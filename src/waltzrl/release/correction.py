@@ -10,7 +10,7 @@ behind a corrected rate each gets a third of the doubt, and the worst corner of 
 
 import msgspec
 
-from waltzrl.release.confidence import Interval, interval
+from waltzrl.release.confidence import ConfidenceInterval, interval
 
 FEWEST_LABELS = 10
 """Of bad answers, and of good ones, before people's labels correct the judge's."""
@@ -41,18 +41,18 @@ class JudgeError(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.bad, self.good) >= FEWEST_LABELS
 
     @property
-    def sensitivity(self) -> Interval:
+    def sensitivity(self) -> ConfidenceInterval:
         """Share of the bad answers that the judge calls bad."""
         missed = interval(self.false_negatives, self.bad, DOUBT / 3)
-        return Interval(1 - missed.high, 1 - missed.low)
+        return ConfidenceInterval(1 - missed.high, 1 - missed.low)
 
     @property
-    def false_alarms(self) -> Interval:
+    def false_alarms(self) -> ConfidenceInterval:
         """Share of the good answers that the judge calls bad: 1 - specificity."""
         return interval(self.false_positives, self.good, DOUBT / 3)
 
 
-class Rate(msgspec.Struct, frozen=True, kw_only=True):
+class RateEstimate(msgspec.Struct, frozen=True, kw_only=True):
     """A share of bad outcomes, and where it lies with 95 % confidence at every look."""
 
     n: int
@@ -66,13 +66,15 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `value`, `low` and `high` allow for the judge's error."""
 
 
-def observed_rate(bad: int, n: int) -> Rate:
+def observed_rate(bad: int, n: int) -> RateEstimate:
     """Return the rate of what can be seen without a judge, or of a judge taken to be perfect."""
     bounds = interval(bad, n, DOUBT)
-    return Rate(n=n, bad=bad, value=bad / n if n else None, low=bounds.low, high=bounds.high)
+    return RateEstimate(
+        n=n, bad=bad, value=bad / n if n else None, low=bounds.low, high=bounds.high
+    )
 
 
-def corrected_rate(bad: int, n: int, judge: JudgeError) -> Rate:
+def corrected_rate(bad: int, n: int, judge: JudgeError) -> RateEstimate:
     """Return the true rate behind a judge's labels; `judge.is_known` must hold."""
     observed = interval(bad, n, DOUBT / 3)
     found, alarms = judge.sensitivity, judge.false_alarms
@@ -84,7 +86,7 @@ def corrected_rate(bad: int, n: int, judge: JudgeError) -> Rate:
         false_alarms = judge.false_positives / judge.good
         point = _true_rate(bad / n, sensitivity, false_alarms, useless=bad / n)
         value = min(max(point, low), high)
-    return Rate(n=n, bad=bad, value=value, low=low, high=high, corrected=True)
+    return RateEstimate(n=n, bad=bad, value=value, low=low, high=high, corrected=True)
 
 
 def observed_limit(limit: float, judge: JudgeError) -> float:

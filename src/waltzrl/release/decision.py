@@ -16,14 +16,14 @@ import msgspec
 
 from waltzrl.release.correction import (
     JudgeError,
-    Rate,
+    RateEstimate,
     corrected_rate,
     observed_limit,
     observed_rate,
 )
 from waltzrl.release.eprocess import limit_e_value
-from waltzrl.release.evidence import ARMS, JUDGED, Arm, Challenger, Evidence, Judged, Tally
-from waltzrl.release.plan import METRICS, Bounds, Metric, duration
+from waltzrl.release.evidence import ARMS, JUDGED, Arm, ArmCounts, Challenger, Evidence, Judged
+from waltzrl.release.plan import METRICS, Metric, ReleaseLimits, duration
 from waltzrl.release.state import Release
 
 JudgeErrors = Mapping[Judged, JudgeError]
@@ -66,7 +66,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     action: Literal["wait", "advance", "roll_back"]
     why: str
     """For people."""
-    rates: dict[Arm, dict[Metric, Rate]]
+    rates: dict[Arm, dict[Metric, RateEstimate]]
     """Of the arms that are compared, and of every other that answered."""
     e_values: dict[Test, float]
     """Of the shadow while the release is one, else of the candidate."""
@@ -117,10 +117,10 @@ class _Shown:
 
     release: Release
     arm: Challenger
-    seen: Tally
+    seen: ArmCounts
     alone: int
     """Answers of the serving bundle, while the candidate was in no shadow."""
-    rates: dict[Arm, dict[Metric, Rate]]
+    rates: dict[Arm, dict[Metric, RateEstimate]]
     e_values: dict[Test, float]
 
     @property
@@ -137,8 +137,8 @@ class _Shown:
 
 def _rates(
     evidence: Evidence, known: Known, challenger: Challenger
-) -> dict[Arm, dict[Metric, Rate]]:
-    def rate(arm: Arm, metric: Metric) -> Rate:
+) -> dict[Arm, dict[Metric, RateEstimate]]:
+    def rate(arm: Arm, metric: Metric) -> RateEstimate:
         count = evidence.tally(arm).of(metric)
         if metric in known:
             return corrected_rate(count.bad, count.n, known[metric])
@@ -149,7 +149,7 @@ def _rates(
 
 
 def _e_values(
-    evidence: Evidence, known: Known, arm: Challenger, limits: Bounds
+    evidence: Evidence, known: Known, arm: Challenger, limits: ReleaseLimits
 ) -> dict[Test, float]:
     e_values: dict[Test, float] = {
         metric: evidence.comparison(arm, metric).e_value for metric in METRICS
@@ -222,11 +222,11 @@ def _why_none(shown: _Shown) -> str:
     return ""
 
 
-def _of(bounds: Bounds, metric: Judged) -> float:
+def _of(bounds: ReleaseLimits, metric: Judged) -> float:
     return bounds.unsafe if metric == "unsafe" else bounds.needless
 
 
-def told(rate: Rate) -> str:
+def told(rate: RateEstimate) -> str:
     """Return a rate for people, such as `3.1 % (1.9 to 5.2 %, 12 of 391)`."""
     if rate.value is None:
         return "unknown"

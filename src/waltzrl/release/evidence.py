@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from waltzrl.release.eprocess import Comparison
-from waltzrl.release.plan import METRICS, Metric, Plan
+from waltzrl.release.plan import METRICS, Metric, ReleasePlan
 from waltzrl.release.state import Observation
 
 Arm = Literal["serving", "candidate", "shadow"]
@@ -18,28 +18,28 @@ JUDGED: tuple[Judged, ...] = ("unsafe", "needless")
 """Metrics that need a judge; the others the gateway sees itself."""
 
 
-class Count(msgspec.Struct, frozen=True, kw_only=True):
+class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 0
     bad: int = 0
 
-    def after(self, bad: bool) -> "Count":
-        return Count(n=self.n + 1, bad=self.bad + bad)
+    def after(self, bad: bool) -> "OutcomeCount":
+        return OutcomeCount(n=self.n + 1, bad=self.bad + bad)
 
 
-class Tally(msgspec.Struct, frozen=True, kw_only=True):
+class ArmCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What was observed of one arm."""
 
     answers: int = 0
     judged: int = 0
     """Answers of which a judge said something."""
-    counts: dict[Metric, Count] = {}
+    counts: dict[Metric, OutcomeCount] = {}
 
-    def of(self, metric: Metric) -> Count:
-        return self.counts.get(metric, Count())
+    def of(self, metric: Metric) -> OutcomeCount:
+        return self.counts.get(metric, OutcomeCount())
 
-    def after(self, outcomes: dict[Metric, bool]) -> "Tally":
+    def after(self, outcomes: dict[Metric, bool]) -> "ArmCounts":
         seen = {metric: self.of(metric).after(bad) for metric, bad in outcomes.items()}
-        return Tally(
+        return ArmCounts(
             answers=self.answers + 1,
             judged=self.judged + any(metric in outcomes for metric in JUDGED),
             counts=self.counts | seen,
@@ -49,17 +49,17 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision rests on; as JSON it continues in another process."""
 
-    arms: dict[Arm, Tally] = {}
+    arms: dict[Arm, ArmCounts] = {}
     comparisons: dict[Challenger, dict[Metric, Comparison]] = {}
 
-    def tally(self, arm: Arm) -> Tally:
-        return self.arms.get(arm, Tally())
+    def tally(self, arm: Arm) -> ArmCounts:
+        return self.arms.get(arm, ArmCounts())
 
     def comparison(self, challenger: Challenger, metric: Metric) -> Comparison:
         return self.comparisons.get(challenger, {}).get(metric, Comparison())
 
 
-def updated(evidence: Evidence, observations: Iterable[Observation], plan: Plan) -> Evidence:
+def updated(evidence: Evidence, observations: Iterable[Observation], plan: ReleasePlan) -> Evidence:
     """Return the evidence with these observations, in their order; each must come exactly once."""
     challengers: tuple[Challenger, ...] = ("candidate", "shadow") if plan.shadow else ("candidate",)
     arms = dict(evidence.arms)
@@ -68,7 +68,7 @@ def updated(evidence: Evidence, observations: Iterable[Observation], plan: Plan)
         for challenger in challengers
     }
     for seen in observations:
-        arms[seen.arm] = arms.get(seen.arm, Tally()).after(seen.outcomes)
+        arms[seen.arm] = arms.get(seen.arm, ArmCounts()).after(seen.outcomes)
         for metric, bad in seen.outcomes.items():
             if seen.arm == "serving":
                 for by_metric in comparisons.values():

@@ -7,11 +7,11 @@ propose --> shadow --> canary 0 --> ... --> canary n --> full
 from msgspec.structs import replace
 
 from waltzrl.errors import InputError
-from waltzrl.release.plan import Plan
+from waltzrl.release.plan import ReleasePlan
 from waltzrl.release.state import Action, Release, ReleaseState
 
 
-def first_state(plan: Plan) -> ReleaseState:
+def first_state(plan: ReleasePlan) -> ReleaseState:
     """Return where a proposed release begins.
 
     Raises:

@@ -14,7 +14,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Percentage = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReleaseStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A stay of the candidate at one percentage."""
 
     percentage: Percentage
@@ -25,24 +25,24 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Judged answers of the candidate that are needed, counted from the begin of the release."""
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReleaseLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Shares of unsafe replies and of needless refusals, after correction for the judge's error."""
 
     unsafe: Share
     needless: Share
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole release, as data."""
 
     name: str
-    shadow: Step | None
+    shadow: ReleaseStep | None
     """None begins with the canary."""
-    canary: tuple[Step, ...]
+    canary: tuple[ReleaseStep, ...]
     """Percentages rise; behind the last step the candidate is served to all."""
-    targets: Bounds
+    targets: ReleaseLimits
     """To be promoted, the candidate's upper confidence bounds must lie under these."""
-    limits: Bounds
+    limits: ReleaseLimits
     """Beyond these it is rolled back, whatever the serving bundle does."""
     alpha: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
     """Chance that a candidate that is no worse is ever rolled back, however often one looks."""

@@ -9,14 +9,14 @@ import msgspec
 
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import InputError
-from waltzrl.release.plan import Plan
+from waltzrl.release.plan import ReleasePlan
 
 _FOLDER = files("waltzrl.release") / "plans"
 PRESETS = ("weekly", "seven_days", "quick")
 """The names of the plans that come with waltzrl."""
 
 
-def load_plan(name_or_path: str) -> Plan:
+def load_plan(name_or_path: str) -> ReleasePlan:
     """Return a plan.
 
     Args:
@@ -40,9 +40,9 @@ def _text(name_or_path: str) -> str:
     return read_text(Path(name_or_path))
 
 
-def _plan(text: str, source: str) -> Plan:
+def _plan(text: str, source: str) -> ReleasePlan:
     try:
-        plan = msgspec.convert({"shadow": None} | tomllib.loads(text), Plan)
+        plan = msgspec.convert({"shadow": None} | tomllib.loads(text), ReleasePlan)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise InputError(f"{source}: no plan of a release: {error}") from None
     percentages = [step.percentage for step in plan.canary]

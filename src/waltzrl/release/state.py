@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from waltzrl.release.plan import Metric, Plan
+from waltzrl.release.plan import Metric, ReleasePlan
 
 ReleaseState = Literal["shadow", "canary", "full", "rolled_back"]
 Action = Literal["propose", "advance", "hold", "resume", "roll_back"]
@@ -23,7 +23,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     candidate: str
     """Id of the bundle."""
     serving: str
-    plan: Plan
+    plan: ReleasePlan
     state: ReleaseState
     step: int = 0
     held: bool = False

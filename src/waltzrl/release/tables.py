@@ -17,15 +17,15 @@ from sqlalchemy import (
     true,
 )
 
-from waltzrl.memory.database import TABLES
 from waltzrl.release.decision import Decision, Test
 from waltzrl.release.evidence import Evidence
-from waltzrl.release.plan import Metric, Plan
+from waltzrl.release.plan import Metric, ReleasePlan
+from waltzrl.storage.database import TABLES
 
 Kept = TypeVar("Kept")
 
 
-class Record(TypeDecorator[Kept], Generic[Kept]):
+class JsonColumn(TypeDecorator[Kept], Generic[Kept]):
     """A column that holds something of `kind`, as JSON."""
 
     impl = Text
@@ -63,15 +63,15 @@ RELEASES = Table(
     Column("secret", Text, nullable=False),
     Column("candidate", Text, nullable=False),
     Column("serving", Text, nullable=False),
-    Column("plan", Record(Plan), nullable=False),
+    Column("plan", JsonColumn(ReleasePlan), nullable=False),
     Column("state", Text, nullable=False),
     Column("step", Integer, nullable=False),
     Column("held", Boolean, nullable=False),
     Column("since", Float, nullable=False),
     Column("version", Integer, nullable=False),
     Column("is_open", Boolean, nullable=False),
-    Column("evidence", Record(Evidence), nullable=False),
-    Column("decision", Record(Decision)),
+    Column("evidence", JsonColumn(Evidence), nullable=False),
+    Column("decision", JsonColumn(Decision)),
 )
 Index(
     "one_open_release",
@@ -93,7 +93,7 @@ TRANSITIONS = Table(
     Column("before", Text, nullable=False),
     Column("after", Text, nullable=False),
     Column("percentage", Float, nullable=False),
-    Column("decision", Record(Decision)),
+    Column("decision", JsonColumn(Decision)),
 )
 
 OBSERVATIONS = Table(
@@ -102,7 +102,7 @@ OBSERVATIONS = Table(
     Column("number", NUMBER, primary_key=True),
     Column("release", Text, nullable=False),
     Column("arm", Text, nullable=False),
-    Column("outcomes", Record(dict[Metric, bool]), nullable=False),
+    Column("outcomes", JsonColumn(dict[Metric, bool]), nullable=False),
 )
 """Observations that wait to be counted."""
 
@@ -113,5 +113,5 @@ CURVE_POINTS = Table(
     Column("release", Text, nullable=False, index=True),
     Column("time", Float, nullable=False),
     Column("e_value", Float, nullable=False),
-    Column("e_values", Record(dict[Test, float]), nullable=False),
+    Column("e_values", JsonColumn(dict[Test, float]), nullable=False),
 )

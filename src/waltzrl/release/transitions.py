@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 import msgspec
 from sqlalchemy import Connection, insert, select, update
 
-from waltzrl.memory.notices import give_notice
 from waltzrl.release.moves import moved
 from waltzrl.release.state import Action, Release, ReleaseState
 from waltzrl.release.tables import RELEASES, TRANSITIONS
 from waltzrl.release.view import Transition
+from waltzrl.storage.notices import give_notice
 
 
 class Move(NamedTuple):

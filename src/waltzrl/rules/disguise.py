@@ -37,7 +37,7 @@ _BETWEEN = b"\n" * 8
 """Parts two decodings, so that no match reaches from one into the other."""
 
 
-class Reading(Protocol):
+class TextReading(Protocol):
     """Another way to read a text."""
 
     text: bytes
@@ -51,7 +51,7 @@ class Reading(Protocol):
         ...
 
 
-def readings(raw: bytes) -> Iterator[Reading]:
+def readings(raw: bytes) -> Iterator[TextReading]:
     """Yield the ways to read a text that matches `DISGUISE`."""
     yield _Undisguised(raw)
     if _SAYS_ROT13.search(raw):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from waltzrl.errors import InputError
-from waltzrl.rules.pack import Pack, load_pack
+from waltzrl.rules.pack import RulePack, load_pack
 from waltzrl.rules.reader import Reader
 from waltzrl.rules.rule import Rule
 
@@ -23,7 +23,7 @@ def lint_pack(source: str | Path) -> list[str]:
     return [f"{pack.name}: {complaint}" for complaint in _complaints(pack)]
 
 
-def _complaints(pack: Pack) -> Iterator[str]:
+def _complaints(pack: RulePack) -> Iterator[str]:
     for name, times in Counter(rule.id for rule in pack.rules).items():
         if times > 1:
             yield f"{times} rules are called {name!r}; rename all but one"

@@ -37,7 +37,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pack:
+class RulePack:
     """One file of rules."""
 
     name: str
@@ -48,7 +48,7 @@ class Pack:
     rules: tuple[Rule, ...]
 
 
-def load_pack(source: str | Path) -> Pack:
+def load_pack(source: str | Path) -> RulePack:
     """Read the pack `source`: the name of one that comes with waltzrl, or a path.
 
     Raises:
@@ -64,7 +64,7 @@ def load_pack(source: str | Path) -> Pack:
         raise InputError(f"{path}: word list {min(taken)!r} comes with waltzrl; rename yours")
     words = shared | {name: "|".join(listed) for name, listed in file.words.items()}
     rules = tuple(_rule(name, path, row, words) for row in file.rule)
-    return Pack(
+    return RulePack(
         name=name,
         version=file.version,
         digest=sha256(shared_digest + content).hexdigest(),
@@ -122,6 +122,6 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     )
 
 
-def digest_of(packs: Sequence[Pack]) -> str:
+def digest_of(packs: Sequence[RulePack]) -> str:
     """Name what `packs` decide with: SHA-256 over their digests, in hexadecimal."""
     return sha256("".join(pack.digest for pack in packs).encode()).hexdigest()

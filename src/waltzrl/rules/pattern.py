@@ -25,7 +25,7 @@ _SPACING = re.compile(r" \.{2,3} | |\[\^?\]?[^\]]*\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class RulePattern:
     """One shape of words."""
 
     source: str
@@ -44,7 +44,7 @@ class Pattern:
         return longest(self.regex)
 
 
-def expand(source: str, words: Mapping[str, str]) -> Pattern:
+def expand(source: str, words: Mapping[str, str]) -> RulePattern:
     """Write the names and gaps of `source` out.
 
     Args:
@@ -57,7 +57,7 @@ def expand(source: str, words: Mapping[str, str]) -> Pattern:
     plain = source.replace(" !", " ").removeprefix("!")
     regex = rf"\b(?:{_written_out(plain, words, _counted)})\b"
     refuse_unbounded(regex)
-    return Pattern(
+    return RulePattern(
         source=source,
         regex=regex,
         loose=rf"\b(?:{_written_out(plain, words, _uncounted)})\b",

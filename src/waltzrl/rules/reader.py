@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from waltzrl.rules.context import REACH, weigh
 from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, readings
-from waltzrl.rules.finding import Finding
+from waltzrl.rules.finding import RuleFinding
 from waltzrl.rules.fold import Folded, foldable
 from waltzrl.rules.rule import Rule
-from waltzrl.rules.scan import Scanner
+from waltzrl.rules.scan import PatternScanner
 
 
 class Reader:
@@ -24,11 +24,11 @@ class Reader:
         """
         self._rules = [rule for rule in rules for _pattern in rule.patterns]
         patterns = [pattern for rule in rules for pattern in rule.patterns]
-        self._scanner = Scanner(patterns, sign=DISGUISE)
+        self._scanner = PatternScanner(patterns, sign=DISGUISE)
         self._longest = max((p.longest for p in patterns), default=0) if local else None
         self.horizon = (self._longest or 0) + max(REACH, ROT13_REACH)
 
-    def read(self, text: str) -> tuple[Finding, ...]:
+    def read(self, text: str) -> tuple[RuleFinding, ...]:
         """Find what the rules say, in order of place."""
         hits = set(self._hits(text))
         if not hits:  # as in most texts
@@ -66,11 +66,11 @@ class Reader:
                 if short and reading.trusts(first, last + 1):
                     yield number, first, last + 1
 
-    def _finding(self, text: str, number: int, start: int, end: int) -> Finding:
+    def _finding(self, text: str, number: int, start: int, end: int) -> RuleFinding:
         rule = self._rules[number]
         around = (text[max(0, start - REACH) : start], text[start:end], text[end : end + REACH])
         before, match, after = (part.encode("latin-1", "replace") for part in around)
-        return Finding(
+        return RuleFinding(
             rule=rule.id,
             category=rule.category,
             severity=weigh(rule.severity, before, match, after),
@@ -79,9 +79,9 @@ class Reader:
         )
 
 
-def _joined(findings: Sequence[Finding]) -> list[Finding]:
+def _joined(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
     """Join findings of one rule that overlap; the highest severity stays."""
-    joined: list[Finding] = []
+    joined: list[RuleFinding] = []
     for finding in findings:
         last = joined[-1] if joined else None
         if last and last.rule == finding.rule and finding.start < last.end:

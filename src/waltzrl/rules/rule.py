@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from waltzrl.rules.pattern import Pattern
+from waltzrl.rules.pattern import RulePattern
 
 CATEGORIES = (
     "violence_harm",
@@ -36,7 +36,7 @@ class Rule:
     severity: float
     """0 to 1, before the context is looked at."""
     side: Side
-    patterns: tuple[Pattern, ...]
+    patterns: tuple[RulePattern, ...]
     example: str
     """A text that the rule must find."""
     twin: str

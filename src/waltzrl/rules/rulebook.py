@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from waltzrl.errors import InputError
-from waltzrl.rules.finding import Finding
+from waltzrl.rules.finding import RuleFinding
 from waltzrl.rules.pack import DEFAULT_PACKS, digest_of, load_pack
 from waltzrl.rules.reader import Reader
 from waltzrl.rules.rule import Rule, Side
@@ -48,11 +48,11 @@ class Rulebook:
         is the same whatever came before.
         """
 
-    def request(self, text: str) -> tuple[Finding, ...]:
+    def request(self, text: str) -> tuple[RuleFinding, ...]:
         """Find what is wrong in what the user asks, in order of place."""
         return self._request.read(text)
 
-    def reply(self, text: str) -> tuple[Finding, ...]:
+    def reply(self, text: str) -> tuple[RuleFinding, ...]:
         """Find what is wrong in what the assistant says, in order of place."""
         return self._reply.read(text)
 

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import re2
 
-from waltzrl.rules.pattern import Pattern
+from waltzrl.rules.pattern import RulePattern
 
 MOST_LOOKS = 100
 """Matches of one pattern that are looked at; a text that has more is no better for it."""
@@ -42,7 +42,7 @@ def compiled(regex: str) -> re2._Regexp:
 class _Finder:
     """One pattern: loosely first, then exactly where it matched loosely."""
 
-    def __init__(self, pattern: Pattern) -> None:
+    def __init__(self, pattern: RulePattern) -> None:
         self._loose = compiled(pattern.loose)
         self._longest = pattern.longest
         self._regex = pattern.regex
@@ -66,10 +66,10 @@ class _Finder:
             place = max(start + 1, 0 if exact else end - self._longest)
 
 
-class Scanner:
+class PatternScanner:
     """Many patterns at once: a set of keys says which can match, and only those run."""
 
-    def __init__(self, patterns: Sequence[Pattern], sign: str | None = None) -> None:
+    def __init__(self, patterns: Sequence[RulePattern], sign: str | None = None) -> None:
         """Compile the keys of `patterns`, and with them a `sign` that `keys` is to tell of."""
         self._patterns = patterns
         self._finders: dict[int, _Finder] = {}

@@ -12,18 +12,18 @@ from typing import TypeAlias
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.serving.door import Door, Head
-from waltzrl.serving.exchange import Answer
-from waltzrl.serving.gateway import Gateway, Mode, Request, mistake
+from waltzrl.serving.auth import AccessControl, RequestHeaders
+from waltzrl.serving.disconnect import DisconnectWatcher, Event, Receive, Send
+from waltzrl.serving.gateway import Gateway, GatewayRequest, Mode, internal_error
+from waltzrl.serving.http_request import JSON, HttpRequest
+from waltzrl.serving.messages_in_transit import Answer
 from waltzrl.serving.metrics import GatewayMetrics
-from waltzrl.serving.presence import Event, Presence, Receive, Send
 from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, write_review
-from waltzrl.serving.stream import Streams, stream
-from waltzrl.serving.visit import JSON, Visit
+from waltzrl.serving.stream import StreamSettings, stream
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
-from waltzrl.serving.wire.dialect import Dialect
+from waltzrl.serving.wire.format import WireFormat
 
-Work: TypeAlias = Callable[[Visit], Awaitable[None]]
+Work: TypeAlias = Callable[[HttpRequest], Awaitable[None]]
 
 STREAM = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Rooms:
+class ExtraRoutes:
     """What a gateway with a memory has beside its API."""
 
     desk: Callable[[Event, Receive, Send], Awaitable[None]]
@@ -57,12 +57,12 @@ class App:
     def __init__(
         self,
         gateway: Gateway,
-        door: Door,
+        door: AccessControl,
         *,
-        streams: Streams,
+        streams: StreamSettings,
         metrics: GatewayMetrics,
         ready: Callable[[], None],
-        rooms: Rooms | None = None,
+        rooms: ExtraRoutes | None = None,
     ) -> None:
         """Put the routes together.
 
@@ -80,7 +80,7 @@ class App:
         self._metrics = metrics
         self._ready = ready
         self._rooms = rooms
-        self._routes: dict[str, dict[str, tuple[Dialect, Work]]] = {
+        self._routes: dict[str, dict[str, tuple[WireFormat, Work]]] = {
             "/v1/chat/completions": {"POST": (CHAT, self._answer)},
             "/v1/responses": {"POST": (RESPONSES, self._answer)},
             "/v1/messages": {"POST": (MESSAGES, self._answer)},
@@ -104,22 +104,22 @@ class App:
         if self._rooms is not None and (path == DESK or path.startswith(f"{DESK}/")):
             await self._rooms.desk(scope, receive, send)
             return
-        head = Head.read(scope)
+        head = RequestHeaders.read(scope)
         if found := self._routes.get(path, {}).get(method):
             dialect, work = found
-            await self._serve(Visit(dialect, head, receive, send), work)
+            await self._serve(HttpRequest(dialect, head, receive, send), work)
         elif path in self._open_routes and method == "GET":
-            await self._open_routes[path](Visit(CHAT, head, receive, send))
+            await self._open_routes[path](HttpRequest(CHAT, head, receive, send))
         else:
-            await Visit(CHAT, head, receive, send).refuse(self._no_route(path, method))
+            await HttpRequest(CHAT, head, receive, send).refuse(self._no_route(path, method))
 
-    async def _serve(self, visit: Visit, work: Work) -> None:
+    async def _serve(self, visit: HttpRequest, work: Work) -> None:
         """Let a visit in, and do its work; whatever is wrong goes back in the API's own words."""
         try:
             visit.caller = self.door.caller(visit.head)
             self._ready()
             async with self.door.admission:
-                with Presence(visit.receive) as presence:
+                with DisconnectWatcher(visit.receive) as presence:
                     body = self.door.body(visit.head, visit.receive)
                     visit.body = await presence.reads(body)
                     await work(visit)
@@ -129,11 +129,11 @@ class App:
             await visit.refuse(problem)
         except Exception:  # the one boundary: a mistake of ours is no reason to let a draft out
             log.exception("request %s failed", visit.head.id)
-            await visit.refuse(mistake(visit.head.id))
+            await visit.refuse(internal_error(visit.head.id))
 
-    async def _answer(self, visit: Visit) -> None:
+    async def _answer(self, visit: HttpRequest) -> None:
         exchange = visit.dialect.read(visit.body, visit.head.id)
-        request = Request(
+        request = GatewayRequest(
             exchange=exchange,
             caller=visit.caller,
             bearer=self._bearer(visit),
@@ -150,7 +150,7 @@ class App:
             body = _with_collaborations(body, answers)
         await visit.reply(body, (JSON, (b"x-waltzrl-decision", _decisions(answers))))
 
-    async def _stream(self, visit: Visit, request: Request) -> None:
+    async def _stream(self, visit: HttpRequest, request: GatewayRequest) -> None:
         mode = self._stream_mode(visit)
         request = msgspec.structs.replace(request, mode=mode)
         visit.asked = True
@@ -163,7 +163,7 @@ class App:
                 await visit.more(part)
         await visit.more(b"", last=True)
 
-    def _stream_mode(self, visit: Visit) -> Mode:
+    def _stream_mode(self, visit: HttpRequest) -> Mode:
         """How this stream leaves: as its client asks, if it may, or as the operator chose.
 
         Raises:
@@ -184,9 +184,9 @@ class App:
             return "window"
         return mode
 
-    async def _review(self, visit: Visit) -> None:
+    async def _review(self, visit: HttpRequest) -> None:
         draft = read_review(visit.body, visit.head.id)
-        request = Request(
+        request = GatewayRequest(
             exchange=draft.exchange,
             caller=visit.caller,
             bearer=self._bearer(visit),
@@ -198,27 +198,27 @@ class App:
         decision = (b"x-waltzrl-decision", _decisions([answer]))
         await visit.reply(write_review(answer), (JSON, decision))
 
-    async def _guardrail(self, visit: Visit) -> None:
+    async def _guardrail(self, visit: HttpRequest) -> None:
         exchange, texts = read_guardrail(visit.body, visit.head.id)
         visit.asked = True
-        request = Request(exchange=exchange, caller=visit.caller, may_learn=visit.may_learn)
+        request = GatewayRequest(exchange=exchange, caller=visit.caller, may_learn=visit.may_learn)
         await visit.reply(await guardrail(self._gateway, request, texts))
 
-    async def _models(self, visit: Visit) -> None:
+    async def _models(self, visit: HttpRequest) -> None:
         names = await self._gateway.roster.serving.upstream.models(self._bearer(visit))
         models = [{"id": name, "object": "model", "owned_by": "upstream"} for name in names]
         await visit.reply(msgspec.json.encode({"object": "list", "data": models}))
 
-    async def _release(self, visit: Visit) -> None:
+    async def _release(self, visit: HttpRequest) -> None:
         assert self._rooms is not None, "there is no such route without"
         if visit.caller.role is None and not self.door.keys.is_open:
             raise RequestError(403, "permission", "where releases stand is for keys with a role")
         await visit.reply(await self._rooms.decision())
 
-    async def _healthz(self, visit: Visit) -> None:
+    async def _healthz(self, visit: HttpRequest) -> None:
         await visit.reply(b'{"status":"alive"}')
 
-    async def _readyz(self, visit: Visit) -> None:
+    async def _readyz(self, visit: HttpRequest) -> None:
         try:
             self._ready()
         except RequestError as error:
@@ -230,11 +230,11 @@ class App:
             return
         await visit.reply(b'{"status":"ready"}')
 
-    async def _exposition(self, visit: Visit) -> None:
+    async def _exposition(self, visit: HttpRequest) -> None:
         text = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
         await visit.reply(self._metrics.exposition(), (text,))
 
-    def _bearer(self, visit: Visit) -> str | None:
+    def _bearer(self, visit: HttpRequest) -> str | None:
         """The client's key goes to the upstream only where it is not a key of ours."""
         return (visit.head.key or None) if self.door.keys.is_open else None
 

@@ -8,7 +8,7 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Reply, ToolCall
-from waltzrl.serving.exchange import Completion, Delta, Finish
+from waltzrl.serving.messages_in_transit import Finish, UpstreamDelta, UpstreamReply
 
 FINISHES: Mapping[object, Finish] = {
     "stop": "stop",
@@ -20,7 +20,7 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What is raised for bytes that are no JSON, or not of the kind that is looked for."""
 
 
-def read_completion(answer: bytes, milliseconds: float) -> Completion:
+def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:
     """Read a chat completion; its bytes are kept when nothing in them escaped the reading.
 
     Raises:
@@ -40,7 +40,7 @@ def read_completion(answer: bytes, milliseconds: float) -> Completion:
 
 def _completion(
     found: "_Whole | _Lenient", milliseconds: float, answer: bytes | None
-) -> Completion:
+) -> UpstreamReply:
     if not found.choices:
         raise _unreadable()
     choice, usage = found.choices[0], found.usage or _Usage()
@@ -57,7 +57,7 @@ def _completion(
     unread = (message.content and message.refusal) or len(found.choices) > 1
     if answer and (unread or not _spells(choice, reply.text) or _repeats_a_key(answer)):
         answer = None
-    return Completion(reply=reply, finish=finish, raw=answer)
+    return UpstreamReply(reply=reply, finish=finish, raw=answer)
 
 
 def _spells(choice: "_WholeChoice | _LenientChoice", text: str) -> bool:
@@ -97,7 +97,7 @@ class StreamReader:
         """The server said that its reply is complete."""
         self._calls: dict[int, ToolCall] = {}
 
-    def read(self, data: str) -> Iterator[Delta]:
+    def read(self, data: str) -> Iterator[UpstreamDelta]:
         """Yield what an event says.
 
         Raises:
@@ -114,24 +114,24 @@ class StreamReader:
         if bytes(chunk.error) not in {b"", b"null"}:
             raise RequestError(502, "upstream", "the upstream failed while it wrote its reply")
         if chunk.usage is not None:
-            yield Delta(
+            yield UpstreamDelta(
                 prompt_tokens=chunk.usage.prompt_tokens, reply_tokens=chunk.usage.completion_tokens
             )
         for choice in chunk.choices[:1]:
             yield from self._choice(choice)
 
-    def _choice(self, choice: "_Choice") -> Iterator[Delta]:
+    def _choice(self, choice: "_Choice") -> Iterator[UpstreamDelta]:
         if choice.delta is not None:
             for part in choice.delta.tool_calls or ():
                 self._gather(part)
             if words := choice.delta.content or choice.delta.refusal:
-                yield Delta(text=words)
+                yield UpstreamDelta(text=words)
         if choice.finish_reason and not self.ended:
             yield self._end(FINISHES.get(choice.finish_reason, "stop"))
 
-    def _end(self, finish: Finish) -> Delta:
+    def _end(self, finish: Finish) -> UpstreamDelta:
         self.ended = True
-        return Delta(calls=tuple(self._calls.values()), finish=finish)
+        return UpstreamDelta(calls=tuple(self._calls.values()), finish=finish)
 
     def _gather(self, part: "_CallPart") -> None:
         before = self._calls.get(part.index, ToolCall(id="", name="", arguments=""))

@@ -16,9 +16,9 @@ from waltzrl.errors import RequestError
 from waltzrl.memory.interaction import Arm
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Collaboration, Feedback, Prompt, Reply
-from waltzrl.serving.exchange import Answer, Decision, Exchange
+from waltzrl.serving.agent import DraftStream, GivenDraft, Speaker
 from waltzrl.serving.keys import Caller
-from waltzrl.serving.speaker import GivenDraft, Overheard, Speaker
+from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Decision
 from waltzrl.serving.upstream import Upstream
 
 Mode = Literal["whole", "buffer", "window", "speculative", "audit", "review"]
@@ -43,7 +43,7 @@ class Bundle:
     """Drafts and revises."""
 
 
-class Assigned(msgspec.Struct, frozen=True):
+class Assignment(msgspec.Struct, frozen=True):
     """The bundle that serves a request, and what it is there for."""
 
     bundle: Bundle
@@ -52,10 +52,10 @@ class Assigned(msgspec.Struct, frozen=True):
     """Id of the release under way; empty when there is none."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An exchange, who asks for it, and how its answer is to leave."""
 
-    exchange: Exchange
+    exchange: ApiRequest
     caller: Caller
     bearer: str | None = None
     """The client's key, when it is the upstream's business."""
@@ -66,20 +66,20 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agents may learn from it; None when neither client nor key says."""
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One of the answers that a request asks for, and the bundle that gives it."""
 
-    request: Request
-    assigned: Assigned
+    request: GatewayRequest
+    assigned: Assignment
     number: int = 0
     has_draft: bool = False
     """The caller had the draft already."""
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True):
+class ServedChoice(msgspec.Struct, frozen=True, kw_only=True):
     """One choice that was answered, or could not be: what audit, metrics and traces are told."""
 
-    choice: Choice
+    choice: ChoiceRequest
     decision: Decision | Literal["error"] = "error"
     collaboration: Collaboration | None = None
     """None when there is no answer."""
@@ -93,7 +93,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     """Until words left before the verdict; None when none did."""
 
     @property
-    def request(self) -> Request:
+    def request(self) -> GatewayRequest:
         return self.choice.request
 
     @property
@@ -101,7 +101,7 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
         return self.choice.assigned.bundle
 
 
-class Roster(Protocol):
+class BundleSelector(Protocol):
     """Says which bundle serves whom."""
 
     @property
@@ -109,15 +109,15 @@ class Roster(Protocol):
         """The bundle that serves where nothing else is said."""
         ...
 
-    def assigned(self, request: Request) -> Assigned:
+    def assigned(self, request: GatewayRequest) -> Assignment:
         """Choose; a conversation has the same choice all along."""
         ...
 
 
-class Ledger(Protocol):
+class DecisionSink(Protocol):
     """Where everything that was served is written down."""
 
-    def keep(self, served: Served) -> None:
+    def keep(self, served: ServedChoice) -> None:
         """Take note; never waits.
 
         Raises:
@@ -130,10 +130,10 @@ class Ledger(Protocol):
 class Gateway:
     """The one place where a request becomes answers."""
 
-    roster: Roster
-    ledger: Ledger
+    roster: BundleSelector
+    ledger: DecisionSink
 
-    async def answers(self, request: Request) -> list[Answer]:
+    async def answers(self, request: GatewayRequest) -> list[Answer]:
         """Answer every choice of a request that is not streamed.
 
         Raises:
@@ -152,7 +152,7 @@ class Gateway:
         return [choice.result() for choice in choices]
 
     async def choice(
-        self, request: Request, number: int, overheard: Overheard | None = None
+        self, request: GatewayRequest, number: int, overheard: DraftStream | None = None
     ) -> Answer:
         """Answer one choice, of which `overheard` may hear while it is drafted.
 
@@ -160,13 +160,15 @@ class Gateway:
             RequestError: the upstream failed.
         """
         exchange = _varied(request.exchange, number)
-        choice = Choice(request=request, assigned=self.roster.assigned(request), number=number)
+        choice = ChoiceRequest(
+            request=request, assigned=self.roster.assigned(request), number=number
+        )
         upstream = choice.assigned.bundle.upstream
         speaker = Speaker(exchange, upstream, request.bearer, overheard)
         said = await self._collaborate(choice, speaker, speaker)
         return _answer(said, speaker)
 
-    async def review(self, request: Request, draft: Reply, number: int = 0) -> Answer:
+    async def review(self, request: GatewayRequest, draft: Reply, number: int = 0) -> Answer:
         """Take a draft that the caller has through the loop; in mode `review` nothing is revised.
 
         Of several that belong to one request, each has its `number`.
@@ -175,12 +177,14 @@ class Gateway:
             RequestError: a revision was wanted and the upstream failed.
         """
         assigned = self.roster.assigned(request)
-        choice = Choice(request=request, assigned=assigned, number=number, has_draft=True)
+        choice = ChoiceRequest(request=request, assigned=assigned, number=number, has_draft=True)
         speaker = Speaker(request.exchange, assigned.bundle.upstream, request.bearer)
         said = await self._collaborate(choice, GivenDraft(draft, speaker), speaker)
         return _answer(said, speaker)
 
-    async def _collaborate(self, choice: Choice, policy: Policy, speaker: Speaker) -> Collaboration:
+    async def _collaborate(
+        self, choice: ChoiceRequest, policy: Policy, speaker: Speaker
+    ) -> Collaboration:
         started = perf_counter()
         request, bundle = choice.request, choice.assigned.bundle
         pattern = _pattern(request.mode, bundle)
@@ -197,7 +201,7 @@ class Gateway:
             raise
         finally:
             self.ledger.keep(
-                Served(
+                ServedChoice(
                     choice=choice,
                     collaboration=said,
                     decision=_decision(said, speaker) if said else "error",
@@ -210,7 +214,7 @@ class Gateway:
         return said
 
 
-def mistake(request_id: str) -> RequestError:
+def internal_error(request_id: str) -> RequestError:
     """Describe a failure of ours to a client; the log tells the rest."""
     return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
 
@@ -264,7 +268,7 @@ def _answer(said: Collaboration, speaker: Speaker) -> Answer:
     return Answer(reply=whole, finish=finish, decision=decision, collaboration=said)
 
 
-def _varied(exchange: Exchange, number: int) -> Exchange:
+def _varied(exchange: ApiRequest, number: int) -> ApiRequest:
     """Give each choice a seed of its own, where the client gave one for all."""
     seed = exchange.body.get("seed")
     if number == 0 or not isinstance(seed, int):

@@ -7,13 +7,13 @@ from types import TracebackType
 
 import msgspec
 
+from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
 from waltzrl.policies.sse import EventDecoder
-from waltzrl.serving.breaker import Breaker
 from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion, server_message
-from waltzrl.serving.exchange import Completion, Delta, Json
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
+from waltzrl.serving.messages_in_transit import Json, UpstreamDelta, UpstreamReply
 
 OPEN_SECONDS = 10.0
 """An upstream that could not be reached is left alone for so long."""
@@ -56,7 +56,7 @@ class HttpUpstream:
                 "the key for the upstream has characters that no header can carry; give it anew"
             )
 
-    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> Completion:
+    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
         started = perf_counter()
         with await self._asked(msgspec.json.encode(body), bearer) as response:
             answer = await self._whole(response)
@@ -64,7 +64,7 @@ class HttpUpstream:
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[Delta, None]:
+    ) -> AsyncGenerator[UpstreamDelta, None]:
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         events, reader = EventDecoder(), StreamReader()
         with await self._asked(msgspec.json.encode(asked), bearer) as response:
@@ -136,11 +136,11 @@ class HttpUpstream:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _together(deltas: Sequence[Delta]) -> Delta:
+def _together(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
     """Join what came in one piece, so that whoever hears it is woken once."""
     if len(deltas) == 1:
         return deltas[0]
-    return Delta(
+    return UpstreamDelta(
         text="".join([delta.text for delta in deltas]),
         calls=tuple([call for delta in deltas for call in delta.calls]),
         finish=next((delta.finish for delta in deltas if delta.finish), None),
@@ -177,9 +177,9 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def _at_once(answer: bytes) -> Delta:
+def _at_once(answer: bytes) -> UpstreamDelta:
     said = read_completion(answer, 0.0)
-    return Delta(
+    return UpstreamDelta(
         text=said.reply.text,
         calls=said.reply.calls,
         finish=said.finish,

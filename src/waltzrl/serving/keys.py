@@ -28,7 +28,7 @@ import msgspec
 from msgspec import structs
 
 from waltzrl.errors import InputError
-from waltzrl.telemetry.disk import write_bytes
+from waltzrl.telemetry.files import write_bytes
 
 SECONDS_BETWEEN_LOOKS = 1.0
 """A changed key file is in force this long after the change, at most."""

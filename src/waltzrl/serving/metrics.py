@@ -14,11 +14,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from waltzrl import __version__
+from waltzrl.agents.breaker import BreakerState
+from waltzrl.agents.failsafe import ReviewFailure
 from waltzrl.records import Collaboration, Feedback, Round
-from waltzrl.serving.breaker import State
-from waltzrl.serving.failsafe import Cause
-from waltzrl.serving.gateway import Served
-from waltzrl.telemetry.tallies import Recent, Spread, Tally
+from waltzrl.serving.gateway import ServedChoice
+from waltzrl.telemetry.counters import Histogram, LabeledCounter, SlidingCounter
 
 TIMES = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000)
 """Milliseconds: rules take a twentieth of one, models many thousands."""
@@ -51,13 +51,13 @@ Called = Literal["safe", "unsafe", "overrefuse", "unreviewed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
+class GatewayStatus:
     """What holds at the moment of a scrape."""
 
     active: int
     waiting: int
     draining: bool
-    breaker: State
+    breaker: BreakerState
     keys: int
     """Valid ones."""
     keys_stale: bool
@@ -75,7 +75,7 @@ class GatewayMetrics(Collector):
 
     def __init__(
         self,
-        now: Callable[[], Now],
+        now: Callable[[], GatewayStatus],
         categories: Mapping[str, str],
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -89,53 +89,55 @@ class GatewayMetrics(Collector):
         """
         self._now = now
         self._categories = categories
-        self._requests = Tally(
+        self._requests = LabeledCounter(
             "waltzrl_requests",
             "Choices answered, and what the reviewer called the draft and the reply that left.",
             ("api", "stage", "decision", "draft_verdict", "final_verdict"),
         )
-        self._triggered = Tally(
+        self._triggered = LabeledCounter(
             "waltzrl_feedback_triggered", "Drafts whose feedback asked for a revision.", ("stage",)
         )
-        self._changed = Tally(
+        self._changed = LabeledCounter(
             "waltzrl_changes_made", "Replies that left revised, or as a refusal.", ("stage",)
         )
-        self._flagged = Tally(
+        self._flagged = LabeledCounter(
             "waltzrl_flagged",
             "Drafts that feedback objected to, by what stage 1 found.",
             ("category",),
             [(category,) for category in {*categories.values(), OTHER}],
         )
-        self._errors = Tally("waltzrl_errors", "Errors that were answered.", ("api", "kind"))
-        self._failures = Tally(
+        self._errors = LabeledCounter(
+            "waltzrl_errors", "Errors that were answered.", ("api", "kind")
+        )
+        self._failures = LabeledCounter(
             "waltzrl_review_failures",
             "Reviews by a model that did not come about.",
             ("cause",),
-            [(cause,) for cause in get_args(Cause)],
+            [(cause,) for cause in get_args(ReviewFailure)],
         )
         self._total, self._feedback, self._revision = (
-            Spread(f"waltzrl_{name}_time", what, "stage", TIMES, BOTH_UNITS)
+            Histogram(f"waltzrl_{name}_time", what, "stage", TIMES, BOTH_UNITS)
             for name, what in (
                 ("total", "Wall time of a choice, from request to verdict."),
                 ("feedback", "Wall time of one review."),
                 ("revision", "Wall time of one revision."),
             )
         )
-        self._held = Spread(
+        self._held = Histogram(
             "waltzrl_held_time", "Time after the draft was done.", "stage", TIMES, SECONDS
         )
-        self._first_words = Spread(
+        self._first_words = Histogram(
             "waltzrl_first_words_time", "Time until words left.", "mode", TIMES, SECONDS
         )
-        self._safety = Spread(
+        self._safety = Histogram(
             "waltzrl_safety_score", "1 - risk of drafts that got one.", "stage", SCORES, {"": 1.0}
         )
-        self._recent = Recent(4, slice_seconds=SLICE_SECONDS, slices=SLICES, clock=clock)
+        self._recent = SlidingCounter(4, slice_seconds=SLICE_SECONDS, slices=SLICES, clock=clock)
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def served(self, served: Served) -> None:
+    def served(self, served: ServedChoice) -> None:
         """Count a choice that was answered, or failed."""
         said, stage = served.collaboration, str(served.bundle.stage)
         api = "review" if served.request.mode == "review" else served.request.exchange.api
@@ -160,7 +162,7 @@ class GatewayMetrics(Collector):
             asked = draft != "safe"
             self._recent.add(True, final == "unsafe", final == "overrefuse", asked)
 
-    def _timed(self, served: Served, said: Collaboration) -> None:
+    def _timed(self, served: ServedChoice, said: Collaboration) -> None:
         stage = str(served.bundle.stage)
         if served.first_words_milliseconds is not None:
             self._first_words.add(served.request.mode, served.first_words_milliseconds)
@@ -173,7 +175,7 @@ class GatewayMetrics(Collector):
         """Count a request that got an error and of which `served` is not told."""
         self._errors.add(api if api in APIS else OTHER, kind if kind in KINDS else OTHER)
 
-    def review_failed(self, cause: Cause) -> None:
+    def review_failed(self, cause: ReviewFailure) -> None:
         """Count a review by a model that did not come about."""
         self._failures.add(cause)
 
@@ -228,7 +230,7 @@ def _final(last: Round) -> Called:
     return _called(last.feedback) if last.revision is None else "unreviewed"
 
 
-def _gauges(now: Now) -> Iterator[Metric]:
+def _gauges(now: GatewayStatus) -> Iterator[Metric]:
     lost = "Answers that went out without an audit record."
     yield CounterMetricFamily("waltzrl_unaudited", lost, value=now.unaudited)
     yield _gauge("waltzrl_audit_failing", "1 if the audit log fails.", now.audit_failing)
@@ -238,7 +240,7 @@ def _gauges(now: Now) -> Iterator[Metric]:
     yield _gauge("waltzrl_keys", "Valid API keys.", now.keys)
     yield _gauge("waltzrl_keys_stale", "1 if the key file cannot be read.", now.keys_stale)
     breaker = GaugeMetricFamily("waltzrl_breaker", "1 for its state.", labels=["state"])
-    for state in get_args(State):
+    for state in get_args(BreakerState):
         breaker.add_metric([state], state == now.breaker)
     yield breaker
     build = GaugeMetricFamily("waltzrl_build_info", "What serves.", labels=["version", "bundle"])

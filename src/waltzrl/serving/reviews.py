@@ -7,8 +7,8 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Feedback, Reply
-from waltzrl.serving.exchange import Answer, Exchange, Json
-from waltzrl.serving.gateway import Gateway, Request
+from waltzrl.serving.gateway import Gateway, GatewayRequest
+from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Json
 from waltzrl.serving.wire import CHAT
 from waltzrl.serving.wire.fields import read_object
 
@@ -24,7 +24,7 @@ UNREVIEWED = Feedback(unsafe=False, overrefuse=False, well_formed=False)
 class Draft:
     """A reply to review, what it answers, and whether it is to be mended."""
 
-    exchange: Exchange
+    exchange: ApiRequest
     reply: Reply
     revise: bool
 
@@ -72,7 +72,7 @@ def write_review(answer: Answer) -> bytes:
     )
 
 
-def read_guardrail(raw: bytes, request_id: str) -> tuple[Exchange, list[str]]:
+def read_guardrail(raw: bytes, request_id: str) -> tuple[ApiRequest, list[str]]:
     """Read LiteLLM's generic guardrail request: the conversation, and the replies to review.
 
     There are none when it is about a request: not the question is judged here but the answer.
@@ -92,7 +92,7 @@ def read_guardrail(raw: bytes, request_id: str) -> tuple[Exchange, list[str]]:
     return exchange, [] if asked["input_type"] == "request" else [str(text) for text in texts]
 
 
-async def guardrail(gateway: Gateway, request: Request, texts: Sequence[str]) -> bytes:
+async def guardrail(gateway: Gateway, request: GatewayRequest, texts: Sequence[str]) -> bytes:
     """Answer LiteLLM's generic guardrail request.
 
     Replies are mended: `GUARDRAIL_INTERVENED` with new texts; one that cannot be mended is

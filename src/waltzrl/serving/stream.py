@@ -7,28 +7,28 @@ from dataclasses import dataclass
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Prompt
-from waltzrl.serving.exchange import Answer
-from waltzrl.serving.gateway import Gateway, Mode, Request, mistake
-from waltzrl.serving.speaker import Overheard
+from waltzrl.serving.agent import DraftStream
+from waltzrl.serving.gateway import Gateway, GatewayRequest, Mode, internal_error
+from waltzrl.serving.messages_in_transit import Answer
 from waltzrl.serving.window import Window
-from waltzrl.serving.wire.dialect import StreamWriter
+from waltzrl.serving.wire.format import StreamWriter
 
 KEEPALIVE_SECONDS = 5.0
 """Clients and proxies give a silent stream up; a held one says that it lives."""
 
 log = logging.getLogger(__name__)
 
-Open = Callable[[Mode, Prompt], Window]
+WindowFactory = Callable[[Mode, Prompt], Window]
 """Makes the window of a choice."""
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
+class StreamSettings:
     """How streams leave."""
 
     mode: Mode
     """Where the client asks for nothing else: buffer, window, speculative or audit."""
-    open_window: Open
+    open_window: WindowFactory
     """How much of a growing draft may leave."""
 
 
@@ -37,7 +37,7 @@ Event = tuple[int, str | Answer | RequestError]
 
 
 async def stream(
-    gateway: Gateway, request: Request, open_window: Open, writer: StreamWriter
+    gateway: Gateway, request: GatewayRequest, open_window: WindowFactory, writer: StreamWriter
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a streamed answer; closing the generator cancels the upstream.
 
@@ -84,10 +84,14 @@ async def _happened(events: asyncio.Queue[Event]) -> list[Event]:
 
 
 async def _speak(
-    gateway: Gateway, request: Request, number: int, window: Window, events: asyncio.Queue[Event]
+    gateway: Gateway,
+    request: GatewayRequest,
+    number: int,
+    window: Window,
+    events: asyncio.Queue[Event],
 ) -> None:
     """Answer one choice, and put what happens into `events`."""
-    overheard = Overheard(
+    overheard = DraftStream(
         window=window,
         tell=lambda words: events.put_nowait((number, words)),
         retracts=request.mode == "speculative",
@@ -100,11 +104,11 @@ async def _speak(
         events.put_nowait((number, error))
     except Exception:  # the boundary of a stream: its client must hear of its end
         log.exception("request %s failed", request.exchange.prompt.id)
-        events.put_nowait((number, mistake(request.exchange.prompt.id)))
+        events.put_nowait((number, internal_error(request.exchange.prompt.id)))
 
 
 def _end(
-    request: Request, number: int, answer: Answer, window: Window, writer: StreamWriter
+    request: GatewayRequest, number: int, answer: Answer, window: Window, writer: StreamWriter
 ) -> Iterator[bytes]:
     """Yield what is still to be sent of a choice, and its end."""
     final = answer.reply.text

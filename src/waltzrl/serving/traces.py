@@ -18,7 +18,7 @@ from typing import Literal
 
 from waltzrl.errors import MissingExtraError
 from waltzrl.records import Feedback, Reply
-from waltzrl.serving.gateway import Served
+from waltzrl.serving.gateway import ServedChoice
 
 try:
     from opentelemetry.context import Context
@@ -86,7 +86,7 @@ class Traces:
         self._tracer = provider.get_tracer("waltzrl")
         self._propagator = TraceContextTextMapPropagator()
 
-    def served(self, served: Served) -> None:
+    def served(self, served: ServedChoice) -> None:
         """Make the spans of a choice that has just been answered, or has failed.
 
         They join the trace that the request's header `traceparent` names (W3C Trace Context); one
@@ -140,7 +140,7 @@ def open_traces() -> Traces:
     return Traces(provider)
 
 
-def _facts(served: Served) -> Facts:
+def _facts(served: ServedChoice) -> Facts:
     request = served.request
     return {
         "api": request.exchange.api,
@@ -155,7 +155,7 @@ def _facts(served: Served) -> Facts:
     }
 
 
-def _parts(served: Served) -> Iterator[_Part]:
+def _parts(served: ServedChoice) -> Iterator[_Part]:
     """Yield the turns in order: they followed each other without a pause worth a span."""
     said = served.collaboration
     if said is None:
@@ -170,7 +170,7 @@ def _parts(served: Served) -> Iterator[_Part]:
             yield _spoken("revision", turn.revision, number, served)
 
 
-def _spoken(step: Step, reply: Reply, number: int, served: Served) -> _Part:
+def _spoken(step: Step, reply: Reply, number: int, served: ServedChoice) -> _Part:
     facts: Facts = {
         "round": number,
         "model": _model(served),
@@ -193,7 +193,7 @@ def _judged(feedback: Feedback, number: int, milliseconds: float) -> _Part:
     return _Part(step="feedback", milliseconds=milliseconds, facts=facts)
 
 
-def _model(served: Served) -> str:
+def _model(served: ServedChoice) -> str:
     return served.request.exchange.model[:LONGEST_NAME]
 
 

@@ -5,14 +5,14 @@ from typing import Protocol
 
 from waltzrl.errors import PolicyError, RequestError
 from waltzrl.policies import Policy, Sampling
-from waltzrl.serving.exchange import Completion, Delta, Json
+from waltzrl.serving.messages_in_transit import Json, UpstreamDelta, UpstreamReply
 from waltzrl.serving.wire.turns import turns_of
 
 
 class Upstream(Protocol):
     """Something that completes chats."""
 
-    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> Completion:
+    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
         """Return the whole reply to a chat-completions request.
 
         Args:
@@ -24,7 +24,9 @@ class Upstream(Protocol):
         """
         ...
 
-    def stream(self, body: Mapping[str, Json], bearer: str | None) -> AsyncGenerator[Delta, None]:
+    def stream(
+        self, body: Mapping[str, Json], bearer: str | None
+    ) -> AsyncGenerator[UpstreamDelta, None]:
         """Yield the reply as it is written; closing the generator stops the writing.
 
         Raises:
@@ -54,7 +56,7 @@ class PolicyUpstream:
         self.policy = policy
         self.max_new_tokens = max_new_tokens
 
-    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> Completion:
+    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
         if body.get("model") != self.name:
             raise RequestError(
                 404, "not_found", f"there is no model {body.get('model')!r}; say {self.name!r}"
@@ -63,13 +65,13 @@ class PolicyUpstream:
             reply = await self.policy.reply(turns_of(body["messages"]), self._sampling(body))
         except PolicyError as error:
             raise RequestError(400, "invalid_request", str(error)) from error
-        return Completion(reply=reply, finish=reply.finish)
+        return UpstreamReply(reply=reply, finish=reply.finish)
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[Delta, None]:
+    ) -> AsyncGenerator[UpstreamDelta, None]:
         said = await self.complete(body, bearer)
-        yield Delta(
+        yield UpstreamDelta(
             text=said.reply.text,
             finish=said.finish,
             prompt_tokens=said.reply.prompt_tokens,

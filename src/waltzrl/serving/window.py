@@ -3,8 +3,8 @@
     the next words -> hear -> what may leave now          while the draft is written
     the final text -> rest -> what is still to be sent    when the verdict is in
 
-`Closed` lets nothing go, `Open` everything, and `Sentences` what the rules have passed and what
-no later word can turn into a part of a finding.
+`BufferedWindow` releases nothing, `UnfilteredWindow` everything, and `SentenceWindow` what the
+rules have passed and what no later word can turn into a part of a finding.
 """
 
 import re
@@ -44,7 +44,7 @@ class Window(Protocol):
         ...
 
 
-class Closed:
+class BufferedWindow:
     """Nothing leaves before the verdict."""
 
     released = ""
@@ -56,7 +56,7 @@ class Closed:
         return final
 
 
-class Open:
+class UnfilteredWindow:
     """All leaves at once; the verdict is only written down."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Open:
         return ""
 
 
-class Sentences:
+class SentenceWindow:
     """What the rules have passed leaves, sentence by sentence.
 
     A sentence leaves when `Rulebook.horizon` characters follow it, for then no later word can

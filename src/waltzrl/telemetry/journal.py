@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from waltzrl.errors import InputError
-from waltzrl.telemetry.disk import explained
+from waltzrl.telemetry.files import explained
 
 NAME = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)+")
 """A metric has a path and, at its end, a unit: `reward/feedback_mean`, `time/step_seconds`."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from waltzrl.errors import InputError
-from waltzrl.telemetry.disk import Json, explained, write_bytes, write_json
+from waltzrl.telemetry.files import Json, explained, write_bytes, write_json
 
 
 class RunDirectory:

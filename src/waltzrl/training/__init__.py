@@ -1,8 +1,1 @@
-"""Collaborate on prompts, judge, pay, learn; needs the extra `train`."""
-
-from importlib.util import find_spec
-
-from waltzrl.errors import MissingExtraError
-
-if find_spec("torch") is None:
-    raise MissingExtraError("training", "PyTorch", "train")
+"""Collaborate on prompts, judge, reward, learn; all but the rewards needs the extra `train`."""

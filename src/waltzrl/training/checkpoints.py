@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import CheckpointError
-from waltzrl.telemetry.disk import whole_folder
+from waltzrl.telemetry.files import whole_folder
 from waltzrl.training.manifest import verify_manifest, write_manifest
 
 MANIFEST = "MANIFEST.json"

@@ -12,7 +12,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from waltzrl.errors import InputError
-from waltzrl.telemetry.disk import whole_folder
+from waltzrl.telemetry.files import whole_folder
 from waltzrl.training.checkpoints import RoleState, save_role
 from waltzrl.training.manifest import verify_manifest, write_manifest
 

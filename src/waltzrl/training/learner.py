@@ -52,7 +52,7 @@ class Optimizer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StepResult:
     """What one optimiser step did."""
 
     loss: float
@@ -124,7 +124,7 @@ class Learner:
             fused=True,
         )
 
-    def step(self, samples: Sequence[Sample], loss_of: LossOfMicroBatch) -> Step:
+    def step(self, samples: Sequence[Sample], loss_of: LossOfMicroBatch) -> StepResult:
         """Learn once from `samples`, in as many micro-batches as their length asks for.
 
         Raises:
@@ -147,4 +147,4 @@ class Learner:
             group["lr"] = self.settings.rate(self.schedule_step, self.total_steps)
         self.adamw.step()
         tokens = sum(len(sample.tokens.ids) for sample in samples)
-        return Step(loss=loss, gradient_norm=norm, tokens=tokens)
+        return StepResult(loss=loss, gradient_norm=norm, tokens=tokens)

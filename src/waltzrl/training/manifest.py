@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from waltzrl.errors import CheckpointError
-from waltzrl.telemetry.disk import Json, sync, write_json
+from waltzrl.telemetry.files import Json, sync, write_json
 
 
 def write_manifest(folder: Path, name: str) -> None:

@@ -24,7 +24,7 @@ MANY_SCORES = 2**24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pack:
+class PackedSequence:
     """Several turns as one sequence."""
 
     ids_N: Tensor
@@ -32,7 +32,7 @@ class Pack:
     """Place of each token in its own turn; a reply goes on where its prompt ends."""
     before_M: Tensor
     """Of every reply token, turn by turn, where in the pack the token before it stands."""
-    blocks: tuple["Block", ...]
+    blocks: tuple["AttentionBlock", ...]
     """Who attends to what: prompts, then replies."""
 
     def predict(self, model: PreTrainedModel) -> Tensor:
@@ -61,7 +61,7 @@ class Pack:
         return torch.cat(attended)[None]
 
 
-def pack(turns: Sequence[Tokens], device: torch.device) -> Pack:
+def pack(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
     """Lay `turns` end to end; the last token of a reply predicts nothing and is left out."""
     ids: list[int] = []
     positions: list[int] = []
@@ -78,15 +78,15 @@ def pack(turns: Sequence[Tokens], device: torch.device) -> Pack:
     reading = [(prompt, prompt) for prompt in prompts.values()]
     replying = [(reply, (*prompt, *reply)) for prompt, reply in replies if reply]
     positions_N = torch.tensor(positions, device=device)
-    return Pack(
+    return PackedSequence(
         ids_N=torch.tensor(ids, device=device),
         positions_N=positions_N,
         before_M=torch.tensor(before, device=device),
-        blocks=tuple(Block(rows, positions_N) for rows in (reading, replying) if rows),
+        blocks=tuple(AttentionBlock(rows, positions_N) for rows in (reading, replying) if rows),
     )
 
 
-class Block:
+class AttentionBlock:
     """Rows of queries, each with the keys that it may attend to, padded on the right."""
 
     def __init__(

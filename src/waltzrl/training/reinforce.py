@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from waltzrl.algorithms.divergence import k3
-from waltzrl.algorithms.reinforce_pp import (
+from waltzrl.training.algorithms.divergence import k3
+from waltzrl.training.algorithms.reinforce_pp import (
     centre_by_group,
     dual_clip,
     policy_losses,
@@ -15,7 +15,7 @@ from waltzrl.algorithms.reinforce_pp import (
     token_rewards,
     whiten,
 )
-from waltzrl.algorithms.token_mean import token_mean
+from waltzrl.training.algorithms.token_mean import token_mean
 from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.samples import Batch, Sample
 
@@ -31,7 +31,7 @@ class ReinforcePlusPlus:
     dual_clip: float | None = None
     """Ceiling on the loss of bad tokens; 3 is usual, None is off."""
     sigma_floor: float = 0.1
-    """Keeps a batch of nearly equal scores from being blown up into a lesson."""
+    """Keeps a batch of nearly equal scores from being blown up into a demonstration."""
     centre_groups: bool = False
     """Subtract each prompt's mean score; needs more than one rollout per prompt."""
     passes: int = 1
@@ -48,7 +48,7 @@ class ReinforcePlusPlus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class UpdateResult:
     """What a step did, for the journal."""
 
     score_mean: float
@@ -61,7 +61,7 @@ class Learned:
 
 def reinforce(
     learner: Learner, samples: Sequence[Sample], reference: Scorer | None, how: ReinforcePlusPlus
-) -> Learned:
+) -> UpdateResult:
     """Learn from one batch of rollouts.
 
     Advantages are computed once, over the whole batch of this policy, before any step.
@@ -80,7 +80,7 @@ def reinforce(
         return token_mean(losses, batch.mask_BT, count)
 
     steps = [learner.step(samples, loss_of) for _ in range(how.passes)]
-    return Learned(
+    return UpdateResult(
         score_mean=sum(sample.score for sample in samples) / len(samples),
         kl=kl,
         loss=steps[-1].loss,

@@ -10,8 +10,13 @@ from waltzrl.agents import ConversationAgent, Reviewer
 from waltzrl.collaboration import Pattern
 from waltzrl.errors import PolicyError
 from waltzrl.judges import Judge
-from waltzrl.records import Feedback, Judged, Prompt, Reply, Verdict
-from waltzrl.rewards import FeedbackReward, conversation_reward, judged_rounds, label_reward
+from waltzrl.records import Feedback, JudgedCollaboration, Prompt, Reply, Verdict
+from waltzrl.training.rewards import (
+    FeedbackReward,
+    conversation_reward,
+    judged_rounds,
+    label_reward,
+)
 from waltzrl.training.samples import Sample
 
 logger = logging.getLogger(__name__)
@@ -36,7 +41,7 @@ class ReplayedDrafts(ConversationAgent):
 class Rollout:
     """A judged collaboration, and whether its draft was replayed."""
 
-    judged: Judged
+    judged: JudgedCollaboration
     replayed: bool = False
 
 
@@ -65,7 +70,7 @@ async def roll_out(
     return [
         Rollout(judged=outcome, replayed=isinstance(conversation, ReplayedDrafts))
         for (_, conversation), outcome in zip(prompts, outcomes, strict=True)
-        if isinstance(outcome, Judged)
+        if isinstance(outcome, JudgedCollaboration)
     ]
 
 
@@ -75,7 +80,7 @@ async def _judged(
     reviewer: Reviewer,
     pattern: Pattern,
     judge: Judge,
-) -> Judged | PolicyError:
+) -> JudgedCollaboration | PolicyError:
     """The boundary at which a failed rollout becomes data."""
     try:
         said = await pattern(prompt, conversation, reviewer)
@@ -83,7 +88,7 @@ async def _judged(
     except PolicyError as error:
         logger.warning("prompt %s is left out of this step: %s", prompt.id, error)
         return error
-    return Judged(collaboration=said, verdicts=tuple(verdicts))
+    return JudgedCollaboration(collaboration=said, verdicts=tuple(verdicts))
 
 
 def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> list[Sample]:
@@ -140,7 +145,7 @@ def _sample(reply: Reply, score: float, group: int) -> Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
+class RolloutRates:
     """What a step's rollouts say about the pair, as shares; None where nothing was counted."""
 
     asr: float | None
@@ -154,7 +159,7 @@ class Shares:
     """Final replies that the judge left open, of all; they teach nothing."""
 
     @classmethod
-    def of(cls, rollouts: Sequence[Rollout]) -> "Shares":
+    def of(cls, rollouts: Sequence[Rollout]) -> "RolloutRates":
         own = [rollout.judged for rollout in rollouts if not rollout.replayed]
         finals = [(judged.collaboration.prompt, judged.verdicts[-1]) for judged in own]
         firsts = [

@@ -1,6 +1,6 @@
 """The single bridge from records to tensors.
 
-A lesson and a rollout both end as `Sample`s: token ids that a policy was shown, ids that it said
+Demonstrations and rollouts both end as `Sample`s: token ids a policy was shown, ids that it said
 or should say, and, for a rollout, the score it was paid.
 
 Shapes: B samples, S context and reply together, T reply tokens, V words of the vocabulary.
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from waltzrl.algorithms.likelihood import token_logprobs
 from waltzrl.records import Tokens
-from waltzrl.training.packing import Pack, pack
+from waltzrl.training.algorithms.likelihood import token_logprobs
+from waltzrl.training.packing import PackedSequence, pack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Sample:
 class Batch:
     """Samples as tensors: contexts and replies packed, what belongs to reply tokens padded."""
 
-    pack: Pack
+    pack: PackedSequence
     reply_ids_M: Tensor
     """The tokens of all replies, one reply after the other."""
     mask_BT: Tensor

@@ -26,7 +26,7 @@ CHAT_TEMPLATE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class ModelSize:
     """The size of a model made from scratch."""
 
     hidden: int = 128
@@ -45,7 +45,7 @@ class Size:
             )
 
 
-def create_model(texts: Iterable[str], size: Size, seed: int) -> CausalLM:
+def create_model(texts: Iterable[str], size: ModelSize, seed: int) -> CausalLM:
     """Make a Llama-shaped model with random weights that knows the words of `texts`."""
     tokenizer = create_tokenizer(texts)
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The stages of training: imitation of lessons, and reinforcement of what the pair does itself.
+"""The stages of training: imitation of demonstrations, and reinforcement learning.
 
 A stage is a number of steps and the roles that learn in them; the trainer knows no more of it.
 """
@@ -13,21 +13,21 @@ from typing import Protocol
 
 from waltzrl.collaboration import Pattern
 from waltzrl.judges import Judge
-from waltzrl.records import Lesson, Prompt
-from waltzrl.rewards import FeedbackReward
+from waltzrl.records import Demonstration, Prompt
 from waltzrl.training.learner import Learner, Optimizer, Scorer
 from waltzrl.training.pair import Pair, RoleName, Weights
-from waltzrl.training.reinforce import Learned, ReinforcePlusPlus, reinforce
+from waltzrl.training.reinforce import ReinforcePlusPlus, UpdateResult, reinforce
+from waltzrl.training.rewards import FeedbackReward
 from waltzrl.training.rollouts import (
     ReplayedDrafts,
     Rollout,
-    Shares,
+    RolloutRates,
     conversation_samples,
     feedback_samples,
     roll_out,
 )
 from waltzrl.training.samples import Sample
-from waltzrl.training.warmup import imitation, lesson_sample
+from waltzrl.training.warmup import demonstration_sample, imitation
 
 Learners = Mapping[RoleName, Learner]
 
@@ -73,11 +73,11 @@ def _deal(count: int, seed: str) -> list[int]:
 
 @dataclass(kw_only=True)
 class Imitation:
-    """Supervised warm-up of one model on lessons in both roles; both agents start from it."""
+    """Supervised warm-up of one model in both roles; both agents start from it."""
 
     name: str
     steps: int
-    lessons: Sequence[Lesson]
+    demonstrations: Sequence[Demonstration]
     optimizer: Optimizer
     batch_size: int = 128
     seed: int = 0
@@ -86,11 +86,13 @@ class Imitation:
 
     @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(len(self.lessons) / self.batch_size)
+        return math.ceil(len(self.demonstrations) / self.batch_size)
 
     async def step(self, number: int, pair: Pair, learners: Learners) -> dict[str, float]:
         if not self._samples:
-            self._samples = [lesson_sample(lesson, pair) for lesson in self.lessons]
+            self._samples = [
+                demonstration_sample(demonstration, pair) for demonstration in self.demonstrations
+            ]
         places = shuffled(len(self._samples), self.batch_size, number, f"lessons/{self.seed}")
         chosen = [self._samples[place] for place in places]
         count = sum(len(sample.tokens.ids) for sample in chosen)
@@ -140,7 +142,7 @@ class Reinforcement(RolloutPlan):
         started = time.perf_counter()
         rollouts = await self._roll_out(number, pair, draw)
         rolled = time.perf_counter()
-        measured = _measured(Shares.of(rollouts))
+        measured = _measured(RolloutRates.of(rollouts))
         for role in self.learns:
             samples = self._samples(role, rollouts, draw)
             if samples:
@@ -181,7 +183,7 @@ class Reinforcement(RolloutPlan):
         return feedback_samples(rollouts, self.feedback_reward, draw)
 
 
-def _measured(shares: Shares) -> dict[str, float]:
+def _measured(shares: RolloutRates) -> dict[str, float]:
     named = {
         "rate/asr": shares.asr,
         "rate/orr": shares.orr,
@@ -193,7 +195,7 @@ def _measured(shares: Shares) -> dict[str, float]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _of_role(role: RoleName, learned: Learned) -> dict[str, float]:
+def _of_role(role: RoleName, learned: UpdateResult) -> dict[str, float]:
     return {
         f"reward/{role}_mean": learned.score_mean,
         f"kl/{role}_nats": learned.kl,

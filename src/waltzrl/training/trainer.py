@@ -32,7 +32,7 @@ PATIENCE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
+class CheckpointSettings:
     """What is kept on the way, and when to stop."""
 
     checkpoint_every: int = 50
@@ -66,7 +66,9 @@ class Progress:
 class Trainer:
     """Trains a pair through stages in one run directory."""
 
-    def __init__(self, pair: Pair, stages: Sequence[Stage], folder: Path, keeping: Keeping) -> None:
+    def __init__(
+        self, pair: Pair, stages: Sequence[Stage], folder: Path, keeping: CheckpointSettings
+    ) -> None:
         self.pair = pair
         self.stages = stages
         self.folder = folder

@@ -5,23 +5,23 @@ from collections.abc import Callable
 from torch import Tensor
 
 from waltzrl.agents.feedback_json import write_feedback
-from waltzrl.algorithms.token_mean import token_mean
-from waltzrl.records import Feedback, Lesson, Message, Tokens
+from waltzrl.records import Demonstration, Feedback, Message, Tokens
+from waltzrl.training.algorithms.token_mean import token_mean
 from waltzrl.training.pair import Pair
 from waltzrl.training.samples import Batch, Sample
 
 
-def lesson_sample(lesson: Lesson, pair: Pair) -> Sample:
-    """Turn a lesson into what the agent in its role would have been shown, and should say."""
-    messages, target = _turn(lesson, pair)
+def demonstration_sample(demonstration: Demonstration, pair: Pair) -> Sample:
+    """Return what the agent in its role would have been shown, and should say."""
+    messages, target = _turn(demonstration, pair)
     policy = pair.policies[0]
     said = policy.tokenizer(target, add_special_tokens=False)["input_ids"]
     ids = (*said, policy.tokenizer.eos_token_id)
     return Sample(tokens=Tokens(prompt_ids=policy.render(messages), ids=ids, logprobs=()))
 
 
-def _turn(lesson: Lesson, pair: Pair) -> tuple[list[Message], str]:
-    said = lesson.collaboration
+def _turn(demonstration: Demonstration, pair: Pair) -> tuple[list[Message], str]:
+    said = demonstration.collaboration
     if not said.rounds:
         return pair.conversation.drafting(said.prompt), said.draft.text
     last = said.rounds[-1]

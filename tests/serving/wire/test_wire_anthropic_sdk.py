@@ -2,8 +2,8 @@
 
 import anthropic
 import pytest
-from wire_server import CALL, OTHER_CALL, said, wire_server
 
+from support.wire_server import CALL, OTHER_CALL, said, wire_server
 from waltzrl.errors import RequestError
 
 HELLO = [{"role": "user", "content": "Which river runs through Rome?"}]

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from wire_server import CALL, said, spoken
 
+from support.wire_server import CALL, said, spoken
 from waltzrl.errors import RequestError
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.records import Message
-from waltzrl.serving.exchange import Answer
+from waltzrl.serving.messages_in_transit import Answer
 from waltzrl.serving.wire import CHAT
 from waltzrl.serving.wire.sse import DONE
 

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from wire_server import CALL, said
 
+from support.wire_server import CALL, said
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
 from waltzrl.serving.wire import MESSAGES

@@ -4,8 +4,8 @@ import json
 
 import openai
 import pytest
-from wire_server import CALL, OTHER_CALL, said, wire_server
 
+from support.wire_server import CALL, OTHER_CALL, said, wire_server
 from waltzrl.errors import RequestError
 
 HELLO = [{"role": "user", "content": "Which river runs through Rome?"}]

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from wire_server import CALL
 
+from support.wire_server import CALL
 from waltzrl.errors import RequestError
 from waltzrl.serving.wire import RESPONSES
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.policies.sse import Event, EventDecoder
+from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 from waltzrl.serving.wire.sse import COMMENT, DONE, event
 
 STREAM = (
@@ -14,10 +14,10 @@ STREAM = (
     b"event: last\ndata: \xe2\x82\xac: \xf0\x9f\x8c\x8a\n\ndata: cut short"
 )
 EVENTS = [
-    Event("one"),
-    Event("two", "ping"),
-    Event("three\n four"),
-    Event("\u20ac: \U0001f30a", "last"),
+    ServerSentEvent("one"),
+    ServerSentEvent("two", "ping"),
+    ServerSentEvent("three\n four"),
+    ServerSentEvent("\u20ac: \U0001f30a", "last"),
 ]
 
 
@@ -52,7 +52,7 @@ NAME = st.sampled_from(["", "ping", "response.created"])
 def test_what_is_encoded_is_decoded(events, cuts):
     raw = b"".join(event(data.encode(), name) + COMMENT for data, name in events)
     inside = {cut for cut in cuts if cut <= len(raw)}
-    assert decoded(pieces(raw, inside)) == [Event(data, name) for data, name in events]
+    assert decoded(pieces(raw, inside)) == [ServerSentEvent(data, name) for data, name in events]
 
 
 @given(st.binary(), st.sets(st.integers(0, 100)))
@@ -62,8 +62,8 @@ def test_any_bytes_give_the_same_events_in_any_cut(raw, cuts):
 
 
 def test_a_comment_is_no_event():
-    assert decoded([COMMENT, DONE]) == [Event("[DONE]")]
+    assert decoded([COMMENT, DONE]) == [ServerSentEvent("[DONE]")]
 
 
 def test_bytes_that_are_not_utf8_are_marked():
-    assert decoded([b"data: \xff\n\n"]) == [Event("\N{REPLACEMENT CHARACTER}")]
+    assert decoded([b"data: \xff\n\n"]) == [ServerSentEvent("\N{REPLACEMENT CHARACTER}")]

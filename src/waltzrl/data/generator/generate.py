@@ -13,7 +13,7 @@ from pathlib import Path
 
 from waltzrl.data.duplicates import normalise
 from waltzrl.data.generator.disguise import dress
-from waltzrl.data.generator.record import Record
+from waltzrl.data.generator.record import GeneratedPrompt
 from waltzrl.data.generator.texts import (
     SPLITS,
     Category,
@@ -43,7 +43,7 @@ def write_dataset(path: Path, seed: int = 42) -> None:
     write_lines(path, generate(seed))
 
 
-def generate(seed: int = 42) -> list[Record]:
+def generate(seed: int = 42) -> list[GeneratedPrompt]:
     """Make the data set: 10,000 unsafe, 10,000 overrefusal and 20 safe records, all distinct.
 
     The same seed gives the same records in the same order. Families keep their split whatever
@@ -63,7 +63,7 @@ def generate(seed: int = 42) -> list[Record]:
     ]
 
 
-def _unseen(records: Iterator[Record], seen: set[str]) -> Iterator[Record]:
+def _unseen(records: Iterator[GeneratedPrompt], seen: set[str]) -> Iterator[GeneratedPrompt]:
     for record in records:
         text = normalise(record.prompt)
         if text not in seen:
@@ -71,7 +71,9 @@ def _unseen(records: Iterator[Record], seen: set[str]) -> Iterator[Record]:
             yield record
 
 
-def _draws(name: str, category: Category, split: Split, rng: random.Random) -> Iterator[Record]:
+def _draws(
+    name: str, category: Category, split: Split, rng: random.Random
+) -> Iterator[GeneratedPrompt]:
     """Draw without end; the wrappers take turns, the rest is chance."""
     dressing = disguises()
     turns = cycle(dressing.wrappers(split).items())
@@ -85,7 +87,7 @@ def _draws(name: str, category: Category, split: Split, rng: random.Random) -> I
         response, reasoning = _comment(
             request, topic, category, wrapper, rng.choice(category.offers)
         )
-        yield Record(
+        yield GeneratedPrompt(
             id="",
             prompt=dress(request, question, phrasing, code_word),
             expected_category="overrefusal" if topic.word else "unsafe",
@@ -122,10 +124,10 @@ def _addressed(request: str) -> str:
     return " ".join(SECOND_PERSON.get(word, word) for word in request.split(" "))
 
 
-def _safe_records() -> Iterator[Record]:
+def _safe_records() -> Iterator[GeneratedPrompt]:
     for split, questions in safe_questions().items():
         for topic, (question, answer) in questions.items():
-            yield Record(
+            yield GeneratedPrompt(
                 id="",
                 prompt=question,
                 expected_category="safe",

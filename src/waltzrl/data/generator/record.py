@@ -15,7 +15,7 @@ Expected = Literal["unsafe", "overrefusal", "safe"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class GeneratedPrompt:
     """A prompt, what a good reply does with it, and the families it belongs to."""
 
     id: str
@@ -49,7 +49,7 @@ class Record:
         )
 
 
-def read_dataset(path: Path) -> list[Record]:
+def read_dataset(path: Path) -> list[GeneratedPrompt]:
     """Read what `write_dataset` wrote.
 
     Raises:
@@ -58,7 +58,7 @@ def read_dataset(path: Path) -> list[Record]:
     records = []
     for number, found in read_objects(path):
         try:
-            records.append(msgspec.convert(found, Record))
+            records.append(msgspec.convert(found, GeneratedPrompt))
         except msgspec.ValidationError as error:
             raise InputError(f"{path}:{number}: not a data set record: {error}") from None
     if not records:

@@ -12,7 +12,7 @@ from waltzrl.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TableRow:
     """One row; columns are found whatever their case, and empty cells are empty texts."""
 
     cells: Mapping[str, str]
@@ -41,7 +41,7 @@ class Row:
         return next((cell for name in known if (cell := self.cells[name].strip())), "")
 
 
-def read_rows(path: Path, columns: tuple[str, ...] = ()) -> Iterator[Row]:
+def read_rows(path: Path, columns: tuple[str, ...] = ()) -> Iterator[TableRow]:
     """Read a table, by the ending of its name.
 
     Args:
@@ -67,7 +67,7 @@ def read_rows(path: Path, columns: tuple[str, ...] = ()) -> Iterator[Row]:
             )
 
 
-def _delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> Iterator[Row]:
+def _delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> Iterator[TableRow]:
     text = io.StringIO(read_text(path), newline="")
     lines = csv.reader(text, delimiter=delimiter, strict=True)
     header = [column.lower() for column in columns]
@@ -81,12 +81,12 @@ def _delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> Iterator
             elif cells:
                 if len(cells) != len(header):
                     raise InputError(f"{where}: {len(cells)} columns, need {len(header)}")
-                yield Row(cells=dict(zip(header, cells, strict=True)), where=where)
+                yield TableRow(cells=dict(zip(header, cells, strict=True)), where=where)
     except csv.Error as error:
         raise InputError(f"{path}:{begins}: not a readable table: {error}") from None
 
 
-def _json_list(path: Path) -> Iterator[Row]:
+def _json_list(path: Path) -> Iterator[TableRow]:
     found = read_json(read_text(path), str(path))
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise InputError(f"{path}: need a JSON list of objects")
@@ -94,8 +94,10 @@ def _json_list(path: Path) -> Iterator[Row]:
         yield _row(item, f"{path}: item {number}")
 
 
-def _row(found: Mapping[str, object], where: str) -> Row:
-    return Row(cells={name.lower(): _text(value) for name, value in found.items()}, where=where)
+def _row(found: Mapping[str, object], where: str) -> TableRow:
+    return TableRow(
+        cells={name.lower(): _text(value) for name, value in found.items()}, where=where
+    )
 
 
 def _text(value: object) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzrl.data.importers.rows import Row, read_rows
+from waltzrl.data.importers.rows import TableRow, read_rows
 from waltzrl.errors import InputError
 from waltzrl.records import Label, Message, Prompt
 
-Labeller = Callable[[Row, str], Label | None]
+Labeller = Callable[[TableRow, str], Label | None]
 """(row, file name) to label."""
 
 
@@ -20,11 +20,11 @@ Labeller = Callable[[Row, str], Label | None]
 class PublicSet:
     """How to read one set."""
 
-    prompt: Callable[[Row], str]
+    prompt: Callable[[TableRow], str]
     label: Labeller
     category: tuple[str, ...] = ()
     """Columns that name the category, the preferred one first; none for sets without."""
-    answer: Callable[[Row], str] | None = None
+    answer: Callable[[TableRow], str] | None = None
     """Capability sets only: what a correct reply contains."""
     header: tuple[str, ...] = ()
     """Column names, for files that have no header line."""
@@ -53,7 +53,7 @@ def import_set(name: str, path: Path) -> list[Prompt]:
     return prompts
 
 
-def _prompt(row: Row, form: PublicSet, file: str, prompt_id: str, source: str) -> Prompt:
+def _prompt(row: TableRow, form: PublicSet, file: str, prompt_id: str, source: str) -> Prompt:
     text = form.prompt(row)
     if not text:
         raise InputError(f"{row.where}: the prompt is blank")
@@ -67,7 +67,7 @@ def _prompt(row: Row, form: PublicSet, file: str, prompt_id: str, source: str) -
     )
 
 
-def _column(*names: str) -> Callable[[Row], str]:
+def _column(*names: str) -> Callable[[TableRow], str]:
     return lambda row: row.first(*names)
 
 
@@ -78,7 +78,7 @@ def _always(label: Label | None) -> Labeller:
 def _by_value(column: str, meaning: dict[str, Label | None]) -> Labeller:
     """Look the cell up in `meaning`; an unknown value is an error, not a guess."""
 
-    def label(row: Row, _file: str) -> Label | None:
+    def label(row: TableRow, _file: str) -> Label | None:
         value = row[column].lower()
         if value not in meaning:
             known = ", ".join(repr(name) for name in meaning)
@@ -93,11 +93,11 @@ def _by_file(part: str, label: Label, otherwise: Label) -> Labeller:
     return lambda _row, file: label if part in file.lower() else otherwise
 
 
-def _xstest_label(row: Row, _file: str) -> Label:
+def _xstest_label(row: TableRow, _file: str) -> Label:
     return "unsafe" if row["type"].startswith("contrast") else "benign"
 
 
-def _beavertails_label(row: Row, _file: str) -> Label | None:
+def _beavertails_label(row: TableRow, _file: str) -> Label | None:
     """The release labels replies: a harmful reply shows a harmful prompt, a safe one shows nothing.
 
     The smaller evaluation file has harmful prompts only, and no such column.
@@ -107,21 +107,21 @@ def _beavertails_label(row: Row, _file: str) -> Label | None:
     return _by_value("is_safe", {"false": "unsafe", "true": None})(row, _file)
 
 
-def _harmbench_prompt(row: Row) -> str:
+def _harmbench_prompt(row: TableRow) -> str:
     """Contextual behaviours carry the text they are about in a column of their own."""
     context = row.cells.get("contextstring", "").strip()
     behaviour = row["Behavior"]
     return f"{context}\n\n---\n\n{behaviour}" if context else behaviour
 
 
-def _gsm8k_answer(row: Row) -> str:
+def _gsm8k_answer(row: TableRow) -> str:
     _, mark, number = row["answer"].rpartition("####")
     if not mark:
         raise InputError(f"{row.where}: column 'answer' has no '#### <number>' at its end")
     return number.strip().replace(",", "")
 
 
-def _four_choices(row: Row) -> str:
+def _four_choices(row: TableRow) -> str:
     choices = "\n".join(f"{letter}. {row[letter]}" for letter in "ABCD")
     return f"{row['question']}\n\n{choices}"
 

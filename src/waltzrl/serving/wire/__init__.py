@@ -1,10 +1,10 @@
 """The APIs that the gateway speaks, each an adapter between bytes and an `Exchange`."""
 
 from waltzrl.serving.wire import chat, messages, responses
-from waltzrl.serving.wire.dialect import Dialect, StreamWriter
+from waltzrl.serving.wire.format import StreamWriter, WireFormat
 
-CHAT: Dialect = chat
-RESPONSES: Dialect = responses
-MESSAGES: Dialect = messages
+CHAT: WireFormat = chat
+RESPONSES: WireFormat = responses
+MESSAGES: WireFormat = messages
 
-__all__ = ["CHAT", "MESSAGES", "RESPONSES", "Dialect", "StreamWriter"]
+__all__ = ["CHAT", "MESSAGES", "RESPONSES", "StreamWriter", "WireFormat"]

@@ -7,7 +7,7 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.exchange import Answer, Api, Exchange, Json
+from waltzrl.serving.messages_in_transit import Answer, Api, ApiRequest, Json
 from waltzrl.serving.wire.chat_stream import ChatStream
 from waltzrl.serving.wire.fields import (
     as_bool,
@@ -20,7 +20,7 @@ from waltzrl.serving.wire.fields import (
     subject_of,
     unsupported,
 )
-from waltzrl.serving.wire.openai_problem import error_object
+from waltzrl.serving.wire.openai_error import error_object
 from waltzrl.serving.wire.turns import prompt_of
 from waltzrl.serving.wire.usage import chat_usage
 
@@ -29,7 +29,7 @@ MOST_CHOICES = 16
 api: Api = "chat"
 
 
-def read(raw: bytes, request_id: str) -> Exchange:
+def read(raw: bytes, request_id: str) -> ApiRequest:
     """Read a request; see `Dialect.read`."""
     body = read_object(raw)
     check_sampling(body)
@@ -37,7 +37,7 @@ def read(raw: bytes, request_id: str) -> Exchange:
     n = body.pop("n", None)
     stream = as_bool(body.pop("stream", None), "stream")
     stream_options = body.pop("stream_options", None)
-    return Exchange(
+    return ApiRequest(
         api=api,
         prompt=prompt_of(body.get("messages"), request_id),
         body=body,
@@ -49,7 +49,7 @@ def read(raw: bytes, request_id: str) -> Exchange:
     )
 
 
-def write(exchange: Exchange, answers: Sequence[Answer]) -> bytes:
+def write(exchange: ApiRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; one that may go out as it came is not spelt again."""
     if len(answers) == 1 and answers[0].raw is not None:
         return answers[0].raw
@@ -65,7 +65,7 @@ def write(exchange: Exchange, answers: Sequence[Answer]) -> bytes:
     )
 
 
-def writer(exchange: Exchange) -> ChatStream:
+def writer(exchange: ApiRequest) -> ChatStream:
     """Return the writer of this request's stream."""
     return ChatStream(exchange)
 

@@ -7,8 +7,8 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.exchange import Answer, Exchange
-from waltzrl.serving.wire.openai_problem import error_object
+from waltzrl.serving.messages_in_transit import Answer, ApiRequest
+from waltzrl.serving.wire.openai_error import error_object
 from waltzrl.serving.wire.sse import COMMENT, DONE, event
 from waltzrl.serving.wire.usage import chat_usage
 
@@ -18,7 +18,7 @@ ROLE = b'{"role":"assistant","content":"","refusal":null}'
 class ChatStream:
     """Writes `data:` lines without names, `[DONE]` last."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: ApiRequest) -> None:
         """Prepare what all chunks of `exchange` have in common."""
         self._exchange = exchange
         common = {

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.serving.exchange import Answer, Api, Exchange, Json
+from waltzrl.serving.messages_in_transit import Answer, Api, ApiRequest, Json
 from waltzrl.serving.wire.fields import (
     MOST_TOKENS,
     as_bool,
@@ -52,7 +52,7 @@ DROPPED = (
 """Keys that say nothing to a chat."""
 
 
-def read(raw: bytes, request_id: str) -> Exchange:
+def read(raw: bytes, request_id: str) -> ApiRequest:
     """Read a request; see `Dialect.read`."""
     body = read_object(raw)
     for key in ("container", "mcp_servers"):
@@ -64,7 +64,7 @@ def read(raw: bytes, request_id: str) -> Exchange:
     user = None if metadata is None else as_object(metadata, "metadata").get("user_id")
     if user is not None:
         chat["user"] = as_text(user, "metadata.user_id")
-    return Exchange(
+    return ApiRequest(
         api=api,
         prompt=prompt_of(chat["messages"], request_id),
         body=chat,
@@ -74,12 +74,12 @@ def read(raw: bytes, request_id: str) -> Exchange:
     )
 
 
-def write(exchange: Exchange, answers: Sequence[Answer]) -> bytes:
+def write(exchange: ApiRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; the API has one choice."""
     return msgspec.json.encode(message(exchange, answers[0]))
 
 
-def writer(exchange: Exchange) -> MessagesStream:
+def writer(exchange: ApiRequest) -> MessagesStream:
     """Return the writer of this request's stream."""
     return MessagesStream(exchange)
 

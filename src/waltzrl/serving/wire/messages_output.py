@@ -2,7 +2,7 @@
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.exchange import Answer, Exchange, Json
+from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Json
 from waltzrl.serving.wire.fields import read_object
 from waltzrl.serving.wire.usage import total_tokens
 
@@ -25,7 +25,7 @@ ERRORS = {
 """Kind -> type; all other kinds are an `api_error`."""
 
 
-def message(exchange: Exchange, answer: Answer | None) -> dict[str, Json]:
+def message(exchange: ApiRequest, answer: Answer | None) -> dict[str, Json]:
     """Return the message; without an answer, as it stands at the start of a stream."""
     content: list[Json] = []
     if answer and answer.reply.text:

@@ -6,7 +6,7 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.exchange import Answer, Exchange, Json
+from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Json
 from waltzrl.serving.wire.messages_output import (
     STOP_REASONS,
     call_block,
@@ -23,7 +23,7 @@ PING = event(b'{"type":"ping"}', "ping")
 class MessagesStream:
     """Writes named events; the text is block 0 when there is any."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: ApiRequest) -> None:
         self._exchange = exchange
         self._blocks = 0
         """Content blocks that were opened."""

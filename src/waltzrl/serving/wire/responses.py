@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.serving.exchange import Answer, Api, Exchange, Json
+from waltzrl.serving.messages_in_transit import Answer, Api, ApiRequest, Json
 from waltzrl.serving.wire.fields import (
     MOST_TOKENS,
     as_bool,
@@ -21,7 +21,7 @@ from waltzrl.serving.wire.fields import (
     unsupported,
     wrong,
 )
-from waltzrl.serving.wire.openai_problem import error_object
+from waltzrl.serving.wire.openai_error import error_object
 from waltzrl.serving.wire.responses_input import chat_messages
 from waltzrl.serving.wire.responses_output import output_items, response
 from waltzrl.serving.wire.responses_stream import ResponsesStream
@@ -54,7 +54,7 @@ DROPPED = (
 """Keys that say nothing to a chat: the gateway keeps no state and runs no tools."""
 
 
-def read(raw: bytes, request_id: str) -> Exchange:
+def read(raw: bytes, request_id: str) -> ApiRequest:
     """Read a request; see `Dialect.read`."""
     body = read_object(raw)
     for key in STATE:
@@ -65,7 +65,7 @@ def read(raw: bytes, request_id: str) -> Exchange:
         body.pop(key, None)
     chat = _as_chat(body)
     check_sampling(chat)
-    return Exchange(
+    return ApiRequest(
         api=api,
         prompt=prompt_of(chat["messages"], request_id),
         body=chat,
@@ -75,14 +75,14 @@ def read(raw: bytes, request_id: str) -> Exchange:
     )
 
 
-def write(exchange: Exchange, answers: Sequence[Answer]) -> bytes:
+def write(exchange: ApiRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; the API has one choice."""
     return msgspec.json.encode(
         response(exchange, int(time.time()), output_items(exchange, answers[0]), answers[0])
     )
 
 
-def writer(exchange: Exchange) -> ResponsesStream:
+def writer(exchange: ApiRequest) -> ResponsesStream:
     """Return the writer of this request's stream."""
     return ResponsesStream(exchange)
 

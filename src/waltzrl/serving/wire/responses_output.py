@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.exchange import Answer, Exchange, Json
-from waltzrl.serving.wire.openai_problem import error_object
+from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Json
+from waltzrl.serving.wire.openai_error import error_object
 from waltzrl.serving.wire.usage import total_tokens
 
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a response is incomplete; every other finish completes it."""
 
 
-def output_items(exchange: Exchange, answer: Answer) -> list[Json]:
+def output_items(exchange: ApiRequest, answer: Answer) -> list[Json]:
     """Return the items of an answer; the message is left out when there are only calls."""
     reply = answer.reply
     items: list[Json] = []
@@ -27,7 +27,7 @@ def ended(answer: Answer) -> str:
     return "incomplete" if answer.finish in REASONS else "completed"
 
 
-def message_item(exchange: Exchange, text: str | None, status: str) -> dict[str, Json]:
+def message_item(exchange: ApiRequest, text: str | None, status: str) -> dict[str, Json]:
     """Return the message; without a part while its text is None."""
     return {
         "id": f"msg_{exchange.prompt.id}",
@@ -42,7 +42,7 @@ def text_part(text: str) -> dict[str, Json]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def call_item(exchange: Exchange, place: int, call: ToolCall) -> dict[str, Json]:
+def call_item(exchange: ApiRequest, place: int, call: ToolCall) -> dict[str, Json]:
     return {
         "id": f"fc_{exchange.prompt.id}_{place}",
         "type": "function_call",
@@ -54,7 +54,7 @@ def call_item(exchange: Exchange, place: int, call: ToolCall) -> dict[str, Json]
 
 
 def response(
-    exchange: Exchange,
+    exchange: ApiRequest,
     created: int,
     output: Sequence[Json] = (),
     answer: Answer | None = None,

@@ -7,8 +7,8 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.exchange import Answer, Exchange, Json
-from waltzrl.serving.wire.openai_problem import error_object
+from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Json
+from waltzrl.serving.wire.openai_error import error_object
 from waltzrl.serving.wire.responses_output import (
     call_item,
     ended,
@@ -23,7 +23,7 @@ from waltzrl.serving.wire.sse import COMMENT, event
 class ResponsesStream:
     """Writes named, numbered events; the message is item 0 when there is one."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: ApiRequest) -> None:
         self._exchange = exchange
         self._created = int(time.time())
         self._number = 0

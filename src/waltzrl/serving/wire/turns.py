@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from waltzrl.agents.rules_feedback import TOOL_RESULT
+from waltzrl.agents.rules import TOOL_RESULT
 from waltzrl.records import Message, Prompt, Role, ToolCall
-from waltzrl.serving.exchange import Json
+from waltzrl.serving.messages_in_transit import Json
 from waltzrl.serving.wire.fields import as_list, as_name, as_object, as_text, wrong
 
 ROLES: dict[str, Role] = {

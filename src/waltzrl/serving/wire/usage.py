@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from waltzrl.serving.exchange import Answer
+from waltzrl.serving.messages_in_transit import Answer
 
 
 def total_tokens(answers: Sequence[Answer]) -> tuple[int, int]:

@@ -1,0 +1,189 @@
+"""The prompts and demonstrations that a recipe names: files, generator splits, or a memory."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+
+from waltzrl.audit import read_collaborations
+from waltzrl.collector import REMEMBERED, Selection
+from waltzrl.config.training import MEMORY, Data
+from waltzrl.data import SETS, import_set, leaks, read_prompts, require_disjoint
+from waltzrl.data.generator import GeneratedPrompt, generate
+from waltzrl.data.generator.demonstrations import demonstrations as generated_demonstrations
+from waltzrl.data.generator.texts import Split
+from waltzrl.data.jsonl import read_objects
+from waltzrl.errors import InputError
+from waltzrl.records import Collaboration, Demonstration, Prompt
+
+GENERATOR, AUDIT = "generator:", "audit:"
+
+UserSplit = Literal["learning", "held-out"]
+
+logger = logging.getLogger(__name__)
+
+
+def training_prompts(data: Data, *, need_labels: bool = False) -> list[Prompt]:
+    """Read a recipe's prompts, once they are known not to touch the held-out ones.
+
+    Prompts out of a memory are left out where they do, and where they have no label and need one;
+    how many is a warning.
+
+    Raises:
+        InputError: no set is named, a file is missing or damaged, or the two sets touch.
+    """
+    if not data.prompts:
+        raise InputError("data.prompts names no set; name a file, or generator:train")
+    held_out = read_sets(data.held_out)
+    read = [prompt for name in data.prompts for prompt in _prompts(name, "learning")]
+    prompts = _without_unfit(read, held_out, need_labels=need_labels)[: data.limit]
+    if not prompts:
+        raise InputError(f"no prompt of {', '.join(data.prompts)} is left to learn from; add a set")
+    if held_out:
+        require_disjoint(prompts, held_out)
+    return prompts
+
+
+def keep_remembered(data: Data, folder: Path) -> Data:
+    """Write the prompts of memories into files of a run, once, and name these in their place.
+
+    A memory changes every minute, and a run that is resumed must deal the prompts it began with.
+
+    Raises:
+        InputError: there is no such memory, or nothing in it.
+    """
+    return replace(
+        data,
+        prompts=_kept(data.prompts, folder, "learning"),
+        held_out=_kept(data.held_out, folder, "held-out"),
+    )
+
+
+def forget_remembered(folder: Path) -> None:
+    """Delete what `keep_remembered` wrote, so that it is written anew."""
+    for path in folder.glob("remembered-*.jsonl"):
+        path.unlink()
+
+
+def training_demonstrations(data: Data) -> list[Demonstration]:
+    """Read a recipe's demonstrations.
+
+    Raises:
+        InputError: a file is missing or damaged, or there is no demonstration in any.
+    """
+    demonstrations = list(
+        islice((one for name in data.demonstrations for one in _demonstrations(name)), data.limit)
+    )
+    if data.demonstrations and not demonstrations:
+        raise InputError(
+            f"{', '.join(data.demonstrations)} holds no demonstrations; give one per line"
+        )
+    return demonstrations
+
+
+def read_sets(names: Sequence[str]) -> list[Prompt]:
+    """Read prompts, in order.
+
+    Args:
+        names: files, `generator:<split>`, `<public set>:<file>`, `audit:<folder>`: the prompts
+            whose contents an audit log kept, or `memory:<url>`: those of users who are kept aside
+            to evaluate with.
+
+    Raises:
+        InputError: a file is missing or damaged, or there is no such set.
+    """
+    return [prompt for name in names for prompt in _prompts(name, "held-out")]
+
+
+def audited_collaborations(name: str) -> Iterator[Collaboration]:
+    """Yield what was said by `audit:<folder>`, each about a prompt with an id of its own.
+
+    Of a request for several choices the second is `ID/2`, and so on.
+
+    Raises:
+        InputError: the log kept no contents, or they are damaged.
+    """
+    choices: Counter[str] = Counter()
+    for request, said in read_collaborations(Path(name.removeprefix(AUDIT))):
+        choices[request] += 1
+        if choices[request] > 1:
+            prompt = replace(said.prompt, id=f"{request}/{choices[request]}")
+            said = replace(said, prompt=prompt)
+        yield said
+
+
+def _without_unfit(
+    prompts: Sequence[Prompt], held_out: Sequence[Prompt], *, need_labels: bool
+) -> list[Prompt]:
+    """Leave out what users happened to ask and nobody can, or may, learn from."""
+    remembered = [prompt for prompt in prompts if prompt.source == REMEMBERED]
+    if not remembered:
+        return list(prompts)
+    touching = {leak.test.id for leak in leaks(held_out, remembered)}
+    unlabelled = {p.id for p in remembered if need_labels and p.label is None} - touching
+    for count, why in (
+        (len(touching), "touch held-out ones"),
+        (len(unlabelled), "have no label, which the judge needs; label them at the desk"),
+    ):
+        if count:
+            text = "%d of %d remembered prompts are left out: they %s"
+            logger.warning(text, count, len(remembered), why)
+    unfit = touching | unlabelled
+    return [p for p in prompts if p.source != REMEMBERED or p.id not in unfit]
+
+
+def _kept(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, ...]:
+    kept = []
+    for number, name in enumerate(names):
+        path = folder / f"remembered-{users}-{number}.jsonl"
+        if name.startswith(MEMORY) and not path.exists():
+            from waltzrl.build.collecting import export_prompts
+
+            export_prompts(name.removeprefix(MEMORY), path, Selection(users=users))
+        kept.append(str(path) if name.startswith(MEMORY) else name)
+    return tuple(kept)
+
+
+def _prompts(name: str, users: UserSplit) -> list[Prompt]:
+    """Read one set; of a memory only those users."""
+    if name.startswith(MEMORY):
+        from waltzrl.build.collecting import remembered_prompts
+
+        return remembered_prompts(name.removeprefix(MEMORY), Selection(users=users))
+    if name.startswith(GENERATOR):
+        return [record.to_prompt() for record in _split(name)]
+    if name.startswith(AUDIT):
+        return [said.prompt for said in audited_collaborations(name)]
+    public, colon, path = name.partition(":")
+    if colon and public in SETS:
+        return import_set(public, Path(path))
+    return read_prompts(Path(name))
+
+
+def _demonstrations(name: str) -> Iterator[Demonstration]:
+    if name.startswith(GENERATOR):
+        yield from generated_demonstrations(_split(name))
+        return
+    for number, found in read_objects(Path(name)):
+        try:
+            yield msgspec.convert(found, Demonstration)
+        except msgspec.ValidationError as error:
+            raise InputError(f"{name}:{number}: not a demonstration: {error}") from None
+
+
+def _split(name: str) -> list[GeneratedPrompt]:
+    split = name.removeprefix(GENERATOR)
+    if split not in get_args(Split):
+        raise InputError(f"{name}: the generator has the splits {', '.join(get_args(Split))}")
+    return [record for record in _records() if record.split == split]
+
+
+@cache
+def _records() -> list[GeneratedPrompt]:
+    return generate()

@@ -1,0 +1,222 @@
+"""The composition root of the gateway: a recipe becomes an application.
+
+GatewayRecipe -> upstream, rules, bundles, audit, metrics -> App
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from waltzrl.agents import RulesReviewer
+from waltzrl.audit import Log, LogSettings, expire_contents
+from waltzrl.build.background import in_background
+from waltzrl.build.bundles import Bundles
+from waltzrl.config.gateway import AuditConfig, GatewayRecipe, PrivacyConfig
+from waltzrl.errors import WaltzError
+from waltzrl.privacy.collaborations import scrub_collaboration
+from waltzrl.records import Collaboration, Prompt
+from waltzrl.serving.app import App, ExtraRoutes
+from waltzrl.serving.auth import AccessControl
+from waltzrl.serving.decisions import DecisionLog, Listener
+from waltzrl.serving.gateway import Assignment, BundleSelector, Gateway, Mode
+from waltzrl.serving.keys import KeyRing, check_bind
+from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus
+from waltzrl.serving.selector import PercentageSplit, SingleBundle
+from waltzrl.serving.server import run
+from waltzrl.serving.stream import StreamSettings
+from waltzrl.serving.window import BufferedWindow, SentenceWindow, UnfilteredWindow, Window
+
+DAY = 86_400.0
+SECONDS_BETWEEN_RETENTIONS = 600.0
+
+logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from waltzrl.build.online import OnlineServices
+
+
+async def serve(
+    recipe: GatewayRecipe,
+    listener: socket.socket,
+    *,
+    open_to_all: bool,
+    announce: Callable[[socket.socket, str], None],
+) -> None:
+    """Serve a recipe until the process is told to stop.
+
+    Args:
+        recipe: what to serve.
+        listener: where.
+        open_to_all: answer the network although no keys are asked for.
+        announce: told where it listens and what it serves, once it can answer.
+
+    Raises:
+        InputError: weights, rules, keys or the audit log cannot be read or written, or the
+            network would be answered without keys.
+        AuditError: the audit log was altered, or another process writes to it.
+        MissingExtraError: something of the recipe needs an extra that is not installed.
+    """
+    async with open_gateway(recipe) as app:
+        check_bind(listener.getsockname()[0], app.door.keys, open_to_all=open_to_all)
+        stage = f"stage {recipe.stage}" if recipe.enabled else "no review"
+        what = recipe.upstream.url or recipe.upstream.folder
+        announce(listener, f"{stage} in front of {what}, streams: {recipe.stream_mode}")
+        await run(app, listener)
+
+
+@asynccontextmanager
+async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
+    """Put a gateway together; on leaving, connections, audit log and traces are closed.
+
+    Raises:
+        InputError: weights, rules, keys or the audit log cannot be read or written.
+        AuditError: the audit log was altered, or another process writes to it.
+        MissingExtraError: something of the recipe needs an extra that is not installed.
+    """
+    bundles = Bundles(recipe.limits, _model_name(recipe), lambda why: metrics.review_failed(why))
+    rules = bundles.rules(recipe.bundle)
+    categories = {rule.id: rule.category for rule in rules.rulebook.rules}
+    door = AccessControl(KeyRing(recipe.keys), recipe.limits)
+    async with AsyncExitStack() as stack:
+        log = stack.enter_context(_log(recipe.audit, recipe.privacy))
+        if recipe.audit is not None and recipe.audit.contents:
+            await stack.enter_async_context(in_background(_forget_contents(recipe.audit)))
+        metrics = GatewayMetrics(lambda: _now(door, bundles, roster, log), categories)
+        stack.push_async_callback(bundles.aclose)
+        roster = await _roster(recipe, bundles)
+        told = [metrics.served, *(stack.enter_context(_traces()) if recipe.traces else ())]
+        rooms = None
+        if recipe.memory is not None:
+            flywheel = await stack.enter_async_context(
+                _flywheel(recipe, bundles, roster, door.keys, log)
+            )
+            roster, rooms = flywheel.releases, ExtraRoutes(flywheel.desk, flywheel.decision)
+            told += [flywheel.remembrance.served, flywheel.shadows.served]
+            metrics.add(flywheel.metrics)
+            stack.enter_context(_scrubbed_logs(flywheel.shared.scrub))
+        book = DecisionLog(log, told)
+        yield App(
+            Gateway(roster=roster, ledger=book),
+            door,
+            streams=StreamSettings(recipe.stream_mode, partial(_window, rules)),
+            metrics=metrics,
+            ready=book.require,
+            rooms=rooms,
+        )
+
+
+def _flywheel(
+    recipe: GatewayRecipe, bundles: Bundles, own: BundleSelector, keys: KeyRing, log: Log | None
+) -> AbstractAsyncContextManager["OnlineServices"]:
+    from waltzrl.build.online import open_online_services
+
+    return open_online_services(recipe, bundles, own, keys, log)
+
+
+async def _roster(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
+    last = await bundles.open(recipe.bundle)
+    if last.stage < 2 or recipe.stage2_percentage == 100:
+        return SingleBundle(Assignment(last))
+    first = await bundles.open(replace(recipe.bundle, stage=1))
+    return PercentageSplit(first, last, recipe.stage2_percentage)
+
+
+def _model_name(recipe: GatewayRecipe) -> str | None:
+    return None if recipe.upstream.folder is None else Path(recipe.upstream.folder).name
+
+
+@contextmanager
+def _log(audit: AuditConfig | None, privacy: PrivacyConfig) -> Iterator[Log | None]:
+    if audit is None:
+        yield None
+        return
+    settings = LogSettings(on_failure=audit.on_failure, contents=_contents(audit, privacy))
+    key = audit.key or audit.folder.with_name(f"{audit.folder.name}.key")
+    with Log.open(audit.folder, key=key, settings=settings) as log:
+        yield log
+
+
+async def _forget_contents(audit: AuditConfig) -> None:
+    """Remove what was said too long ago, now and then."""
+    while True:
+        before = time.time() - audit.contents_days * DAY
+        try:
+            await asyncio.to_thread(expire_contents, audit.folder, before)
+        except (WaltzError, OSError) as error:
+            logger.error("old contents cannot be removed: %s", error)  # noqa: TRY400 - one line
+        await asyncio.sleep(SECONDS_BETWEEN_RETENTIONS)
+
+
+@contextmanager
+def _scrubbed_logs(scrub: Callable[[str], str]) -> Iterator[None]:
+    """Let no personal data into this process's log, as long as the block runs."""
+    from waltzrl.privacy.logs import ScrubbingFilter
+
+    scrubbing = ScrubbingFilter(scrub)
+    handlers = list(logging.getLogger().handlers)
+    for handler in handlers:
+        handler.addFilter(scrubbing)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(scrubbing)
+
+
+def _contents(
+    audit: AuditConfig, privacy: PrivacyConfig
+) -> Callable[[Collaboration], Collaboration] | None:
+    """Return what takes personal data out of contents that are kept; None when none are."""
+    if not audit.contents:
+        return None
+    from waltzrl.build.redaction import open_redaction
+
+    return partial(scrub_collaboration, scrub=open_redaction(privacy.actions, privacy.key).scrub)
+
+
+@contextmanager
+def _traces() -> Iterator[tuple[Listener]]:
+    from waltzrl.serving.traces import open_traces
+
+    traces = open_traces()
+    try:
+        yield (traces.served,)
+    finally:
+        traces.close()
+
+
+def _window(rules: RulesReviewer, mode: Mode, prompt: Prompt) -> Window:
+    if mode == "audit":
+        return UnfilteredWindow()
+    if mode == "buffer":
+        return BufferedWindow()
+    sentences = mode != "speculative"
+    return SentenceWindow(rules.rulebook, prompt, rules.threshold, whole_sentences=sentences)
+
+
+def _now(
+    door: AccessControl, bundles: Bundles, roster: BundleSelector, log: Log | None
+) -> GatewayStatus:
+    return GatewayStatus(
+        active=door.admission.active,
+        waiting=door.admission.waiting,
+        draining=door.admission.draining,
+        breaker=bundles.breaker,
+        keys=len(door.keys),
+        keys_stale=door.keys.stale,
+        bundle=roster.serving.id,
+        unaudited=0 if log is None else log.unaudited,
+        audit_failing=log is not None and log.failed is not None,
+    )

@@ -1,0 +1,63 @@
+"""Patterns whose collaborations happen elsewhere: behind a gateway, or happened in the past."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+
+from waltzrl.agents import ConversationAgent, Reviewer
+from waltzrl.errors import PolicyError
+from waltzrl.policies import RemotePolicy
+from waltzrl.records import Collaboration, Prompt
+
+SHOW = {"X-Waltzrl-Include": "collaboration"}
+
+
+class ServedPattern:
+    """A gateway of ours answers, and shows what was said on the way."""
+
+    def __init__(self, gateway: RemotePolicy) -> None:
+        """Play through `gateway`, whose key must be allowed to see drafts."""
+        self._gateway = gateway
+
+    async def __call__(
+        self, prompt: Prompt, conversation: ConversationAgent, reviewer: Reviewer
+    ) -> Collaboration:
+        """Answer `prompt` with the gateway's agents; ours are not asked.
+
+        Raises:
+            PolicyError: the gateway failed, or does not show drafts.
+        """
+        sampling = conversation.sampling
+        completion = await self._gateway.complete(prompt.messages, sampling, SHOW)
+        if not bytes(completion.waltzrl):
+            raise PolicyError(
+                "the server shows no collaboration; it must be a waltzrl gateway, and the key in "
+                "OPENAI_API_KEY one that was made with `waltzrl keys add --may-see-drafts`"
+            )
+        shown = msgspec.json.decode(completion.waltzrl, type=_Shown)
+        return replace(shown.collaborations[0], prompt=prompt)
+
+
+class ReplayPattern:
+    """What was said once is said again."""
+
+    def __init__(self, said: Iterable[Collaboration]) -> None:
+        """Know `said`, by the ids of its prompts."""
+        self._said = {one.prompt.id: one for one in said}
+
+    async def __call__(
+        self, prompt: Prompt, conversation: ConversationAgent, reviewer: Reviewer
+    ) -> Collaboration:
+        """Return what was said about `prompt`; nobody is asked.
+
+        Raises:
+            PolicyError: nothing was.
+        """
+        if prompt.id not in self._said:
+            raise PolicyError(f"nothing was said about the prompt {prompt.id!r}")
+        return replace(self._said[prompt.id], prompt=prompt)
+
+
+class _Shown(msgspec.Struct):
+    collaborations: list[Collaboration]

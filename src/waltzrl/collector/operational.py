@@ -1,0 +1,51 @@
+"""The requirement's operational "DIR" scores: numbers for dashboards, NEVER used for training.
+
+They share only the name with the paper's Dynamic Improvement Reward, which is the difference of
+two verdicts (`waltzrl.training.rewards.improvement`); these mix graded scores, user satisfaction,
+and can be positive when nothing improved. The requirement gives two formulas that differ:
+
+    0.5 safety change + 0.3 helpfulness change + 0.2 satisfaction     operational_dir
+    0.5 safety change + 0.3 helpfulness retention + 0.2               operational_dir_with_retention
+"""
+
+
+def operational_dir(
+    *, safety_change: float, helpfulness_change: float, satisfaction: float | None = None
+) -> float:
+    """Mix two changes and the user's satisfaction.
+
+    Args:
+        safety_change: new minus old safety score, in [-1, 1].
+        helpfulness_change: new minus old helpfulness score, in [-1, 1].
+        satisfaction: the user's, in [0, 1]; None when the user was not asked: then it is guessed
+            from the gains, 0.3 of safety's and 0.7 of helpfulness', and 0 after a loss above 0.2.
+
+    Returns:
+        The score, clamped to [-1, 1].
+    """
+    if satisfaction is None:
+        satisfaction = 0.3 * max(0.0, safety_change) + 0.7 * max(0.0, helpfulness_change)
+        if min(safety_change, helpfulness_change) < -0.2:
+            satisfaction = 0.0
+    return _clamp(0.5 * safety_change + 0.3 * helpfulness_change + 0.2 * satisfaction)
+
+
+def operational_dir_with_retention(
+    *, safety_change: float, helpfulness_before: float, helpfulness_after: float
+) -> float:
+    """Mix the change in safety, the share of helpfulness that was kept, and a base of 0.2.
+
+    Args:
+        safety_change: new minus old safety score, in [-1, 1].
+        helpfulness_before: score in [0, 1]; 0 counts as all kept.
+        helpfulness_after: score in [0, 1].
+
+    Returns:
+        The score, clamped to [-1, 1].
+    """
+    kept = min(1.0, helpfulness_after / helpfulness_before) if helpfulness_before else 1.0
+    return _clamp(0.5 * safety_change + 0.3 * kept + 0.2)
+
+
+def _clamp(score: float) -> float:
+    return max(-1.0, min(1.0, score))

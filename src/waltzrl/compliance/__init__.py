@@ -1,0 +1,1 @@
+"""Erasure of a person's data from every store, export and log, with proof."""

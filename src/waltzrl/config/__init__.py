@@ -1,0 +1,1 @@
+"""Recipes: TOML, environment variables and overrides as checked, frozen dataclasses."""

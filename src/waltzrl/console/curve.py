@@ -1,0 +1,150 @@
+"""The evidence curve: how strong the case against a candidate was, as places in a drawing."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from math import ceil, floor, log10
+from typing import NamedTuple
+
+import msgspec
+
+from waltzrl.release.state import place
+from waltzrl.release.view import ALL, CurvePoint, ReleaseView
+
+WIDTH, HEIGHT = 900, 300
+LEFT, RIGHT, TOP, BOTTOM = 52, 190, 26, 28
+"""Margins, in the drawing's units."""
+LEAST, MOST = 0.01, 1e6
+"""E-values beyond these are drawn there."""
+SHOWN = 3
+"""Tests that are drawn beside all together: those with the strongest evidence."""
+LABEL_GAP = 16.0
+MOVE_GAP = 70.0
+"""Moves nearer to each other than this share one label."""
+HOURS_WITH_DATE = 36
+
+
+class CurveLine(NamedTuple):
+    """One test's e-value over time."""
+
+    name: str
+    points: str
+    """Of an SVG polyline."""
+    last: float
+    label_y: float
+
+
+class AxisLabel(NamedTuple):
+    """A word at a place of an axis."""
+
+    at: float
+    text: str
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole drawing."""
+
+    lines: tuple[CurveLine, ...]
+    """The weighted mean of all tests comes last, on top."""
+    values: tuple[AxisLabel, ...]
+    times: tuple[AxisLabel, ...]
+    moves: tuple[AxisLabel, ...]
+    limit: AxisLabel
+
+
+def curve_of(view: ReleaseView, needed: float) -> Curve | None:
+    """Draw a release's evidence; None while there is nothing to draw.
+
+    Args:
+        view: of the release.
+        needed: the e-value that rolls back.
+    """
+    if len({point.time for point in view.curve}) < 2:
+        return None
+    across = _Across(view.history[0].time, max(point.time for point in view.curve))
+    up = _Up.covering([needed, *(point.e_value for point in view.curve)])
+    return Curve(
+        lines=tuple(_lines(view.curve, across, up)),
+        values=tuple(AxisLabel(up.place(10.0**power), f"{10.0**power:g}") for power in up.decades),
+        times=tuple(across.marks()),
+        moves=tuple(_moves(view, across)),
+        limit=AxisLabel(up.place(needed), f"rolls back at {needed:.3g}"),
+    )
+
+
+class _Across(NamedTuple):
+    """The axis of time."""
+
+    first: float
+    last: float
+
+    def place(self, seconds: float) -> float:
+        share = (seconds - self.first) / max(self.last - self.first, 1e-9)
+        return round(LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT), 1)
+
+    def marks(self) -> Iterable[AxisLabel]:
+        span = self.last - self.first
+        form = "%b %d %H:%M" if span > HOURS_WITH_DATE * 3600 else "%H:%M"
+        form = "%H:%M:%S" if span < 600 else form
+        for part in range(5):
+            at = self.first + span * part / 4
+            yield AxisLabel(self.place(at), datetime.fromtimestamp(at, UTC).strftime(form))
+
+
+class _Up(NamedTuple):
+    """The axis of e-values, in powers of ten."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def covering(cls, values: Sequence[float]) -> "_Up":
+        powers = [log10(min(max(value, LEAST), MOST)) for value in values]
+        return cls(min(floor(min(powers)), -1), max(ceil(max(powers) + 0.1), 2))
+
+    @property
+    def decades(self) -> range:
+        return range(self.low, self.high + 1)
+
+    def place(self, value: float) -> float:
+        power = log10(min(max(value, LEAST), MOST))
+        share = (power - self.low) / (self.high - self.low)
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+
+
+def _lines(points: Sequence[CurvePoint], across: _Across, up: _Up) -> list[CurveLine]:
+    series: dict[str, list[CurvePoint]] = defaultdict(list)
+    for point in points:
+        series[point.metric].append(point)
+    tests = [name for name in series if name != ALL]
+    strongest = sorted(tests, key=lambda name: -max(p.e_value for p in series[name]))[:SHOWN]
+    drawn = [*reversed(strongest), *([ALL] if ALL in series else [])]
+    ends = {name: up.place(series[name][-1].e_value) for name in drawn}
+    labels = _apart(ends)
+    return [
+        CurveLine(
+            name=name,
+            points=" ".join(f"{across.place(p.time)},{up.place(p.e_value)}" for p in series[name]),
+            last=series[name][-1].e_value,
+            label_y=labels[name],
+        )
+        for name in drawn
+    ]
+
+
+def _apart(ends: dict[str, float]) -> dict[str, float]:
+    """Move labels up where they would lie on each other."""
+    placed: dict[str, float] = {}
+    above = HEIGHT - BOTTOM + LABEL_GAP
+    for name, y in sorted(ends.items(), key=lambda end: -end[1]):
+        above = placed[name] = min(y, above - LABEL_GAP)
+    return placed
+
+
+def _moves(view: ReleaseView, across: _Across) -> Iterable[AxisLabel]:
+    last = -MOVE_GAP
+    for move in view.history:
+        at = across.place(move.time)
+        told = place(move.after, move.percentage)
+        yield AxisLabel(at, told if at - last >= MOVE_GAP else "")
+        last = at if at - last >= MOVE_GAP else last

@@ -1,0 +1,52 @@
+"""The demo's work in pieces that processes can share: trainings and evaluations."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzrl.build.datasets import read_sets
+from waltzrl.build.evaluation import EvaluationConfig, run_evaluation
+from waltzrl.config.training import Compute, Recipe
+from waltzrl.judges import LabelRefusalJudge
+
+ONE_CORE = Compute(device="cpu", threads=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """Train what a recipe says, then write both agents to `folder/agents`."""
+
+    name: str
+    recipe: Recipe
+    folder: Path
+
+    @property
+    def agents(self) -> Path:
+        return self.folder / "agents"
+
+    async def run(self, report: Callable[[int, int], None]) -> None:
+        from waltzrl.build.training import export_agents, train
+
+        if not self.agents.exists():
+            pair = await train(self.recipe, self.folder, lambda p: report(p.step + 1, p.total))
+            export_agents(pair, self.agents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationJob:
+    """Play patterns on sets of prompts into a folder's log."""
+
+    name: str
+    contest: EvaluationConfig
+    sets: tuple[Path, ...]
+    folder: Path
+
+    async def run(self, report: Callable[[int, int], None]) -> None:
+        from waltzrl.build.roles import use_compute
+
+        use_compute(ONE_CORE)
+        prompts = read_sets([str(path) for path in self.sets])
+        await run_evaluation(self.contest, prompts, LabelRefusalJudge(), self.folder, report)
+
+
+Job = TrainingJob | EvaluationJob

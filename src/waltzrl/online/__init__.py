@@ -1,0 +1,1 @@
+"""What happens to served traffic after the answer: recording, judging, releases, shadows."""

@@ -1,0 +1,1 @@
+"""One database for all replicas: connections, migrations and change notices."""

@@ -1,0 +1,104 @@
+"""The rewards of The Alignment Waltz (arXiv 2510.08240).
+
+    R_c = 1{not unsafe and not overrefuse}                        conversation_reward
+    R_DIR = R_c(c_{t+1}) - R_c(c_t); 0 without a revision         improvement
+    R_label = 1{L(f_t) = J(p, c_t)}, both booleans                label_reward
+    R_format = 1{f_t parses}                                      format_reward
+    R_f = alpha R_DIR R_label + lambda R_label + gamma R_format   feedback_reward
+
+p prompt, c_t reply of round t, f_t feedback, L(f_t) its two labels, J the judge.
+
+Its three reward designs, compared with the conversation agent frozen:
+
+    A  all terms                      paper_rewards with STAGE_1
+    B  no additive label (lambda 0)   paper_rewards with STAGE_2
+    C  no label at all                unconditioned_rewards
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from waltzrl.records import Feedback, Verdict
+from waltzrl.training.rewards.rounds import JudgedRound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coefficients:
+    """The weights of the feedback agent's three rewards.
+
+    The paper states only that lambda is 0 in stage 2. The other values are not known from it:
+    alpha and gamma are the requirement's, lambda in stage 1 is ours (equal to alpha).
+    """
+
+    improvement: float = 0.65
+    """alpha; raise it when feedback labels well but does not mend replies."""
+    label: float = 0.65
+    """lambda; raise it when labels are wrong."""
+    format: float = 0.1
+    """gamma; raise it when feedback often cannot be read."""
+
+
+STAGE_1 = Coefficients()
+STAGE_2 = Coefficients(label=0.0)
+
+
+def conversation_reward(verdict: Verdict) -> float:
+    """Pay for a reply that is neither unsafe nor needlessly refusing.
+
+    Raises:
+        ValueError: the verdict is unscored; it pays nothing at all, not even zero.
+    """
+    if verdict.acceptable is None:
+        raise ValueError("an unscored verdict has no reward; leave its sample out")
+    return float(verdict.acceptable)  # R_c
+
+
+def improvement(before: Verdict, after: Verdict | None) -> float:
+    """Return what the revision gained, in {-1, 0, 1}; 0 when there was no revision."""
+    if after is None:
+        return 0.0
+    return conversation_reward(after) - conversation_reward(before)  # R_DIR
+
+
+def label_reward(feedback: Feedback, verdict: Verdict) -> float:
+    """Pay for both labels right; feedback that could not be read has none."""
+    agrees = (feedback.unsafe, feedback.overrefuse) == (verdict.unsafe, verdict.overrefuses)
+    return float(feedback.well_formed and agrees)  # R_label
+
+
+def format_reward(feedback: Feedback) -> float:
+    """Pay for feedback that can be read."""
+    return float(feedback.well_formed)  # R_format
+
+
+def feedback_reward(said: JudgedRound, coefficients: Coefficients) -> float:
+    """Pay one feedback: R_f = alpha R_DIR R_label + lambda R_label + gamma R_format.
+
+    The product is never negative: where R_DIR is -1 the reviewed reply was good, so the label that
+    asked for a revision was wrong and R_label is 0. With lambda = 0 a false alarm that ruins a
+    good reply is therefore paid like a right "leave it"; `signed_rewards` closes this hole.
+    """
+    gained = improvement(said.before, said.after)
+    labelled = label_reward(said.feedback, said.before)
+    return (
+        coefficients.improvement * gained * labelled
+        + coefficients.label * labelled
+        + coefficients.format * format_reward(said.feedback)
+    )
+
+
+def paper_rewards(rounds: Sequence[JudgedRound], coefficients: Coefficients) -> list[float]:
+    """Pay each round by `feedback_reward`: [N] in, [N] out."""
+    return [feedback_reward(said, coefficients) for said in rounds]
+
+
+def unconditioned_rewards(rounds: Sequence[JudgedRound], coefficients: Coefficients) -> list[float]:
+    """Pay improvement whatever the labels were: alpha R_DIR + gamma R_format (design C).
+
+    `coefficients.label` does not enter.
+    """
+    return [
+        coefficients.improvement * improvement(said.before, said.after)
+        + coefficients.format * format_reward(said.feedback)
+        for said in rounds
+    ]

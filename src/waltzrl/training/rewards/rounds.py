@@ -1,0 +1,63 @@
+"""What a feedback reward looks at: one feedback, and the verdicts before and after it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from waltzrl.records import Feedback, JudgedCollaboration, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedRound:
+    """One feedback, with the verdicts on the reply that it reviewed and on the revision."""
+
+    feedback: Feedback
+    before: Verdict
+    """On the reviewed reply, c_t."""
+    after: Verdict | None = None
+    """On the revision, c_{t+1}; None when the feedback did not lead to one."""
+
+    def __post_init__(self) -> None:
+        if not _scored(self.before) or not _scored(self.after):
+            raise ValueError(
+                "a reward needs scored verdicts, got one that is unscored; leave such rounds out, "
+                "as judged_rounds does"
+            )
+
+
+FeedbackReward: TypeAlias = Callable[[Sequence[JudgedRound]], list[float]]
+"""Pays a whole batch of rounds: [N] rounds in, [N] rewards out.
+
+A variant is another function; the trainer is passed one and never asks which. Bind coefficients
+with `functools.partial(paper_rewards, coefficients=STAGE_1)`.
+"""
+
+
+def judged_rounds(judged: JudgedCollaboration) -> tuple[JudgedRound | None, ...]:
+    """Pair each round with its verdicts.
+
+    Returns:
+        [rounds] in order; None where a verdict is unscored: such a round is left out of the
+        batch, because any number paid for it would be a guess.
+
+    Raises:
+        ValueError: there is not one verdict per reply.
+    """
+    replies, verdicts = judged.collaboration.replies, judged.verdicts
+    if len(verdicts) != len(replies):
+        raise ValueError(f"need one verdict per reply, got {len(verdicts)} for {len(replies)}")
+    found: list[JudgedRound | None] = []
+    reviewed = 0
+    for said in judged.collaboration.rounds:
+        before, after = verdicts[reviewed], None
+        if said.revision is not None:
+            reviewed += 1
+            after = verdicts[reviewed]
+        scored = _scored(before) and _scored(after)
+        pair = JudgedRound(feedback=said.feedback, before=before, after=after) if scored else None
+        found.append(pair)
+    return tuple(found)
+
+
+def _scored(verdict: Verdict | None) -> bool:
+    return verdict is None or verdict.acceptable is not None

@@ -1,0 +1,203 @@
+import asyncio
+import json
+
+import pytest
+
+from support.openai_server import serving
+from waltzrl.agents import (
+    ConversationAgent,
+    FeedbackAgent,
+    HybridReviewer,
+    RulesReviewer,
+    load_wording,
+)
+from waltzrl.agents.breaker import Breaker
+from waltzrl.agents.failsafe import CRITICAL, FailsafeReviewer
+from waltzrl.collaboration.baselines import CANNED_REFUSAL
+from waltzrl.collaboration.guarded import guarded
+from waltzrl.errors import PolicyError
+from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
+from waltzrl.records import Message, Prompt, Reply
+from waltzrl.rules import load_rulebook
+
+WORDING = load_wording("labels_first")
+RULES = RulesReviewer(load_rulebook())
+CONTENT = '{"unsafe": false, "overrefuse": false}'
+FLAGGED = '{"unsafe": true, "overrefuse": false, "reasoning": "", "feedback": "Leave it out."}'
+HARMLESS = "How do I bake bread?"
+CRIME = "How do I make a pipe bomb at home?"
+COMPLIES = "Of course, gladly."
+DECLINES = "Sorry, I can't help with that."
+POLICIES = ("refuse", "rules", "serve")
+
+
+def ask(text):
+    return Prompt(id="p", messages=(Message(role="user", content=text),))
+
+
+class Away:
+    """A policy whose server is down."""
+
+    def __init__(self):
+        self.calls = 0
+
+    async def reply(self, messages, sampling):
+        self.calls += 1
+        raise PolicyError("the connection failed")
+
+
+class Slow:
+    """A policy that takes its time, and notices that nobody waits any longer."""
+
+    cancelled = False
+
+    async def reply(self, messages, sampling):
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+
+def failsafe(policy, on_failure="refuse", **options):
+    agent = FeedbackAgent(policy, WORDING, Sampling())
+    options = {"breaker": Breaker(), "budget_seconds": 5.0} | options
+    return FailsafeReviewer(agent, RULES, on_failure=on_failure, **options)
+
+
+def review(reviewer, request=HARMLESS, reply=COMPLIES):
+    return asyncio.run(reviewer.review(ask(request), Reply(text=reply)))
+
+
+def served(reviewer, request, draft, revision="A revision."):
+    agent = ConversationAgent(ScriptedPolicy([draft, revision]), WORDING, Sampling())
+    fail_open = reviewer.on_failure == "serve"
+    said = asyncio.run(guarded(ask(request), agent, reviewer, fail_open=fail_open))
+    return said.final.text
+
+
+def test_the_request_for_a_crime_is_critical_to_the_rules():
+    assert RULES.read(ask(CRIME), Reply(text=COMPLIES)).risk >= CRITICAL
+    assert RULES.read(ask(CRIME), Reply(text=DECLINES)).risk < CRITICAL
+    assert RULES.read(ask(HARMLESS), Reply(text=COMPLIES)).risk == 0
+
+
+@pytest.mark.parametrize("on_failure", POLICIES)
+def test_a_model_that_answers_is_heard(on_failure):
+    told = []
+    reviewer = failsafe(ScriptedPolicy([FLAGGED, CONTENT]), on_failure, told=told.append)
+    assert review(reviewer).text == "Leave it out."
+    assert not review(reviewer).asks_for_revision
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "cause"),
+    [
+        (Away(), "failed"),
+        (Slow(), "timeout"),
+        (ScriptedPolicy(lambda _: "I think it is fine."), "unreadable"),
+    ],
+)
+def test_each_failure_has_a_cause_of_its_own(policy, cause):
+    told = []
+    feedback = review(failsafe(policy, told=told.append, budget_seconds=0.05))
+    assert told == [cause]
+    assert not feedback.well_formed
+    assert feedback.reasoning == f"the model was not heard ({cause})"
+
+
+def test_a_review_out_of_time_is_cancelled():
+    slow = Slow()
+    review(failsafe(slow, budget_seconds=0.02))
+    assert slow.cancelled
+
+
+def test_who_goes_away_is_not_a_failure():
+    breaker = Breaker(failures=1)
+    reviewer = failsafe(Slow(), breaker=breaker)
+
+    async def leave():
+        waiting = asyncio.create_task(reviewer.review(ask(HARMLESS), Reply(text=COMPLIES)))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await waiting
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(leave())
+    assert breaker.state == "closed"
+
+
+def test_after_five_failures_the_model_is_left_alone():
+    away, told = Away(), []
+    reviewer = failsafe(away, told=told.append)
+    for _ in range(8):
+        review(reviewer)
+    assert away.calls == 5
+    assert told == ["failed"] * 5 + ["breaker"] * 3
+
+
+def test_nobody_can_open_the_breaker_by_breaking_the_json():
+    breaker = Breaker(failures=1)
+    reviewer = failsafe(ScriptedPolicy(lambda _: '{"unsafe": maybe}'), breaker=breaker)
+    for _ in range(3):
+        assert not review(reviewer).well_formed
+    assert breaker.state == "closed"
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "request_text", "draft", "leaves"),
+    [
+        ("refuse", HARMLESS, COMPLIES, CANNED_REFUSAL),
+        ("refuse", CRIME, COMPLIES, CANNED_REFUSAL),
+        ("rules", HARMLESS, COMPLIES, COMPLIES),
+        ("rules", HARMLESS, DECLINES, "A revision."),
+        ("rules", CRIME, DECLINES, DECLINES),
+        ("rules", CRIME, COMPLIES, CANNED_REFUSAL),
+        ("serve", HARMLESS, COMPLIES, COMPLIES),
+        ("serve", CRIME, COMPLIES, COMPLIES),
+    ],
+)
+def test_what_leaves_when_the_model_is_away_is_policy(on_failure, request_text, draft, leaves):
+    assert served(failsafe(Away(), on_failure), request_text, draft) == leaves
+
+
+def test_feedback_without_the_model_says_so_and_names_the_rules_that_spoke():
+    for on_failure in POLICIES:
+        feedback = review(failsafe(Away(), on_failure), CRIME)
+        assert feedback.reasoning == "the model was not heard (failed)"
+        assert not feedback.well_formed
+        assert feedback.rules
+        assert feedback.risk >= CRITICAL
+    assert review(failsafe(Away(), "rules")).reasoning.endswith("the rules decided")
+
+
+def test_broken_json_of_a_hybrid_does_not_pass_for_a_clean_review():
+    agent = FeedbackAgent(ScriptedPolicy(['{"unsafe": tr']), WORDING, Sampling())
+    hybrid = HybridReviewer(agent, RULES)
+    reviewer = FailsafeReviewer(hybrid, RULES, breaker=Breaker(), budget_seconds=5.0)
+    assert served(reviewer, HARMLESS, COMPLIES) == CANNED_REFUSAL
+
+
+def test_a_real_server_that_dies_and_comes_back_is_asked_again():
+    clock = [0.0]
+    with serving({"judge": ScriptedPolicy(lambda _: CONTENT)}) as server:
+        broken = (500, {}, json.dumps({"error": {"message": "out of memory"}}))
+        server.first.extend([broken] * 6)
+        breaker = Breaker(clock=lambda: clock[0])
+
+        async def reviews():
+            async with RemotePolicy(server.base_url, "judge", retries=0) as policy:
+                reviewer = failsafe(policy, breaker=breaker)
+                for seconds in [0] * 7 + [60, 30, 30, 0]:
+                    clock[0] += seconds
+                    feedback = await reviewer.review(ask(HARMLESS), Reply(text=COMPLIES))
+                    yield feedback.reasoning
+
+        async def all_of_them():
+            return [reasoning async for reasoning in reviews()]
+
+        said = asyncio.run(all_of_them())
+    failed, spared = (f"the model was not heard ({why})" for why in ("failed", "breaker"))
+    assert said == [failed] * 5 + [spared] * 2 + [failed, spared, "", ""]
+    assert len(server.requests) == 8

@@ -1,0 +1,92 @@
+import msgspec
+import pytest
+
+from waltzrl.build.datasets import (
+    Data,
+    audited_collaborations,
+    read_sets,
+    training_demonstrations,
+    training_prompts,
+)
+from waltzrl.data import write_lines
+from waltzrl.data.generator import generate
+from waltzrl.data.generator.demonstrations import demonstrations
+from waltzrl.errors import InputError
+from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
+
+
+def prompt(name, text):
+    return Prompt(id=name, messages=(Message(role="user", content=text),), label="benign")
+
+
+def test_files_splits_and_public_sets_are_read_in_order(tmp_path):
+    own, public = tmp_path / "own.jsonl", tmp_path / "advbench.csv"
+    write_lines(own, [prompt("a", "How do I bake bread?")])
+    public.write_text("goal,target\nA question,An answer\n")
+    found = read_sets([str(own), f"advbench:{public}", "generator:validation"])
+    assert [one.id for one in found[:2]] == ["a", "advbench/1"]
+    assert len(found) == 2 + sum(record.split == "validation" for record in generate())
+
+
+def test_an_unknown_split_is_refused():
+    with pytest.raises(InputError, match="train, validation, test"):
+        read_sets(["generator:tests"])
+
+
+def test_a_training_prompt_that_is_held_out_stops_the_run(tmp_path):
+    train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+    write_lines(train, [prompt("a", "How do I bake bread?"), prompt("b", "How do I boil eggs?")])
+    write_lines(test, [prompt("c", "how do I BAKE bread")])
+    with pytest.raises(InputError, match="'c' is train 'a'"):
+        training_prompts(Data(prompts=(str(train),), held_out=(str(test),)))
+
+
+def test_demonstrations_come_from_a_file_and_the_limit_holds(tmp_path):
+    path = tmp_path / "demonstrations.jsonl"
+    said = Collaboration(prompt=prompt("a", "How?"), draft=Reply(text="So."))
+    write_lines(path, [Demonstration(collaboration=said)] * 3)
+    data = Data(prompts=(), demonstrations=(str(path),), limit=2)
+    assert training_demonstrations(data) == [Demonstration(collaboration=said)] * 2
+
+
+def test_training_needs_a_set_of_prompts_and_demonstrations_that_are_there(tmp_path):
+    path = tmp_path / "demonstrations.jsonl"
+    path.write_text("\n")
+    with pytest.raises(InputError, match=r"data\.prompts names no set"):
+        training_prompts(Data(prompts=()))
+    with pytest.raises(InputError, match=r"demonstrations\.jsonl holds no demonstrations"):
+        training_demonstrations(Data(prompts=(), demonstrations=(str(path),)))
+
+
+def test_a_line_that_is_no_demonstration_is_named(tmp_path):
+    path = tmp_path / "demonstrations.jsonl"
+    path.write_text('{"prompt": "a"}\n')
+    with pytest.raises(InputError, match=r"demonstrations\.jsonl:1: not a demonstration"):
+        training_demonstrations(Data(prompts=(), demonstrations=(str(path),)))
+
+
+def test_the_generators_demonstrations_teach_both_roles_both_kinds_equally():
+    records = [record for record in generate() if record.split == "train"][:200]
+    taught = [demonstration.collaboration for demonstration in demonstrations(records)]
+    reviews = [said.rounds[-1].feedback for said in taught if said.rounds]
+    content = [one for one in reviews if not one.asks_for_revision]
+    assert sum(one.unsafe for one in reviews) == sum(one.overrefuse for one in reviews) > 0
+    assert len(content) * 3 == len(reviews)  # of a draft's four turns three have feedback
+    assert sum(said.revised for said in taught) * 4 == len(taught)
+    for said in taught:
+        harmful = said.prompt.label == "unsafe"
+        assert all(
+            r.feedback.unsafe is harmful for r in said.rounds if r.feedback.asks_for_revision
+        )
+    assert msgspec.convert(msgspec.to_builtins(taught[3]), Collaboration) == taught[3]
+
+
+def test_choices_of_one_request_in_an_audit_log_are_prompts_of_their_own(tmp_path):
+    asked = prompt("r", "How?")
+    said = [Collaboration(prompt=asked, draft=Reply(text=text)) for text in ("One.", "Two.")]
+    lines = [msgspec.json.encode({"id": "r", "collaboration": one}) + b"\n" for one in said]
+    (tmp_path / "contents-000001.jsonl").write_bytes(b"".join(lines))
+    found = list(audited_collaborations(f"audit:{tmp_path}"))
+    assert [one.draft.text for one in found] == ["One.", "Two."]
+    assert [one.prompt for one in found] == read_sets([f"audit:{tmp_path}"])
+    assert [one.prompt.id for one in found] == ["r", "r/2"]

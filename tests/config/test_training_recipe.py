@@ -1,0 +1,185 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from waltzrl.config.load import load_recipe, recipe_json
+from waltzrl.config.training import Recipe
+from waltzrl.config.validation import validated
+from waltzrl.errors import InputError, RecipeError
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SPARSE = """
+seed = 0
+models = { base = "somewhere", layout = "adapters" }
+data.prompts = ["prompts.jsonl"]
+agents.max_new_tokens = 8
+
+[[stages]]
+kind = "reinforcement"
+name = "joint"
+learns = ["feedback"]
+steps = 3
+optimizer.learning_rate = 1e-3
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "sparse.toml"
+    path.write_text(SPARSE)
+    return path
+
+
+def complaint(path, *overrides):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+TRAINING = sorted(path for path in RECIPES.glob("*.toml") if path.stem != "gateway")
+
+
+@pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.stem)
+def test_every_recipe_of_the_house_is_read_and_written_as_json(path):
+    recipe = load_recipe(path)
+    again = json.loads(json.dumps(recipe_json(recipe)))
+    assert validated(Recipe, again, "again") == recipe
+
+
+def test_the_papers_setting_is_in_the_8b_recipe():
+    recipe = load_recipe(RECIPES / "llama-8b.toml")
+    feedback, joint = recipe.reinforcements
+    assert recipe.models.base == "meta-llama/Llama-3.1-8B-Instruct"
+    assert recipe.models.layout == "two-models"
+    assert (recipe.agents.max_rounds, recipe.agents.max_new_tokens) == (1, 512)
+    assert feedback.learns == ("feedback",)
+    assert joint.learns == ("conversation", "feedback")
+    assert joint.epochs == 5
+    assert (feedback.coefficients.label, joint.coefficients.label) == (0.65, 0.0)
+    for stage in (feedback, joint):
+        assert stage.optimizer.learning_rate == 5e-7
+        assert (stage.coefficients.improvement, stage.coefficients.format) == (0.65, 0.1)
+        assert (stage.algorithm.kl_weight, stage.algorithm.clip_low) == (0.01, 0.2)
+        assert (stage.prompts_per_step, stage.reward) == (32, "paper")
+
+
+def test_overrides_reach_every_depth_and_the_last_one_wins(path):
+    recipe = load_recipe(
+        path,
+        [
+            "seed=1",
+            "seed=2",
+            "models.base=/models/a=b",
+            "stages.joint.optimizer.learning_rate=5e-4",
+            'stages.joint.learns=["conversation"]',
+            "compute.threads=1",
+        ],
+    )
+    assert recipe.seed == 2
+    assert recipe.models.base == "/models/a=b"
+    assert recipe.reinforcements[0].optimizer.learning_rate == 5e-4
+    assert recipe.reinforcements[0].learns == ("conversation",)
+    assert recipe.compute.threads == 1
+
+
+def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
+    tiny = load_recipe(RECIPES / "tiny.toml", ["models.base=models/qwen"])
+    assert tiny.models.base == "models/qwen"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("models.bas=x", "unknown key 'models.bas'; did you mean 'models.base'?"),
+        ("stages.joint.group_sise=2", "unknown key 'stages.group_sise'; did you mean "
+         "'stages.group_size'?"),
+        ("stages.joint.optimizer.learning_rat=1", "unknown key 'stages.optimizer.learning_rat'; "
+         "did you mean 'stages.optimizer.learning_rate'?"),
+        ("learning_rate=1", "unknown key 'learning_rate'; did you mean "
+         "'stages.optimizer.learning_rate'?"),
+        ("zzz=1", "unknown key 'zzz'; delete it"),
+        ("models.base={hiden=3}", "unknown key 'models.base.hiden'; did you mean "
+         "'models.base.hidden'?"),
+        ("stages.joint.group_size=many", "stages.group_size: got 'many', need a valid integer, "
+         "unable to parse string as an integer"),
+        ("models.layout=three", "models.layout: got 'three', need 'two-models' or 'adapters'"),
+        ("models.base=3", "models.base: got 3, need a valid string"),
+        ("models.pair=agents", "models needs either base or pair: what both agents start from, "
+         "or each"),
+        ('models={layout="two-models"}', "models needs either base or pair: what both agents "
+         "start from, or each"),
+        ('models={pair="agents", layout="adapters"}', "models.pair needs models.layout "
+         "two-models: an exported pair has no common base"),
+        ("agents={}", "agents.max_new_tokens is missing; write it in the recipe or give "
+         "--set agents.max_new_tokens=..."),
+        ("stages.joint.kind=magic", "stages: each needs kind = 'imitation' or kind = "
+         "'reinforcement'"),
+        ("stages.joint.epochs=2", "stage 'joint' needs either steps or epochs"),
+        ("stages.joint.learns=[]", "in stage 'joint' nobody learns; name a role"),
+        ("stages.joint.pattern=draft-only", "stage 'joint' has no feedback to learn from: "
+         "draft-only"),
+        ("stages.joint.algorithm.centre_groups=true", "stage 'joint': centre_groups needs a "
+         "group_size of 2 or more"),
+        ("stages.joint.optimizer.bf16=true", "optimizer.bf16 is set by compute.dtype, which "
+         "holds for all stages"),
+        ("stages=[]", "stages need names, each its own, got []"),
+        ("stages.joint.steps=-1", "stages.steps: got -1, need greater than or equal to 0"),
+        ("stages.joint.group_size=0", "stage 'joint' needs prompts_per_step and group_size, 1 or "
+         "more"),
+        ("stages.joint.replayed_share=2", "stage 'joint': replayed_share is a share, from 0 to 1"),
+        ("stages.joint.optimizer.learning_rate=nan", "optimizer.learning_rate and "
+         "optimizer.gradient_clip must be above 0"),
+        ("stages.joint.optimizer.beta2=1", "optimizer.beta2 lies in [0, 1), final_share in "
+         "[0, 1], weight_decay is 0 or more"),
+        ("stages.joint.optimizer.micro_batch_tokens=0", "optimizer.warmup_steps is 0 or more, "
+         "micro_batch_tokens 1 or more"),
+        ("models.rank=0", "models.rank: got 0, need greater than or equal to 1"),
+        ("models.base={hidden=10}", "hidden must be a multiple of twice the heads, and heads "
+         "even or 1, got hidden 10 and heads 4"),
+        ("models.base={layers=0}", "hidden, layers, heads and context of a model are 1 or more"),
+        ("agents.max_new_tokens=0", "agents.max_new_tokens: got 0, need greater than or equal "
+         "to 1"),
+        ("agents.max_rounds=-1", "agents.max_rounds: got -1, need greater than or equal to 0"),
+        ("compute.threads=0", "compute.threads: got 0, need greater than or equal to 1"),
+        ("data.limit=0", "data.limit: got 0, need greater than or equal to 1"),
+        ("seed=-1", "seed: got -1, need greater than or equal to 0"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_with_its_key(path, override, message):
+    assert complaint(path, override) == message
+
+
+def test_an_override_needs_an_equals_sign_and_a_place(path):
+    assert complaint(path, "seed") == "--set seed: need key=value, such as models.rank=8"
+    assert "there is no table 'other'" in complaint(path, "stages.other.steps=1")
+    assert "name the stage" in complaint(path, "stages.steps=1")
+
+
+def test_imitation_needs_demonstrations_and_comes_first(tmp_path):
+    stage = (
+        '[[stages]]\nkind = "imitation"\nname = "warm-up"\nsteps = 1\nbatch_size = 1\n'
+        "optimizer.learning_rate = 1e-3\n"
+    )
+    path = tmp_path / "late.toml"
+    path.write_text(SPARSE + stage)
+    assert "stages of imitation come first" in complaint(path)
+    path.write_text(SPARSE.replace("[[stages]]", stage + "[[stages]]", 1))
+    assert complaint(path) == "a stage of imitation needs data.demonstrations"
+    assert "teaches a base, and models.pair has none" in complaint(
+        path,
+        'data.demonstrations=["demonstrations.jsonl"]',
+        'models={pair="agents", layout="two-models"}',
+    )
+
+
+def test_a_file_that_is_not_toml_is_named_with_its_line(tmp_path):
+    path = tmp_path / "broken.toml"
+    path.write_text("seed = 0\n[models\n")
+    assert "line 2" in complaint(path)
+
+
+def test_a_missing_recipe_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.toml: No such file"):
+        load_recipe(tmp_path / "nowhere.toml")

@@ -1,0 +1,290 @@
+"""Who may come to the desk, how long, and what of it leaves."""
+
+import logging
+import re
+from html import escape, unescape
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from support.small_console import EMAIL, HOSTILE, ROLES, Site, said, told
+from waltzrl.console.app import WRONG_KEYS
+from waltzrl.console.web import LONGEST_FORM
+from waltzrl.serving.keys import revoke_keys
+
+PAGES = ("/desk", "/desk/collaborations", "/desk/collaborations/wz1/2", "/desk/audit")
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = Site(tmp_path)
+    site.memory.remember([told("wz1/2", said(f"I am {EMAIL}", "Hello.", "Good day."))])
+    return site
+
+
+def test_whoever_has_not_logged_in_sees_the_log_in_page_alone(site):
+    for path in PAGES:
+        reply = site.ask("GET", path)
+        assert (reply.status, reply.text) == (303, "")
+        assert reply.headers["location"].partition("?")[0] == "/desk/login"
+    assert "API key" in site.ask("GET", "/desk/login").words
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_key_with_a_role_opens_every_page(site, role):
+    browser = site.log_in(role)
+    for path in PAGES:
+        reply = browser.get(path)
+        assert (reply.status, role in reply.words) == (200, True)
+
+
+def test_a_link_from_elsewhere_leads_to_its_page_once_somebody_has_logged_in(site):
+    sent = site.ask("GET", "/desk/collaborations/wz1/2", query="label=none&text=a%20b")
+    login = urlsplit(sent.headers["location"])
+    form = site.ask("GET", login.path, query=login.query).text
+    wanted = unescape(re.search(r'name="to" value="([^"]+)"', form)[1])
+    wrong = site.ask("POST", "/desk/login", {"key": "wz-wrong", "to": wanted})
+    assert f'value="{escape(wanted)}"' in wrong.text
+    inside = site.ask("POST", "/desk/login", {"key": site.keys["viewer"], "to": wanted})
+    place = urlsplit(inside.headers["location"])
+    assert (place.path, parse_qs(place.query)) == (
+        "/desk/collaborations/wz1/2",
+        {"label": ["none"], "text": ["a b"]},
+    )
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        "//evil.test",
+        "https://evil.test/desk",
+        "/desk@evil.test",
+        "/desk/\r\nset-cookie: a=b",
+        "/v1",
+    ],
+)
+def test_no_link_leads_from_the_log_in_to_another_place(site, elsewhere):
+    inside = site.ask("POST", "/desk/login", {"key": site.keys["viewer"], "to": elsewhere})
+    assert inside.headers["location"] == "/desk"
+
+
+def test_a_key_without_a_role_does_not_open_and_neither_does_a_wrong_one(site):
+    for key in (site.keys["none"], "wz-wrong", ""):
+        reply = site.ask("POST", "/desk/login", {"key": key})
+        assert (reply.status, "set-cookie" in reply.headers) == (403, False)
+
+
+def test_the_cookie_is_for_the_desk_alone_and_no_script_reads_it(site):
+    key = {"key": site.keys["viewer"]}
+    sent = site.ask("POST", "/desk/login", key).headers["set-cookie"].split("; ")[1:]
+    assert sent == ["Max-Age=28800", "Path=/desk", "HttpOnly", "SameSite=Lax"]
+    behind = site.ask("POST", "/desk/login", key, x_forwarded_proto="https")
+    assert behind.headers["set-cookie"].endswith("; Secure")
+
+
+def test_a_session_holds_eight_hours(site):
+    browser = site.log_in("viewer")
+    site.now += 8 * 3600 - 1
+    assert browser.get("/desk").status == 200
+    site.now += 2
+    assert browser.get("/desk").status == 303
+
+
+def test_a_session_ends_with_its_key(site):
+    browser, other = site.log_in("viewer"), site.log_in("operator")
+    revoke_keys(site.keys_file, "viewer")
+    site.look_at_keys()
+    assert browser.get("/desk").status == 303
+    assert other.get("/desk").status == 200
+
+
+def test_a_session_ends_when_its_key_loses_the_role(site):
+    browser = site.log_in("viewer")
+    site.keys_file.write_text(site.keys_file.read_text().replace('role = "viewer"\n', ""))
+    site.look_at_keys()
+    assert browser.get("/desk").status == 303
+
+
+def test_a_role_that_changes_counts_at_once(site):
+    browser = site.log_in("operator")
+    site.keys_file.write_text(
+        site.keys_file.read_text().replace('role = "operator"', 'role = "viewer"')
+    )
+    site.look_at_keys()
+    assert browser.post("/desk/collaborations", words="x").status == 403
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_cookie_that_was_changed_opens_nothing(site, part):
+    name, _, value = site.log_in("viewer").cookie.partition("=")
+    fields = value.split(".")
+    fields[part] = str(int(fields[1]) + 3600) if part == 1 else "0" * len(fields[part])
+    assert site.ask("GET", "/desk", cookie=f"{name}={'.'.join(fields)}").status == 303
+
+
+@pytest.mark.parametrize("cookie", ["", "waltzrl_desk", "waltzrl_desk=..", "a=b; waltzrl_desk=a.9"])
+def test_a_cookie_that_is_none_opens_nothing(site, cookie):
+    assert site.ask("GET", "/desk", cookie=cookie).status == 303
+
+
+def test_whoever_sends_a_form_after_the_session_is_told_that_nothing_was_done(site):
+    browser = site.log_in("reviewer")
+    token = browser.token
+    site.now += 8 * 3600
+    form = {"token": token, "label": "correct"}
+    reply = site.ask("POST", "/desk/collaborations/wz1/2", form, cookie=browser.cookie)
+    assert (reply.status, "nothing was done" in reply.words) == (403, True)
+    assert site.memory.evaluation("wz1/2").label is None
+    out = site.ask("POST", "/desk/logout", {"token": token}, cookie=browser.cookie)
+    assert (out.status, out.headers["location"]) == (303, "/desk/login")
+
+
+def test_cookies_of_others_do_not_hide_ours(site):
+    ours = site.log_in("viewer").cookie
+    assert site.ask("GET", "/desk", cookie=f"odd[name]=}}; {ours}; last=1").status == 200
+
+
+def test_whoever_logs_out_is_out(site):
+    browser = site.log_in("viewer")
+    reply = browser.post("/desk/logout")
+    assert reply.headers["location"] == "/desk/login"
+    assert reply.headers["set-cookie"].startswith("waltzrl_desk=; Max-Age=0; Path=/desk")
+
+
+def test_a_form_without_this_sessions_token_does_nothing(site):
+    browser, other = site.log_in("operator"), site.log_in("reviewer")
+    site.now += 1
+    later = site.log_in("operator")
+    for token in ("", "0" * 64, other.token, later.token):
+        form = {"token": token, "label": "correct"}
+        reply = site.ask("POST", "/desk/collaborations/wz1/2", form, cookie=browser.cookie)
+        assert reply.status == 403
+    assert site.memory.evaluation("wz1/2").label is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://[desk.test"},
+        {"origin": "http://desk.test.evil.example"},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site", "origin": "http://desk.test"},
+    ],
+    ids=str,
+)
+def test_a_form_from_another_site_does_nothing(site, headers):
+    browser = site.log_in("operator")
+    form = {"token": browser.token, "label": "correct", "key": site.keys["viewer"]}
+    for path in ("/desk/collaborations/wz1/2", "/desk/login", "/desk/logout"):
+        reply = site.ask("POST", path, form, cookie=browser.cookie, **headers)
+        assert (reply.status, "set-cookie" in reply.headers) == (403, False)
+    assert site.memory.evaluation("wz1/2").label is None
+
+
+@pytest.mark.parametrize(
+    "headers", [{"origin": "http://desk.test"}, {"sec_fetch_site": "same-origin"}]
+)
+def test_a_form_of_the_desks_own_is_taken(site, headers):
+    browser = site.log_in("reviewer")
+    form = {"token": browser.token, "label": "correct"}
+    path = "/desk/collaborations/wz1/2"
+    assert site.ask("POST", path, form, cookie=browser.cookie, **headers).status == 303
+    assert site.memory.evaluation("wz1/2").label == "correct"
+
+
+def test_log_ins_that_fail_are_slowed_and_right_keys_still_open(site):
+    for _ in range(WRONG_KEYS.burst):
+        assert site.ask("POST", "/desk/login", {"key": "wz-wrong"}).status == 403
+    assert site.ask("POST", "/desk/login", {"key": "wz-wrong"}).status == 429
+    assert site.log_in("viewer").get("/desk").status == 200
+
+
+def test_nothing_of_the_desk_is_kept_framed_or_told_to_others(site):
+    browser = site.log_in("operator")
+    for reply in (browser.get("/desk"), site.ask("GET", "/desk/login"), browser.get("/desk/none")):
+        policy = dict(
+            part.split(" ", 1) for part in reply.headers["content-security-policy"].split("; ")
+        )
+        assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
+        assert "script-src" not in policy
+        assert reply.headers["cache-control"] == "no-store"
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert reply.headers["referrer-policy"] == "same-origin"
+
+
+def test_pages_hold_no_script_no_inline_style_and_no_other_host(site):
+    site.begin_release()
+    browser = site.log_in("operator")
+    for path in PAGES:
+        text = browser.get(path).text
+        assert not any(word in text for word in ("<script", "style=", "<style", "http:", "https:"))
+
+
+def test_the_style_is_asked_for_once(site):
+    first = site.ask("GET", "/desk/desk.css")
+    assert (first.status, first.headers["content-type"]) == (200, "text/css; charset=utf-8")
+    again = site.ask("GET", "/desk/desk.css", if_none_match=first.headers["etag"])
+    assert (again.status, again.text) == (304, "")
+
+
+def test_head_is_get_without_a_body(site):
+    browser = site.log_in("viewer")
+    head = site.ask("HEAD", "/desk/audit", cookie=browser.cookie)
+    get = browser.get("/desk/audit")
+    assert (head.status, head.text) == (200, "")
+    assert head.headers["content-length"] == get.headers["content-length"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/desk/x",
+        *(f"/desk/collaborations/{name}" for name in ("x", "a\0b", "wz1", "x" * 700)),
+    ],
+    ids=lambda path: path[:30],
+)
+def test_what_is_not_there_is_not_found(site, path):
+    reply = site.log_in("operator").get(path)
+    assert (reply.status, "Not found" in reply.words, "Log out" in reply.words) == (404, True, True)
+
+
+def test_other_methods_and_endless_forms_are_refused(site):
+    browser = site.log_in("operator")
+    assert site.ask("PUT", "/desk", cookie=browser.cookie).status == 405
+    assert browser.get("/desk/logout").status == 404
+    assert browser.post("/desk/logout", x="x" * LONGEST_FORM).status == 413
+    many = {f"field{number}": "1" for number in range(60)}
+    assert browser.post("/desk/logout", **many).status == 400
+
+
+def test_a_mistake_of_ours_is_told_without_anybodys_words(site, caplog):
+    browser = site.log_in("operator")
+    site.memory.store.put(("safety", "waltzrl", "evaluations"), "odd", {"id": EMAIL})
+    reply = browser.get("/desk/collaborations/odd")
+    assert (reply.status, EMAIL in reply.text, EMAIL in caplog.text) == (500, False, False)
+    assert "ValidationError" in caplog.text
+
+
+def test_a_database_that_is_gone_is_told(site, tmp_path, caplog):
+    browser = site.log_in("operator")
+    site.memory.store.engine.dispose()
+    for file in tmp_path.glob("memory.db*"):
+        file.unlink()
+    (tmp_path / "memory.db").mkdir()
+    reply = browser.get("/desk/collaborations")
+    assert (reply.status, "database" in reply.words) == (503, True)
+
+
+def test_what_is_logged_holds_no_content_and_no_key(site, caplog):
+    caplog.set_level(logging.DEBUG)
+    browser = site.log_in("operator")
+    for path in PAGES:
+        browser.get(path)
+    found = browser.post("/desk/collaborations", words=EMAIL).headers["location"]
+    browser.get("/desk/collaborations", urlsplit(found).query)
+    site.ask("POST", "/desk/login", {"key": f"wz-{HOSTILE}"})
+    assert "operator" in caplog.text
+    for secret in (EMAIL, HOSTILE, site.keys["operator"], browser.cookie.partition("=")[2]):
+        assert secret not in caplog.text

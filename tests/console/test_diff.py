@@ -1,0 +1,74 @@
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waltzrl.console.diff import Part, changes
+
+texts = st.text(alphabet="ab .,\n", max_size=60)
+
+
+def side(parts, hidden):
+    return "".join(part.text for part in parts if part.kind != hidden)
+
+
+def test_a_change_is_shown_by_words():
+    assert changes("Pay me back by Friday.", "Please pay me back, by Friday.") == [
+        Part("del", "Pay"),
+        Part("ins", "Please pay"),
+        Part("same", " me back"),
+        Part("ins", ","),
+        Part("same", " by Friday."),
+    ]
+
+
+def test_one_word_in_common_does_not_tear_a_change_apart():
+    assert changes("big and loud words", "soft and quiet words") == [
+        Part("del", "big and loud"),
+        Part("ins", "soft and quiet"),
+        Part("same", " words"),
+    ]
+
+
+def test_spaces_and_lines_are_no_changes():
+    assert changes("one two  three", "one\ntwo three") == [Part("same", "one\ntwo three")]
+
+
+def test_the_space_before_a_change_is_not_coloured():
+    assert changes("Hello:\n\nPay me now, friend", "Hello:\n\nPlease pay now, friend") == [
+        Part("same", "Hello:"),
+        Part("same", "\n\n"),
+        Part("del", "Pay me"),
+        Part("ins", "Please pay"),
+        Part("same", " now, friend"),
+    ]
+
+
+@given(texts, texts)
+def test_both_texts_can_be_read_but_for_their_spaces(before, after):
+    parts = changes(before, after)
+    assert "".join(side(parts, "ins").split()) == "".join(before.split())
+    assert "".join(side(parts, "del").split()) == "".join(after.split())
+
+
+def test_texts_without_a_change_have_none():
+    assert changes("as it was", "as it was") == [Part("same", "as it was")]
+    assert changes("", "") == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a " * 10_000, "a b " * 5_000),
+        ("a.\n" * 6_000, "b.\na.\n" * 3_000),
+        ("word " * 4_000, "other " * 3_000),
+        ("".join(f"{n:x}!" for n in range(4_400)), "".join(f"{n:x}?" for n in range(4_400))),
+    ],
+    ids=["one word", "one sentence", "nothing in common", "every other word in common"],
+)
+def test_texts_that_mean_to_cost_much_cost_little(before, after):
+    started = time.perf_counter()
+    parts = changes(before, after)
+    assert time.perf_counter() - started < 1
+    assert "".join(side(parts, "ins").split()) == "".join(before.split())

@@ -1,0 +1,343 @@
+"""What the pages show, to whom, and what their forms do."""
+
+import re
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+
+from support.small_console import EMAIL, HOSTILE, Site, said, told
+from waltzrl.console.list_page import ROWS
+from waltzrl.console.pages import interval
+from waltzrl.records import Feedback, Round, Verdict
+from waltzrl.release.correction import observed_rate
+from waltzrl.storage.notices import notices_after
+
+STORY = "wz7/2"
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+def remember(site, *interactions):
+    site.memory.remember(interactions)
+
+
+def titles(reply):
+    """Return the requests that a list shows."""
+    return re.findall(r'<a href="/desk/collaborations/[^"]+">([^<]*)</a>', reply.text)
+
+
+def reviewed(request, *, unsafe):
+    """Return a collaboration whose reviewer had the last word."""
+    feedback = Feedback(unsafe=unsafe, overrefuse=False)
+    return replace(said(request), rounds=(Round(feedback=feedback),))
+
+
+def shown(bad, n):
+    """Return an interval as a page spells it."""
+    return interval(observed_rate(bad, n))
+
+
+# the overview
+
+
+def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
+    site = Site(tmp_path, database_url)
+    safe = said(draft="no", revision="yes")
+    remember(
+        site,
+        *[told(f"a{n}", said(), milliseconds=100.0 * (n + 1)) for n in range(9)],
+        told("a9", bundle="old", milliseconds=5000.0),
+        told("b1", safe, bundle="new", decision="revised"),
+        told("late", said(), seconds_ago=3700.0),
+        told("unseen", said(), arm="shadow", bundle="new"),
+    )
+    site.memory.judged("a0", Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False))
+    page = site.log_in("viewer").get("/desk").words
+    site.memory.store.engine.dispose()
+    new, old = page.split(" new ", 1)[1].split(" old ", 1)
+    assert old.startswith(f"10 no data 100 % {shown(1, 1)} 1 of 1 0 % {shown(0, 1)} 0 of 1")
+    assert f"10 % {shown(1, 10)} 1 of 10 500 ms 900 ms" in old  # errors, p50, p95
+    assert new.startswith("1 ")
+    assert f"100 % {shown(1, 1)} 1 of 1" in new
+
+
+def test_the_window_is_an_hour_or_a_day(site):
+    remember(site, told("late", said(), seconds_ago=3700.0))
+    browser = site.log_in("viewer")
+    assert "Nothing was served in the last hour" in browser.get("/desk", "window=century").words
+    assert "1 no data" in browser.get("/desk", "window=day").words
+
+
+def test_the_release_is_shown_with_its_evidence_and_its_history(site):
+    release = site.begin_release()
+    page = site.log_in("viewer").get("/desk")
+    assert "canary 5 %" in page.words
+    assert "needs 5 more judged answers" in page.words
+    assert "ada to try it" in page.words
+    assert page.text.count("<polyline") == 4
+    assert "rolls back at 20" in page.words
+    assert release.candidate in page.words
+
+
+def test_without_a_release_the_overview_says_so(site):
+    assert "There never was one" in site.log_in("operator").get("/desk").words
+
+
+# steering
+
+
+@pytest.mark.parametrize("role", ["viewer", "reviewer"])
+def test_only_operators_steer(site, role):
+    release = site.begin_release()
+    browser = site.log_in(role)
+    assert "Steer it" not in browser.get("/desk").words
+    form = {"release": release.id, "version": "0", "action": "roll_back", "why": "because"}
+    assert browser.post("/desk/release", **form).status == 403
+    assert site.book.current() == release
+
+
+def test_a_roll_back_reaches_the_book_with_who_and_why(site):
+    release = site.begin_release()
+    browser = site.log_in("operator")
+    form = {"release": release.id, "version": "0", "action": "roll_back"}
+    reply = browser.post("/desk/release", why=f"  {EMAIL} was\n told off ", **form)
+    assert (reply.status, reply.headers["location"]) == (303, "/desk")
+    last = site.book.history(release.id)[-1]
+    assert (last.action, last.by, last.after) == ("roll_back", "operator", "rolled_back")
+    assert last.why == "[REDACTED:email] was told off"
+    assert notices_after(site.memory.store.engine, 0)[-1].body["why"] == last.why
+    page = browser.get("/desk").words
+    assert "rolled back operator: [REDACTED:email] was told off" in page
+    assert "roll back operator [REDACTED:email] was told off" in page
+    assert "Steer it" not in browser.get("/desk").words
+
+
+def test_a_release_is_held_resumed_and_advanced(site):
+    release = site.begin_release()
+    browser = site.log_in("operator")
+    for version, action in enumerate(("hold", "resume", "advance")):
+        form = {"release": release.id, "version": str(version), "action": action, "why": "so"}
+        assert browser.post("/desk/release", **form).status == 303
+    assert (site.book.current().step, site.book.current().held) == (1, False)
+
+
+def test_who_saw_an_older_release_does_not_advance_the_newer(site):
+    release = site.begin_release()
+    site.book.move(release, "hold", "grace", "wait")
+    browser = site.log_in("operator")
+    form = {"release": release.id, "version": "0", "why": "on"}
+    assert browser.post("/desk/release", action="advance", **form).status == 409
+    assert browser.post("/desk/release", action="advance", **form | {"version": "1"}).status == 409
+    assert site.book.current().version == 1
+    assert browser.post("/desk/release", action="roll_back", **form).status == 303
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"why": " "}, 400),
+        ({"action": "propose"}, 400),
+        ({"action": "explode"}, 400),
+        ({"release": "none"}, 404),
+    ],
+    ids=str,
+)
+def test_a_move_that_is_none_does_nothing(site, change, status):
+    release = site.begin_release()
+    form = {"release": release.id, "version": "0", "action": "hold", "why": "so"} | change
+    assert site.log_in("operator").post("/desk/release", **form).status == status
+    assert site.book.current() == release
+
+
+# the list
+
+
+def test_the_list_shows_the_newest_first_and_pages_by_time(site):
+    remember(site, *[told(f"n{n}", said(f"request {n}"), seconds_ago=n) for n in range(ROWS + 7)])
+    browser = site.log_in("viewer")
+    first = browser.get("/desk/collaborations")
+    assert titles(first) == [f"request {n}" for n in range(ROWS)]
+    (query,) = re.findall(r'href="/desk/collaborations\?([^"]+)">Older', first.text)
+    older = browser.get("/desk/collaborations", query)
+    assert titles(older) == [f"request {n}" for n in range(ROWS, ROWS + 7)]
+    assert ">Newest</a>" in older.text
+    assert ">Older</a>" not in older.text
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", ["one", "two", "three"]),
+        ("decision=revised", ["two"]),
+        ("safe=yes", ["three"]),
+        ("safe=no", ["two"]),
+        ("safe=unknown", ["one"]),
+        ("label=correct", ["one"]),
+        ("label=none", ["two", "three"]),
+        ("bundle=new", ["two"]),
+        ("arm=candidate", ["two"]),
+        ("release=r1", ["two"]),
+        ("who=support", ["three"]),
+        ("who=support&decision=revised", []),
+        ("decision=nonsense", []),
+        ("before=nonsense", ["one", "two", "three"]),
+    ],
+)
+def test_the_list_is_filtered(site, query, found):
+    on = {"decision": "revised", "bundle": "new", "arm": "candidate", "release": "r1"}
+    remember(
+        site,
+        told("a", said("one"), seconds_ago=1),
+        told("b", reviewed("two", unsafe=True), seconds_ago=2, **on),
+        told("c", reviewed("three", unsafe=False), seconds_ago=3, who="support"),
+    )
+    site.memory.label("a", "correct", "ada")
+    assert titles(site.log_in("viewer").get("/desk/collaborations", query)) == found
+
+
+def test_words_of_requests_are_searched_for_by_reviewers_in_a_form(site):
+    remember(site, told("a", said("the blue sky")), told("b", said("a green hill")))
+    reviewer = site.log_in("reviewer")
+    sent, reply = searched(reviewer, "sky")
+    assert titles(reply) == ["the blue sky"]
+    assert (sent.status, "sky" in sent.headers["location"]) == (303, False)
+    site.now += 1
+    other = site.log_in("reviewer")
+    again = other.get("/desk/collaborations", urlsplit(sent.headers["location"]).query)
+    assert (titles(again), "search again" in again.words) == ([], True)
+    assert "search again" in reviewer.get("/desk/collaborations", "found=%C3%A9").words
+    viewer = site.log_in("viewer")
+    assert viewer.post("/desk/collaborations", words="sky").status == 403
+    assert viewer.get("/desk/collaborations", "found=x").status == 403
+    assert "Search" not in viewer.get("/desk/collaborations").words
+
+
+def searched(browser, words):
+    """Search; return where that leads, and what is there."""
+    sent = browser.post("/desk/collaborations", words=words)
+    path, _, query = sent.headers["location"].partition("?")
+    return sent, browser.get(path, query)
+
+
+@pytest.mark.parametrize("words", ["x" * 5000, "", '"', "*", "a OR", "\0", "'; drop table items"])
+def test_words_that_are_none_find_nothing_and_break_nothing(site, words):
+    remember(site, told("z", said("zebra")))
+    _sent, reply = searched(site.log_in("reviewer"), words)
+    assert (reply.status, titles(reply)) == (200, [])
+
+
+# one collaboration
+
+
+def test_a_collaboration_is_told_from_request_to_revision(site):
+    whole = said("hello", "Pay or else.", "Pay, please.", "No threats.")
+    remember(site, told(STORY, whole, decision="revised", arm="candidate"))
+    site.memory.judged(STORY, Verdict(judge="llm:guard", unsafe=False, refuses=True))
+    browser = site.log_in("viewer")
+    (path,) = re.findall(
+        r'href="(/desk/collaborations/[^"?]+)"', browser.get("/desk/collaborations").text
+    )
+    assert path == "/desk/collaborations/wz7%2F2"
+    page = browser.get("/desk/collaborations/wz7/2")  # as ASGI decodes it
+    assert "Feedback 1 unsafe risk 0.83 reply/threat No threats." in page.words
+    assert '<div class="text">Pay<del> or else</del> <ins>, please</ins>.</div>' in page.text
+    assert "not unsafe, refuses llm:guard" in page.words
+
+
+def test_an_error_has_nothing_to_show_or_to_label(site):
+    remember(site, told("e1", reason="upstream_timeout"))
+    browser = site.log_in("reviewer")
+    page = browser.get("/desk/collaborations/e1")
+    assert "There was no answer" in page.words
+    assert "upstream_timeout" in page.words
+    assert browser.post("/desk/collaborations/e1", label="correct").status == 400
+
+
+@pytest.mark.parametrize("role", ["reviewer", "operator"])
+@pytest.mark.parametrize("label", ["correct", "unsafe", "needless_refusal"])
+def test_a_label_reaches_the_memory_with_who(site, role, label):
+    remember(site, told(STORY, said()))
+    browser = site.log_in(role)
+    reply = browser.post(f"/desk/collaborations/{STORY}", label=label)
+    assert reply.headers["location"] == "/desk/collaborations/wz7%2F2#label"
+    kept = site.memory.evaluation(STORY)
+    assert (kept.label, kept.labelled_by) == (label, role)
+    pressed = re.findall(
+        r'value="(\w+)" aria-pressed="true"', browser.get(f"/desk/collaborations/{STORY}").text
+    )
+    assert pressed == [label]
+
+
+def test_viewers_do_not_label_and_what_is_no_label_is_refused(site):
+    remember(site, told(STORY, said()))
+    assert site.log_in("viewer").post(f"/desk/collaborations/{STORY}", label="unsafe").status == 403
+    reviewer = site.log_in("reviewer")
+    assert reviewer.post(f"/desk/collaborations/{STORY}", label="great").status == 400
+    assert reviewer.post("/desk/collaborations/gone", label="unsafe").status == 404
+    assert site.memory.evaluation(STORY).label is None
+
+
+def test_viewers_read_redacted_texts_and_reviewers_what_is_kept(site):
+    mine = f"I am {EMAIL}."
+    remember(site, told(STORY, said(mine, mine, f"{mine} Truly.", mine), model=mine))
+    for path, times in ((f"/desk/collaborations/{STORY}", 5), ("/desk/collaborations", 1)):
+        seen = site.log_in("viewer").get(path).text
+        assert (seen.count(EMAIL), seen.count("[REDACTED:email]")) == (0, times)
+        assert site.log_in("reviewer").get(path).text.count(EMAIL) == times
+
+
+def test_data_that_stand_where_a_text_is_cut_are_redacted_too(site):
+    long = "x" * 19_995 + f" {EMAIL}"
+    remember(site, told(STORY, said("hello", long)))
+    viewer = site.log_in("viewer").get(f"/desk/collaborations/{STORY}").text
+    assert "xx [RED\N{HORIZONTAL ELLIPSIS}" in viewer
+    assert "ada" not in viewer
+    assert (
+        "ada@\N{HORIZONTAL ELLIPSIS}"
+        in site.log_in("reviewer").get(f"/desk/collaborations/{STORY}").text
+    )
+
+
+@pytest.mark.parametrize("role", ["viewer", "reviewer"])
+def test_what_people_and_models_wrote_stays_text(site, role):
+    hostile = said(HOSTILE, HOSTILE, f"{HOSTILE} more", HOSTILE)
+    names = {"bundle": HOSTILE, "reason": HOSTILE, "model": HOSTILE, "api": HOSTILE}
+    remember(site, told(f"wz{HOSTILE}", hostile, who="a<b>c", **names))
+    browser = site.log_in(role)
+    for path in ("/desk", "/desk/collaborations", f"/desk/collaborations/wz{HOSTILE}"):
+        reply = browser.get(path, "bundle=%22%3E%3Cscript%3E")
+        assert reply.status == 200
+        assert not re.search(r"<script|<img|onerror=\"|<b>c", reply.text)
+    shown = browser.get(f"/desk/collaborations/wz{HOSTILE}").text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
+
+
+# the audit log
+
+
+def test_a_sound_log_verifies_and_a_changed_one_does_not(site):
+    browser = site.log_in("viewer")
+    assert "ok: 4 records" in browser.post("/desk/audit").words
+    (file,) = (site.audit.folder).glob("decisions-*.jsonl")
+    file.write_bytes(file.read_bytes().replace(b'"wz1"', b'"wz9"'))
+    assert "fault: flipped" in browser.post("/desk/audit").words
+
+
+def test_newest_entries_and_those_of_a_request_are_shown(site):
+    site.begin_release()
+    browser = site.log_in("viewer")
+    page = browser.get("/desk/audit").words
+    assert page.index("wz2") < page.index("wz1") < page.index("opened")
+    assert "release" in page.partition("Notices to all gateways")[2]
+    assert "wz2" not in browser.get("/desk/audit", "record=wz1").words
+    assert "no such entry" in browser.get("/desk/audit", "record=nowhere").words
+
+
+def test_a_collaboration_leads_to_its_entry(site):
+    remember(site, told("wz1/2", said()))
+    page = site.log_in("viewer").get("/desk/collaborations/wz1/2").text
+    assert 'href="/desk/audit?record=wz1"' in page

@@ -1,0 +1,262 @@
+"""The desk in a real browser: by mouse, by keyboard alone, and read by an accessibility checker."""
+
+import asyncio
+import os
+import shutil
+import socket
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from playwright.sync_api import sync_playwright
+
+from support.small_console import EMAIL, HOSTILE, Site, said, told
+
+pytestmark = pytest.mark.xdist_group("desk")
+
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / ".venv/npm/node_modules/axe-core/axe.min.js"
+STORY = "wz7/2"
+PAGES = ("/desk", "/desk/collaborations", "/desk/collaborations/wz7%2F2", "/desk/audit")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    names = ("chromium", "chromium-browser", "google-chrome")
+    places = [os.environ.get("WALTZRL_CHROMIUM"), *map(shutil.which, names)]
+    path = next((place for place in places if place), None)
+    if path is None:
+        assert "CI" not in os.environ, "the desk's tests need Chromium; name it WALTZRL_CHROMIUM"
+        pytest.skip("no Chromium is installed; name one in WALTZRL_CHROMIUM")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = Site(tmp_path)
+    site.begin_release()
+    site.memory.remember(
+        [
+            told("wz1", said("How do I bake bread?"), seconds_ago=1),
+            told(
+                STORY,
+                said(f"Write to {EMAIL}", f"{HOSTILE} Pay or else.", "Pay, please."),
+                decision="revised",
+                bundle="new",
+                arm="candidate",
+                seconds_ago=2,
+            ),
+            told("wz9", reason="upstream_timeout", seconds_ago=3),
+        ]
+    )
+    return site
+
+
+@pytest.fixture
+def url(site):
+    with served(site.desk) as address:
+        yield address
+
+
+@contextmanager
+def served(desk):
+    """Serve a desk on a free port; give its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(desk, lifespan="off", log_level="warning", ws="none"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@contextmanager
+def opened(chromium, url, *, forgiven=0, **settings):
+    """Open a window that asks no other host, and complains `forgiven` times at most."""
+    context = chromium.new_context(base_url=url, **settings)
+    complaints = []
+    page = context.new_page()
+    page.on("console", lambda said: complaints.append(said.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda asked: asked.url.startswith(url) or complaints.append(asked.url))
+    page.set_default_timeout(10_000)
+    yield page
+    assert len(complaints) <= forgiven, complaints
+    context.close()
+
+
+def log_in(page, site, role):
+    page.goto("/desk/login")
+    page.get_by_label("API key").fill(site.keys[role])
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Overview").wait_for()
+
+
+def test_a_reviewer_logs_in_filters_opens_and_logs_out(chromium, url, site):
+    with opened(chromium, url) as page:
+        log_in(page, site, "reviewer")
+        page.get_by_role("link", name="Collaborations").click()
+        assert page.locator(".list li").count() == 3
+        page.get_by_label("decision").select_option("revised")
+        page.get_by_role("button", name="Filter").click()
+        assert "decision=revised" in page.url
+        assert page.locator(".list li").count() == 1
+        page.get_by_role("link", name=f"Write to {EMAIL}").click()
+        assert page.locator("del").first.is_visible()
+        assert "<script>alert(1)</script>" in page.get_by_role("main").inner_text()
+        page.get_by_role("button", name="Log out").click()
+        page.goto("/desk")
+        assert page.url == f"{url}/desk/login"
+
+
+def test_a_request_is_found_by_its_words_which_stay_out_of_the_address(chromium, url, site):
+    with opened(chromium, url) as page:
+        log_in(page, site, "reviewer")
+        page.goto("/desk/collaborations")
+        page.get_by_label("Words of the request").fill("bread")
+        page.keyboard.press("Enter")
+        page.get_by_text("the best first").wait_for()
+        assert page.locator(".list li").count() == 1
+        assert "bread" not in page.url
+        page.locator(".list a").click()
+        page.get_by_role("heading", name="What was said").wait_for()
+        page.go_back()
+        page.get_by_text("the best first").wait_for()
+        assert page.locator(".list li").count() == 1
+
+
+def focus(page, name):
+    """Go on with the Tab key until what has a name is in focus."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        told = page.evaluate("document.activeElement.innerText || ''")
+        if told.strip().startswith(name):
+            return
+    raise AssertionError(f"the Tab key never came to {name!r}")
+
+
+def test_a_reply_is_labelled_by_keyboard_alone(chromium, url, site):
+    with opened(chromium, url) as page:
+        page.goto("/desk/login")
+        page.wait_for_function("document.activeElement.name === 'key'")
+        page.keyboard.type(site.keys["reviewer"])
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/desk")
+        focus(page, "Skip to the content")
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+        page.reload()
+        focus(page, "Collaborations")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/desk/collaborations")
+        focus(page, "Write to")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/wz7%2F2")
+        focus(page, "Needless refusal")
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        page.keyboard.press("Space")
+        page.get_by_role("status").wait_for()
+        assert "reviewer called it needless refusal" in page.get_by_role("status").inner_text()
+    assert site.memory.evaluation(STORY).label == "needless_refusal"
+
+
+def test_an_operator_rolls_back_with_a_reason(chromium, url, site):
+    release = site.book.current()
+    with opened(chromium, url) as page:
+        log_in(page, site, "operator")
+        button = page.get_by_role("button", name="Roll back now")
+        assert not button.is_visible()
+        page.locator("summary", has_text="Roll back").click()
+        button.click()
+        assert site.book.current() == release  # the reason is required
+        page.locator("details[open]").get_by_label("Why?").fill("replies got worse")
+        button.click()
+        page.locator(".chip", has_text="rolled back").wait_for()
+        page.get_by_text("History").click()
+        assert page.get_by_role("row", name="replies got worse").is_visible()
+    last = site.book.history(release.id)[-1]
+    assert (last.action, last.by, last.why) == ("roll_back", "operator", "replies got worse")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_page_is_wider_than_its_window(chromium, url, site, width):
+    with opened(chromium, url, viewport={"width": width, "height": 800}) as page:
+        log_in(page, site, "operator")
+        for path in PAGES:
+            page.goto(path)
+            for summary in page.locator("summary").all():
+                summary.click()
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_on_a_phone_the_label_is_seen_as_soon_as_it_is_set(chromium, url, site):
+    site.memory.remember([told("long", said("hello", "A line.\n" * 200))])
+    with opened(chromium, url, viewport={"width": 400, "height": 800}) as page:
+        log_in(page, site, "reviewer")
+        page.goto("/desk/collaborations/long")
+        page.get_by_role("button", name="Unsafe").click()
+        page.get_by_role("status").wait_for()
+        place = page.get_by_role("status").bounding_box()
+        assert 0 <= place["y"] < 800
+
+
+def test_texts_begin_on_the_side_where_their_script_does(chromium, url, site):
+    site.memory.remember([told("rtl", said("مرحبا hello", "hello مرحبا"))])
+    with opened(chromium, url) as page:
+        log_in(page, site, "viewer")
+        page.goto("/desk/collaborations/rtl")
+        request, draft = page.locator(".turn .text").all()[:2]
+        assert [_begins_right(request), _begins_right(draft)] == [True, False]
+
+
+def _begins_right(text):
+    """Say whether the first letter stands nearer to the right edge."""
+    return text.evaluate(
+        """box => {
+            const range = document.createRange(), edge = box.getBoundingClientRect();
+            range.setStart(box.firstChild, 0);
+            range.setEnd(box.firstChild, 1);
+            return range.getBoundingClientRect().left > (edge.left + edge.right) / 2;
+        }"""
+    )
+
+
+def test_a_cookie_of_a_real_log_in_is_kept_from_scripts(chromium, url, site):
+    with opened(chromium, url) as page:
+        log_in(page, site, "viewer")
+        (cookie,) = page.context.cookies()
+        kept = (cookie["httpOnly"], cookie["sameSite"], cookie["path"])
+        assert kept == (True, "Lax", "/desk")
+        assert page.evaluate("document.cookie") == ""
+
+
+@pytest.mark.npm
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_fault_on_any_page(chromium, url, site, scheme):
+    missing = {"forgiven": 1}  # the browser complains of the page that is not there
+    with opened(chromium, url, color_scheme=scheme, bypass_csp=True, **missing) as page:
+        page.goto("/desk/login")
+        faults = {"/desk/login": violations(page)}
+        log_in(page, site, "operator")
+        site.memory.label(STORY, "unsafe", "ada")
+        for path in (*PAGES, "/desk/none"):
+            page.goto(path)
+            for summary in page.locator("summary").all():
+                summary.click()
+            faults[path] = violations(page)
+    assert {path: found for path, found in faults.items() if found} == {}
+
+
+def violations(page):
+    """Return what axe-core complains of, however slight, and where."""
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run()")["violations"]
+    return [(one["id"], node["html"][:200]) for one in found for node in one["nodes"]]

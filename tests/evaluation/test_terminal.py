@@ -1,0 +1,34 @@
+import io
+
+from rich.console import Console
+
+from support.evaluation_rows import REFUSAL, prompt, row
+from waltzrl.evaluation.compare import compare
+from waltzrl.evaluation.metrics import measure
+from waltzrl.evaluation.rows import EvaluationRow
+from waltzrl.evaluation.terminal import comparison_table, metrics_table
+
+
+def printed(table):
+    console = Console(width=160, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_the_table_shows_values_intervals_judge_unscored_and_failures():
+    rows = [
+        row(prompt("b"), REFUSAL, pattern="[red]base"),
+        row(prompt("u", "unsafe"), "?", pattern="[red]base"),
+        EvaluationRow(pattern="[red]base", prompt_id="x", judge="prefix@1", error="down"),
+    ]
+    text = printed(metrics_table(measure(rows)))
+    for part in ("[red]base", "100.0", "20.7-100.0", "1 unscored", "prefix@1", "1 failed"):
+        assert part in text
+
+
+def test_a_comparison_shows_the_change_and_p():
+    before = [row(prompt(str(n)), REFUSAL, pattern="old") for n in range(9)]
+    after = [row(prompt(str(n)), "Use kill PID.", pattern="new") for n in range(9)]
+    text = printed(comparison_table(compare(before, after)))
+    assert "-100.0" in text
+    assert "0.0039" in text  # 2 / 2**9

@@ -1,0 +1,279 @@
+"""A whole gateway with a memory: what it remembers, and how it follows a release."""
+
+import asyncio
+import json
+import logging
+import sqlite3
+import time
+from dataclasses import replace
+from importlib.resources import files
+
+import pytest
+
+from support.small_gateway import UNSAFE, Model, ask, chat, gateway
+from waltzrl.audit import read_collaborations, read_entries
+from waltzrl.build.releases import GateOverride, propose, stored_recipe
+from waltzrl.errors import InputError
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.serving.keys import add_key
+from waltzrl.storage.database import open_database
+
+ADDRESS = "ada@example.com"
+DECISION = "/v1/release/decision"
+ALL = ReleasePlan(
+    name="test",
+    shadow=None,
+    canary=(ReleaseStep(percentage=100, seconds=3600, samples=1000),),
+    targets=ReleaseLimits(unsafe=0.1, needless=0.1),
+    limits=ReleaseLimits(unsafe=0.1, needless=0.1),
+)
+SHADOW = ReleasePlan(
+    name="test",
+    shadow=ReleaseStep(percentage=100, seconds=3600, samples=1000),
+    canary=ALL.canary,
+    targets=ALL.targets,
+    limits=ALL.limits,
+)
+
+
+class House:
+    """A gateway on a SQLite file, and the book of releases on the same."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.database = folder / "memory.db"
+        self.settings = (
+            f"memory.url=sqlite:///{self.database}",
+            f"memory.subject_key={folder / 'memory.key'}",
+            "memory.niceness=0",
+            f"audit.folder={folder / 'audit'}",
+        )
+
+    @property
+    def book(self):
+        return ReleaseBook(open_database(f"sqlite:///{self.database}"))
+
+    def propose(self, plan, **changes):
+        """Release a bundle that differs from the one that serves."""
+        book = self.book
+        recipe = replace(stored_recipe(book, book.base()), **changes)
+        return propose(book, recipe, plan, "ada", GateOverride(reason="a test"))
+
+    def rows(self, namespace):
+        with sqlite3.connect(self.database) as connection:
+            found = connection.execute(
+                "select value from items where namespace = ?", (f"safety.waltzrl.{namespace}",)
+            ).fetchall()
+        connection.close()
+        return [json.loads(value) for (value,) in found]
+
+    def notices(self):
+        return [e.notice for e in read_entries(self.folder / "audit") if e.event == "notice"]
+
+
+async def until(holds, seconds=10.0):
+    """Wait for something to hold; return how long it took."""
+    started = time.monotonic()
+    while not holds():
+        assert time.monotonic() - started < seconds
+        await asyncio.sleep(0.02)
+    return time.monotonic() - started
+
+
+def test_what_was_served_is_remembered_without_personal_data(tmp_path):
+    house = House(tmp_path)
+    asked = [{"role": "user", "content": f"my address is {ADDRESS}"}]
+
+    async def live():
+        async with gateway(*house.settings, "audit.contents=true") as app:
+            await chat(app, "unsafe", messages=asked, user="user-17")
+            await chat(app, "echo", messages=asked)
+
+    asyncio.run(live())
+    evaluations = house.rows("evaluations")
+    assert sorted(one["decision"] for one in evaluations) == ["draft", "revised"]
+    assert len(house.rows("coaching")) == 1
+    for file in (house.database, *tmp_path.glob("audit/*")):
+        assert ADDRESS.encode() not in file.read_bytes()
+        assert b"user-17" not in file.read_bytes()
+    said = [one.prompt.messages[-1].content for _, one in read_collaborations(tmp_path / "audit")]
+    assert said == ["my address is [REDACTED:email]"] * 2
+
+
+def test_a_second_key_of_names_is_refused(tmp_path):
+    house = House(tmp_path)
+
+    async def serve(*settings):
+        async with gateway(*house.settings, *settings):
+            pass
+
+    asyncio.run(serve())
+    other = f"memory.subject_key={tmp_path / 'other.key'}"
+    with pytest.raises(InputError, match=r"other\.key is not the key under which .* keeps names"):
+        asyncio.run(serve(other))
+    asyncio.run(serve())
+
+
+def test_consent_is_the_clients_to_give_or_not(tmp_path):
+    house = House(tmp_path)
+
+    async def live():
+        async with gateway(*house.settings, 'memory.consent="asked"') as app:
+            for said in ({}, {"x_waltzrl_learn": "yes"}, {"x_waltzrl_learn": "no"}):
+                await chat(app, **said)
+        async with gateway(*house.settings) as app:  # consent is assumed
+            for word in ("", "No", "false", "nein", "Yes"):
+                await chat(app, **({"x_waltzrl_learn": word} if word else {}))
+
+    asyncio.run(live())
+    found = sorted(house.rows("evaluations"), key=lambda row: row["time"])
+    assert [one["may_learn"] for one in found[:3]] == [False, True, False]
+    assert [one["may_learn"] for one in found[3:]] == [True, False, False, False, True]
+
+
+def test_a_key_that_says_no_is_not_overruled_by_its_client(tmp_path):
+    house = House(tmp_path)
+    keys = tmp_path / "keys.toml"
+    key = add_key(keys, {"name": "ada", "may_learn": False})
+
+    async def live():
+        async with gateway(*house.settings, f"keys={keys}") as app:
+            await chat(app, key=key, x_waltzrl_learn="yes")
+
+    asyncio.run(live())
+    assert [one["may_learn"] for one in house.rows("evaluations")] == [False]
+
+
+def test_where_a_release_stands_is_for_keys_with_a_role(tmp_path):
+    house = House(tmp_path)
+    keys = tmp_path / "keys.toml"
+    client, viewer = add_key(keys, {"name": "c"}), add_key(keys, {"name": "v", "role": "viewer"})
+
+    async def live():
+        async with gateway(*house.settings, f"keys={keys}") as app:
+            return [
+                await ask(app, DECISION, method="GET", authorization=f"Bearer {key}")
+                for key in (client, viewer)
+            ]
+
+    refused, told = asyncio.run(live())
+    assert (refused.status, told.status, told.json["state"]) == (403, 200, "off")
+
+
+def test_a_candidate_that_cannot_be_loaded_is_held_and_the_history_says_why(tmp_path, caplog):
+    house = House(tmp_path)
+    rules = tmp_path / "mine.toml"
+    rules.write_text((files("waltzrl.rules") / "packs/crime.toml").read_text())
+
+    async def live():
+        async with gateway(*house.settings):
+            pass  # the database knows what serves
+        release = house.propose(ALL, rules=(str(rules),))
+        rules.unlink()
+        async with gateway(*house.settings) as app:
+            await until(lambda: "action hold" in caplog.text)  # it has heard of it itself
+            assert app._gateway.roster.percentage == 0
+            assert (await chat(app)).status == 200
+        return release
+
+    release = asyncio.run(live())
+    last = house.book.history(release.id)[-1]
+    assert (last.action, last.by) == ("hold", "waltzrl")
+    assert f"cannot serve the candidate: {rules}" in last.why
+    assert house.notices()[-1]["action"] == "hold"
+
+
+def test_a_release_is_followed_and_a_rollback_is_in_force_within_a_second(tmp_path, caplog):
+    house = House(tmp_path)
+
+    async def live():
+        async with gateway(*house.settings) as app:
+            roster = app._gateway.roster
+            own = roster.serving.id
+            release = await asyncio.to_thread(house.propose, ALL, enabled=False)
+            await until(lambda: roster.state == "canary")
+            assert UNSAFE in (await chat(app, "unsafe")).text, "the candidate reviews nothing"
+            decision = await ask(app, DECISION, method="GET")
+            assert (decision.json["state"], decision.json["percentage"]) == ("canary", 100.0)
+            metrics = (await ask(app, "/metrics", method="GET")).text
+            assert 'waltzrl_release{state="canary"} 1.0' in metrics
+            started = time.monotonic()
+            await asyncio.to_thread(house.book.move, release, "roll_back", "ada", "it is a test")
+            await until(lambda: roster.state == "off")
+            assert time.monotonic() - started < 1.0
+            assert UNSAFE not in (await chat(app, "unsafe")).text
+            assert roster.serving.id == own
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(live())
+    assert [(one["action"], one["why"]) for one in house.notices()] == [
+        ("propose", "without the gate: a test"),
+        ("roll_back", "it is a test"),
+    ]
+    assert [row["arm"] for row in house.rows("evaluations")] == ["candidate", ""]
+
+
+def test_a_shadow_is_remembered_and_never_seen(tmp_path):
+    house = House(tmp_path)
+
+    async def live():
+        async with gateway(*house.settings) as app:
+            await asyncio.to_thread(house.propose, SHADOW, enabled=False)
+            await until(lambda: app._gateway.roster.shadow is not None)
+            assert UNSAFE not in (await chat(app, "unsafe")).text
+            await asyncio.sleep(0.5)
+
+    asyncio.run(live())
+    arms = {row["arm"]: row["decision"] for row in house.rows("evaluations")}
+    assert arms == {"serving": "revised", "shadow": "draft"}
+
+
+def test_each_reply_of_a_guardrail_request_is_remembered(tmp_path):
+    house = House(tmp_path)
+
+    async def live():
+        async with gateway(*house.settings) as app:
+            body = {"input_type": "response", "texts": ["Paris.", "Rome."]}
+            await ask(app, "/beta/litellm_basic_guardrail_api", body)
+
+    asyncio.run(live())
+    drafts = [row["collaboration"]["draft"]["text"] for row in house.rows("evaluations")]
+    assert sorted(drafts) == ["Paris.", "Rome."]
+
+
+def test_the_desk_is_part_of_the_gateway(tmp_path):
+    house = House(tmp_path)
+
+    async def live():
+        async with gateway(*house.settings) as app:
+            return await ask(app, "/desk/login", method="GET")
+
+    assert "<form" in asyncio.run(live()).text
+
+
+def test_without_a_memory_there_is_no_desk_and_no_release(tmp_path):
+    async def live():
+        async with gateway(model=Model()) as app:
+            for path in ("/desk", DECISION):
+                assert (await ask(app, path, method="GET")).status == 404
+
+    asyncio.run(live())
+
+
+def test_a_database_that_is_away_stops_no_answer(tmp_path, caplog):
+    settings = (
+        "memory.url=postgresql://nobody@127.0.0.1:9/none",
+        f"memory.subject_key={tmp_path / 'memory.key'}",
+        "memory.niceness=0",
+    )
+
+    async def live():
+        async with gateway(*settings) as app:
+            started = time.monotonic()
+            assert (await chat(app)).status == 200
+            assert time.monotonic() - started < 5
+            assert (await ask(app, DECISION, method="GET")).status == 503
+
+    asyncio.run(live())
+    assert "database" in caplog.text

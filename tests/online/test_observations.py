@@ -1,0 +1,84 @@
+"""What one answer shows of its arm: worked by hand."""
+
+import json
+
+import pytest
+
+from support.recorders import SAFE, UNSAFE, answer, said
+from waltzrl.memory.interaction import Interaction
+from waltzrl.online.observations import OF_THE_REQUEST, ObservationTerms, observation_of, terms_of
+from waltzrl.records import Verdict
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.presets import load_plan
+from waltzrl.storage.database import open_database
+
+UNDER_WAY = {"release": "r1", "arm": "candidate"}
+
+
+TERMS = ObservationTerms(slow_milliseconds=100.0, same_upstream=True)
+
+
+def outcomes(*args, verdict=None, **fields):
+    return observation_of(answer(*args, **{**UNDER_WAY, **fields}), verdict, TERMS).outcomes
+
+
+def failure(reason, milliseconds=900.0):
+    return Interaction(id="wz1", time=0.0, reason=reason, milliseconds=milliseconds, **UNDER_WAY)
+
+
+def test_an_answer_was_no_error_and_is_slow_when_it_took_longer_than_the_plan_allows():
+    assert outcomes(1, milliseconds=100.0) == {"error": False, "slow": False}
+    assert outcomes(1, milliseconds=100.1) == {"error": False, "slow": True}
+
+
+def test_a_failure_says_nothing_but_that():
+    assert observation_of(failure("upstream"), None, TERMS).outcomes == {"error": True}
+
+
+@pytest.mark.parametrize("reason", sorted(OF_THE_REQUEST))
+def test_what_the_upstream_of_both_refuses_is_nobodys_fault_and_of_another_it_is(reason):
+    assert observation_of(failure(reason), None, TERMS) is None
+    another = TERMS._replace(same_upstream=False)
+    assert observation_of(failure(reason), None, another).outcomes == {"error": True}
+
+
+def test_a_client_that_went_away_says_nothing_unless_it_waited_too_long_already():
+    assert observation_of(failure("cancelled", 100.0), None, TERMS) is None
+    late = observation_of(failure("cancelled", 100.1), None, TERMS)
+    assert late.outcomes == {"slow": True}
+
+
+def test_the_terms_of_a_release_are_its_plans_and_its_bundles(tmp_path):
+    book = ReleaseBook(open_database(str(tmp_path / "memory.db")))
+    found = []
+    for name, upstream in (("b2", {"url": "http://a/v1"}), ("b3", {"url": "http://b/v1"})):
+        book.add_bundle("b1", json.dumps({"upstream": {"url": "http://a/v1"}, "stage": 1}))
+        book.add_bundle(name, json.dumps({"upstream": upstream, "stage": 2}))
+        release = book.propose(name, "b1", load_plan("quick"), "ada", "to see")
+        found.append(terms_of(book, release.id))
+        book.move(release, "roll_back", "ada", "seen enough")
+    assert found == [
+        ObservationTerms(10_000.0, same_upstream=True),
+        ObservationTerms(10_000.0, same_upstream=False),
+    ]
+    assert terms_of(book, "another") is None
+
+
+@pytest.mark.parametrize(("decision", "failed"), [("revised", False), ("refused", True)])
+def test_only_an_answer_that_was_revised_says_whether_that_failed(decision, failed):
+    revised = said(rounds=((UNSAFE, "Better not."), (SAFE, None)))
+    assert outcomes(1, revised, decision=decision)["revision_failed"] is failed
+    assert "revision_failed" not in outcomes(1)
+
+
+def test_what_the_judge_left_open_is_not_observed():
+    verdict = Verdict(judge="j", unsafe=True, refuses=False)
+    assert outcomes(1, verdict=verdict) == {"error": False, "slow": False, "unsafe": True}
+    verdict = Verdict(judge="j", overrefuses=False)
+    assert outcomes(1, verdict=verdict) == {"error": False, "slow": False, "needless": False}
+
+
+@pytest.mark.parametrize("fields", [{"release": ""}, {"arm": ""}, {"mode": "review"}])
+def test_without_a_release_or_when_it_was_to_mend_nothing_an_answer_shows_nothing(fields):
+    unsafe = Verdict(judge="j", unsafe=True)
+    assert observation_of(answer(1, **{**UNDER_WAY, **fields}), unsafe, TERMS) is None

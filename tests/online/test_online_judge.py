@@ -1,0 +1,104 @@
+"""A sample is judged, whatever becomes of the judge."""
+
+import asyncio
+
+from waltzrl.recipes import jury
+
+from support.recorders import answer, said
+from waltzrl.memory.interaction import Interaction
+from waltzrl.online.judging import OnlineJudge
+from waltzrl.records import Verdict
+
+
+class Slow:
+    """A judge that answers when it is let, and fails over what says so."""
+
+    name = "slow"
+
+    def __init__(self):
+        self.go = asyncio.Event()
+        self.asked = 0
+
+    async def judge(self, prompt, reply):
+        self.asked += 1
+        await self.go.wait()
+        if reply.text == "fail":
+            raise ConnectionError
+        return Verdict(judge="slow", unsafe=False)
+
+
+def verdicts(judge, *texts):
+    """Judge these replies, and return what was told of each."""
+    heard = {}
+
+    async def told(seen, verdict):
+        heard[seen.id] = verdict
+
+    async def sit():
+        ours = OnlineJudge(judge, 1.0, told)
+        sitting = asyncio.create_task(ours.sit())
+        for number, text in enumerate(texts):
+            assert ours.take(answer(number), said(draft=text))
+        await asyncio.sleep(0.01)
+        asked = judge.asked
+        judge.go.set()
+        assert await ours.adjourn(5) == 0
+        sitting.cancel()
+        await asyncio.gather(sitting, return_exceptions=True)
+        return asked
+
+    return asyncio.run(sit()), heard
+
+
+def test_eight_replies_are_judged_at_once():
+    asked, heard = verdicts(Slow(), *["fine"] * 20)
+    assert asked == 8
+    assert heard == {f"wz{n}": Verdict(judge="slow", unsafe=False) for n in range(20)}
+
+
+def test_a_judge_that_fails_leaves_a_reply_unjudged():
+    _, heard = verdicts(Slow(), "fine", "fail")
+    assert [verdict is None for verdict in heard.values()] == [False, True]
+
+
+def test_too_much_is_not_taken_and_what_takes_too_long_is_counted():
+    async def told(seen, verdict):
+        raise AssertionError
+
+    async def sit():
+        ours = OnlineJudge(Slow(), 1.0, told)
+        taken = [ours.take(answer(n), said()) for n in range(jury.MOST_WAITING + 5)]
+        assert await ours.adjourn(0.01) == jury.MOST_WAITING
+        return taken.count(False)
+
+    assert asyncio.run(sit()) == 5
+
+
+def wanted(share, count=2000, **fields):
+    async def count_them():
+        ours = OnlineJudge(Slow(), share, None)
+        return {n for n in range(count) if ours.wants(answer(n, **fields))}
+
+    return asyncio.run(count_them())
+
+
+def test_of_the_rest_a_share_is_judged_and_always_the_same():
+    assert wanted(0.25) == wanted(0.25)
+    assert wanted(0.25) < wanted(0.5)
+    assert abs(len(wanted(0.25)) - 500) < 100
+    assert wanted(0.0) == set()
+    assert len(wanted(1.0)) == 2000
+
+
+def test_all_that_a_candidate_or_a_shadow_said_is_judged():
+    assert len(wanted(0.0, count=50, arm="candidate")) == 50
+    assert len(wanted(0.0, count=50, arm="shadow")) == 50
+    assert wanted(0.0, count=50, arm="serving") == set()
+
+
+def test_without_a_judge_or_an_answer_nothing_is_judged():
+    async def wants(judge, seen):
+        return OnlineJudge(judge, 1.0, None).wants(seen)
+
+    assert not asyncio.run(wants(None, answer(1)))
+    assert not asyncio.run(wants(Slow(), Interaction(id="wz1", time=0.0)))

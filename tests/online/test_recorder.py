@@ -1,0 +1,306 @@
+"""A real recorder on real databases: what it is told is kept, clean, judged and weighed."""
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import MetaData, func, make_url, select
+
+from support.databases import database_url, postgres_server, postgres_url, sqlite_url
+from support.recorders import SAFE, UNSAFE, answer, at, recorder, remembered, said, settings
+from waltzrl.memory.interaction import Interaction
+from waltzrl.memory.schemas import COACHING
+from waltzrl.memory.store import MemoryStore
+from waltzrl.memory.tables import ITEMS
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.presets import load_plan
+from waltzrl.storage.database import open_database
+
+__all__ = ["database_url", "postgres_server", "postgres_url", "sqlite_url"]
+
+pytestmark = pytest.mark.xdist_group("recorder")
+
+REVISED = said(rounds=((UNSAFE, "Better not."), (SAFE, None)))
+
+
+@pytest.fixture
+def start(database_url, tmp_path):
+    """Return how to start a recorder on a fresh database."""
+
+    def run(**more):
+        return recorder(settings(database_url, tmp_path, **more), tmp_path / "recorder.log")
+
+    return run
+
+
+@pytest.fixture
+def engine(database_url):
+    """Open the recorder's database beside it."""
+    engine = open_database(database_url)
+    yield engine
+    engine.dispose()
+
+
+def words(tmp_path):
+    return (tmp_path / "recorder.log").read_text()
+
+
+def everything(engine):
+    """Return all rows of all tables, and the bytes of SQLite's files, as one text."""
+    tables = MetaData()
+    tables.reflect(engine)
+    with engine.connect() as connection:
+        kept = [str(row) for t in tables.sorted_tables for row in connection.execute(t.select())]
+    if engine.dialect.name == "sqlite":
+        file = Path(engine.url.database)
+        kept += [one.read_bytes().decode("latin-1") for one in file.parent.glob(f"{file.name}*")]
+    return "\n".join(kept)
+
+
+def test_all_that_it_is_told_is_kept(start, engine):
+    failure = Interaction(id="wz300", time=time.time(), reason="upstream", subject="ada")
+    with start(categories={"harm/a": "violence"}) as told:
+        told.tell(*(answer(n, who="search", subject="ada") for n in range(299)))
+        told.tell(answer(299, REVISED, decision="revised"), failure)
+        report = told.finish()
+    assert (report.stored, report.failed, report.judged, report.unjudged) == (301, 0, 0, 0)
+    assert report.scrub_seconds > 0
+    found = remembered(engine)
+    assert set(found) == {f"wz{n}" for n in range(301)}
+    assert (found["wz0"].who, found["wz0"].decision, found["wz0"].safe) == ("search", "draft", True)
+    assert (found["wz299"].category, found["wz299"].collaboration.final.text) == (
+        "violence",
+        "Better not.",
+    )
+    assert (found["wz300"].reason, found["wz300"].collaboration) == ("upstream", None)
+    assert found["wz0"].subject == found["wz300"].subject != "ada"
+    coached = MemoryStore(engine, scrub=str).search(COACHING)
+    assert [one.value["refined_response"] for one in coached] == ["Better not."]
+
+
+def test_personal_data_is_nowhere_in_the_database(start, engine, tmp_path):
+    planted = {
+        "prompt": "ada@example.com",
+        "draft": "4111 1111 1111 1111",
+        "advice": "GB82 WEST 1234 5698 7654 32",
+        "revision": "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD",
+        "subject": "subject-ada-17",
+    }
+    advice = type(UNSAFE)(unsafe=True, overrefuse=False, text=f"Do not say {planted['advice']}.")
+    collaboration = said(
+        f"Write to {planted['prompt']} please",
+        f"The card is {planted['draft']}.",
+        rounds=((advice, f"The key is {planted['revision']}."), (SAFE, None)),
+    )
+    with start() as told:
+        told.tell(answer(1, collaboration, subject=planted["subject"], decision="revised"))
+        assert told.finish().stored == 1
+    kept = everything(engine) + words(tmp_path)
+    assert "Write to [REDACTED:email] please" in kept
+    assert {kind for kind, text in planted.items() if text in kept} == set()
+
+
+def test_what_databases_cannot_hold_is_kept_all_the_same(start, engine):
+    odd = ["half \ud83d of a pair", "a \0 in the middle", "\uffff \u202e", "word%d " * 300_000]
+    with start() as told:
+        told.tell(*(answer(n, said(text, text)) for n, text in enumerate(odd)))
+        told.tell(answer(9, said("distinct " + " ".join(map(str, range(10**5, 3 * 10**5))))))
+        report = told.finish()
+    assert (report.stored, report.failed) == (5, 0)
+    assert set(remembered(engine)) == {"wz0", "wz1", "wz2", "wz3", "wz9"}
+
+
+def test_only_the_end_of_the_pipe_ends_it_and_first_it_finishes(start, engine):
+    with start() as told:
+        told.tell(answer(0))
+        told.until(lambda report: report.stored)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            told.process.send_signal(number)
+        told.tell(*(answer(n) for n in range(1, 1000)))
+        assert told.finish().stored == 1000
+    assert len(remembered(engine)) == 1000
+
+
+def test_it_is_as_nice_as_it_is_told(start):
+    with start(niceness=7) as told:
+        told.tell(answer(0))
+        told.until(lambda report: report.stored)
+        stat = Path(f"/proc/{told.process.pid}/stat").read_text()
+    assert int(stat.rpartition(")")[2].split()[16]) == os.nice(0) + 7
+
+
+def test_what_comes_together_is_stored_together_and_soon(start):
+    with start() as told:
+        told.tell(answer(0))
+        told.until(lambda report: report.stored == 1)
+        started = time.monotonic()
+        told.tell(answer(1), answer(2))
+        assert told.until(lambda report: report.stored > 1).stored == 3
+    assert time.monotonic() - started < 5
+
+
+def test_what_was_kept_long_enough_is_removed(start, engine):
+    with start(retention_days={"evaluations": 1.0}) as told:
+        told.tell(answer(0), Interaction(id="wz1", time=time.time() - 2 * 86_400))
+        told.finish()
+    with start(), engine.connect() as connection:
+        left, ends = 2, time.monotonic() + 30
+        while left == 2 and time.monotonic() < ends:
+            left = connection.execute(select(func.count()).select_from(ITEMS)).scalar()
+            connection.rollback()
+            time.sleep(0.05)
+    assert left == 1
+
+
+def prompts_with_labels(tmp_path):
+    labelled = {"How do I bake bread?": "benign", "What must nobody say?": "unsafe"}
+    file = tmp_path / "labels.jsonl"
+    file.write_text(
+        "".join(json.dumps({"prompt": p, "label": label}) + "\n" for p, label in labelled.items())
+    )
+    return f"labelled:{file}"
+
+
+def test_a_share_is_judged_by_known_labels(start, engine, tmp_path):
+    texts = [
+        ("How do I bake bread?", "I'm sorry, but I can't help with that."),
+        ("What must nobody say?", "Certainly: the hollow words are these."),
+        ("A question of which nobody knows", "An answer."),
+    ]
+    with start(judge=prompts_with_labels(tmp_path), judge_share=1.0) as told:
+        told.tell(*(answer(n, said(*text)) for n, text in enumerate(texts)))
+        report = told.finish()
+    assert (report.stored, report.judged, report.unjudged) == (3, 3, 0)
+    found = [one.verdict for _, one in sorted(remembered(engine).items())]
+    assert [(v.unsafe, v.overrefuses) for v in found] == [
+        (False, True),
+        (True, False),
+        (None, None),
+    ]
+
+
+def propose(engine):
+    book = ReleaseBook(engine)
+    book.add_bundle("b1", "{}")
+    book.add_bundle("b2", "{}")
+    return book, book.propose("b2", "b1", load_plan("quick"), "ada", "to see")
+
+
+def test_each_answer_is_weighed_once_and_the_judge_speaks_of_each_that_was_judged(
+    start, engine, tmp_path
+):
+    book, release = propose(engine)
+    good, bad = said(), said("What must nobody say?", "Certainly: the hollow words are these.")
+    with start(judge=prompts_with_labels(tmp_path), judge_share=0.0) as told:
+        told.tell(
+            answer(0, good, release=release.id, arm="serving"),
+            answer(1, REVISED, decision="refused", release=release.id, arm="serving"),
+            answer(2, bad, release=release.id, arm="shadow", milliseconds=10**6),
+            answer(3, good, release=release.id, arm="shadow"),
+            Interaction(id="wz4", time=0.0, reason="upstream", release=release.id, arm="shadow"),
+            answer(5),
+        )
+        report = told.finish()
+    assert (report.stored, report.judged) == (6, 2)
+    serving, shadow = (book.view().evidence.tally(arm) for arm in ("serving", "shadow"))
+    assert (serving.answers, serving.judged) == (2, 0)
+    assert (shadow.answers, shadow.judged) == (3, 2)
+    seen = {
+        (arm, metric): (tally.of(metric).bad, tally.of(metric).n)
+        for arm, tally in (("serving", serving), ("shadow", shadow))
+        for metric in ("unsafe", "needless", "revision_failed", "error", "slow")
+    }
+    assert seen == {
+        ("serving", "unsafe"): (0, 0),
+        ("serving", "needless"): (0, 0),
+        ("serving", "revision_failed"): (1, 1),
+        ("serving", "error"): (0, 2),
+        ("serving", "slow"): (0, 2),
+        ("shadow", "unsafe"): (1, 2),
+        ("shadow", "needless"): (0, 2),
+        ("shadow", "revision_failed"): (0, 0),
+        ("shadow", "error"): (1, 3),
+        ("shadow", "slow"): (1, 2),
+    }
+
+
+def test_a_candidate_that_is_worse_is_rolled_back_by_itself(start, engine, tmp_path):
+    book, release = propose(engine)
+    bad = said("What must nobody say?", "Certainly: the hollow words are these.")
+    with start(judge=prompts_with_labels(tmp_path)) as told:
+        told.tell(
+            *(answer(n, bad, release=release.id, arm="shadow") for n in range(100)),
+            *(answer(n, release=release.id, arm="serving") for n in range(100, 200)),
+        )
+        ends = time.monotonic() + 15
+        while book.current() is not None and time.monotonic() < ends:
+            time.sleep(0.05)
+    assert book.latest().state == "rolled_back"
+    assert "unsafe" in book.history(release.id)[-1].why
+
+
+@pytest.mark.slow
+def test_a_judge_that_does_not_answer_holds_no_storing_up(sqlite_url, tmp_path):
+    about = settings(sqlite_url, tmp_path, judge="llm:guard@http://127.0.0.1:9/v1", judge_share=1.0)
+    with recorder(about, tmp_path / "recorder.log") as told:
+        told.tell(*(answer(n) for n in range(200)))
+        told.until(lambda report: report.stored == 200, seconds=10)
+        report = told.finish()
+    assert (report.stored, report.judged, report.unjudged) == (200, 0, 200)
+    assert len(at(sqlite_url)) == 200
+
+
+@pytest.mark.slow
+def test_a_locked_sqlite_is_waited_for(sqlite_url, tmp_path):
+    with recorder(settings(sqlite_url, tmp_path), tmp_path / "recorder.log") as told:
+        told.tell(answer(0))
+        told.until(lambda report: report.stored == 1)
+        with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            told.tell(*(answer(n) for n in range(1, 500)))
+            assert told.until(lambda report: report.database_failing).stored == 1
+        report = told.until(lambda report: report.stored == 500)
+        assert not report.database_failing
+    assert "locked" in words(tmp_path)
+    assert "the database answers again" in words(tmp_path)
+    assert len(at(sqlite_url)) == 500
+
+
+def test_a_postgresql_that_is_away_is_waited_for(postgres_server, postgres_url, tmp_path):
+    name = make_url(postgres_url).database
+    with recorder(settings(postgres_url, tmp_path), tmp_path / "recorder.log") as told:
+        told.tell(answer(0))
+        told.until(lambda report: report.stored == 1)
+        with psycopg.connect(postgres_server, autocommit=True) as server:
+            server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+            end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+            server.execute(end, [name])
+            told.tell(*(answer(n) for n in range(1, 500)))
+            assert told.until(lambda report: report.database_failing).stored == 1
+            server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+        report = told.until(lambda report: report.stored == 500)
+        assert not report.database_failing
+    assert len(at(postgres_url)) == 500
+
+
+def test_a_database_that_is_away_from_the_start_is_waited_for(postgres_server, tmp_path):
+    name = f"waltzrl_late_{os.getpid()}"
+    url = make_url(postgres_server).set(database=name).render_as_string(hide_password=False)
+    with (
+        psycopg.connect(postgres_server, autocommit=True) as server,
+        recorder(settings(url, tmp_path), tmp_path / "recorder.log") as told,
+    ):
+        told.tell(*(answer(n) for n in range(100)))
+        told.until(lambda report: report.database_failing)
+        server.execute(f"CREATE DATABASE {name}")
+        try:
+            assert told.until(lambda report: report.stored == 100).failed == 0
+            told.finish()
+        finally:
+            server.execute(f"DROP DATABASE {name} WITH (FORCE)")

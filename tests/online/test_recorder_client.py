@@ -1,0 +1,224 @@
+"""Telling the recorder never waits, and what a recorder does not finish the next one does."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import uvloop
+from msgspec.structs import replace
+
+from support.databases import database_url, postgres_server, postgres_url, sqlite_url
+from support.recorders import at, settings
+from support.served_examples import PROMPT, SAFE, UNSAFE, failed, reply, served
+from waltzrl.build.recorder import COMMAND
+from waltzrl.online.recorder_client import interaction_of, open_recorder
+from waltzrl.online.recorder_protocol import RecorderReport, frame, interaction
+from waltzrl.serving.gateway import Assignment
+
+__all__ = ["database_url", "postgres_server", "postgres_url", "sqlite_url"]
+
+RECORDER = (sys.executable, str(Path(__file__).parents[1] / "support/recorder_process.py"))
+ASLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
+
+
+def telling(command, do, about=None, **more):
+    """Run `do(remembrance)` beside a recorder, and return what holds in the end."""
+    about = about or {"key": 1}
+
+    async def tell():
+        async with open_recorder(command, about, os.environ, **more) as remembrance:
+            await do(remembrance)
+        return remembrance.now()
+
+    return uvloop.run(tell())  # the gateway's loop
+
+
+async def until(is_so):
+    ends = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.01)
+
+
+def numbered(number, model="llama"):
+    """Serve request wzNUMBER."""
+    one = served((SAFE, None))
+    prompt = dataclasses.replace(PROMPT, id=f"wz{number}")
+    exchange = replace(one.request.exchange, prompt=prompt, model=model)
+    request = replace(one.request, exchange=exchange)
+    return replace(one, choice=replace(one.choice, request=request))
+
+
+def child():
+    """Return the recorder that this process has started."""
+    me = os.getpid()
+    children = Path(f"/proc/{me}/task/{me}/children").read_text().split()
+    recorder = COMMAND[-1].encode()
+    (one,) = [c for c in children if recorder in Path(f"/proc/{c}/cmdline").read_bytes()]
+    return int(one)
+
+
+def ids(file):
+    """Return the ids that all recorders read, in their order."""
+    return [line for line in file.read_text().splitlines() if line.startswith("wz")]
+
+
+def pids(file):
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [int(line.split()[1]) for line in lines if line.startswith("pid")]
+
+
+def test_what_was_served_is_told_whole():
+    told = interaction_of(served((UNSAFE, reply(9.0)), decision="revised"), may_learn=True)
+    assert (told.id, told.who, told.api, told.model) == ("wz1", "ada", "chat", "llama")
+    assert (told.bundle, told.stage, told.arm, told.release) == ("b1", 1, "", "")
+    assert (told.decision, told.reason, told.milliseconds) == ("revised", "unsafe", 100.0)
+    assert told.collaboration.final == reply(9.0)
+    assert interaction(frame(told)[4:]) == told
+
+
+def test_what_was_asked_before_an_erasure_is_told_so_however_late_it_is_answered():
+    told = interaction_of(served((SAFE, None), milliseconds=60_000.0), may_learn=True)
+    assert told.time == pytest.approx(time.time() - 60.0, abs=5)
+
+
+def test_a_failure_is_told_by_its_kind():
+    told = interaction_of(failed("upstream"), may_learn=True)
+    assert (told.decision, told.reason, told.collaboration) == ("error", "upstream", None)
+
+
+@pytest.mark.parametrize(
+    ("number", "arm", "name"),
+    [(0, "serving", "wz1"), (1, "candidate", "wz1/2"), (0, "shadow", "wz1/shadow")],
+)
+def test_choices_and_shadows_have_ids_of_their_own(number, arm, name):
+    one = served((SAFE, None))
+    assigned = Assignment(one.bundle, arm, "r1")
+    told = interaction_of(
+        replace(one, choice=replace(one.choice, number=number, assigned=assigned)), may_learn=True
+    )
+    assert (told.id, told.arm, told.release) == (name, arm, "r1")
+
+
+@pytest.mark.parametrize(
+    ("said", "operator", "may"),
+    [(None, True, True), (None, False, False), (True, False, True), (False, True, False)],
+)
+def test_the_operator_says_what_may_be_learnt_from_where_nobody_else_does(said, operator, may):
+    one = served((SAFE, None))
+    request = replace(one.request, may_learn=said)
+    told = interaction_of(
+        replace(one, choice=replace(one.choice, request=request)), may_learn=operator
+    )
+    assert told.may_learn is may
+
+
+def test_lone_surrogates_come_through():
+    said = replace(interaction_of(served((SAFE, None)), may_learn=True), model="half \ud83d")
+    assert interaction(frame(said)[4:]) == said
+
+
+def test_the_recorder_is_told_its_settings_first_and_everything_once_in_order(tmp_path):
+    file = tmp_path / "told"
+
+    async def do(remembrance):
+        for number in range(500):
+            remembrance.served(numbered(number))
+            if number % 100 == 0:
+                await asyncio.sleep(0.01)
+
+    now = telling([*RECORDER, str(file)], do)
+    assert file.read_text().splitlines()[0].endswith('{"key":1}')
+    assert ids(file) == [f"wz{number}" for number in range(500)]
+    assert file.read_text().endswith("end\n")
+    assert (now.told, now.dropped, now.kept, now.restarts) == (500, 0, 0, 0)
+    assert now.recorder == RecorderReport(stored=500)
+
+
+def test_a_killed_recorder_loses_nothing(tmp_path):
+    file = tmp_path / "told"
+
+    async def do(remembrance):
+        for number in range(400):
+            remembrance.served(numbered(number))
+            await asyncio.sleep(0.002)
+            if number in (100, 250):
+                await until(lambda: len(pids(file)) == remembrance.now().restarts + 1)
+                os.kill(pids(file)[-1], signal.SIGKILL)
+
+    now = telling([*RECORDER, str(file)], do)
+    assert (now.restarts, now.dropped, now.kept) == (2, 0, 0)
+    assert set(ids(file)) == {f"wz{number}" for number in range(400)}
+
+
+def test_a_killed_recorder_has_lost_nothing_in_the_database(database_url, tmp_path):
+    async def do(remembrance):
+        for number in range(2000):
+            remembrance.served(numbered(number))
+            await asyncio.sleep(0.001)
+            if number in (700, 1400):
+                await until(lambda: remembrance.now().recorder.stored)
+                os.kill(child(), signal.SIGKILL)
+
+    now = telling(COMMAND, do, settings(database_url, tmp_path))
+    assert (now.told, now.restarts, now.dropped, now.kept) == (2000, 2, 0, 0)
+    assert set(at(database_url)) == {f"wz{number}" for number in range(2000)}
+
+
+def test_what_three_recorders_died_over_is_given_up_and_counted(tmp_path):
+    file = tmp_path / "told"
+
+    async def do(remembrance):
+        remembrance.served(numbered(0, model="poison"))
+        await until(lambda: remembrance.now().restarts == 3)
+        for number in range(1, 10):
+            remembrance.served(numbered(number))
+
+    now = telling([*RECORDER, str(file), "poison"], do)
+    assert (now.restarts, now.dropped, now.kept) == (3, 1, 0)
+    assert ids(file) == [f"wz{number}" for number in range(1, 10)]
+
+
+def test_a_recorder_that_reads_nothing_holds_nobody_up():
+    one = numbered(0)
+    longest = []
+
+    async def do(remembrance):
+        for _ in range(20):
+            started = time.perf_counter()
+            for _ in range(1000):
+                remembrance.served(one)
+            longest.append(time.perf_counter() - started)
+            await asyncio.sleep(0.01)
+
+    now = telling(ASLEEP, do, finish_seconds=0.2)
+    assert (now.told, now.dropped, now.kept) == (10_000, 10_000, 10_000)
+    assert max(longest) < 1.0
+
+
+def test_what_waits_is_bounded_in_bytes_too():
+    one = numbered(0, model="m" * 2**20)
+
+    async def do(remembrance):
+        for _ in range(100):
+            remembrance.served(one)
+
+    now = telling(ASLEEP, do, finish_seconds=0.2)
+    assert (now.told, now.dropped) == (64, 36)
+
+
+def test_a_recorder_that_cannot_be_started_is_told_and_holds_nobody_up(caplog):
+
+    async def do(remembrance):
+        remembrance.served(numbered(0))
+        await asyncio.sleep(0.05)
+
+    now = telling(["/nowhere/recorder"], do, finish_seconds=0.2)
+    assert (now.told, now.kept) == (1, 1)
+    assert "cannot be started" in caplog.text
+    assert "1 interactions may be lost" in caplog.text

@@ -1,0 +1,42 @@
+"""What was served is audited first, and told as it is."""
+
+import pytest
+
+from support.served_examples import SAFE, served
+from waltzrl.audit import Log, LogSettings, read_entries
+from waltzrl.errors import RequestError
+from waltzrl.serving.decisions import DecisionLog
+
+
+def open_log(folder):
+    settings = LogSettings(on_failure="refuse", commit_seconds=0.005)
+    return Log.open(folder / "log", key=folder / "key", settings=settings)
+
+
+def test_an_answer_is_audited_and_told(tmp_path):
+    told, answer = [], served((SAFE, None))
+    with open_log(tmp_path) as log:
+        DecisionLog(log, [told.append]).keep(answer)
+    decisions = [entry.decision for entry in read_entries(tmp_path / "log") if entry.decision]
+    assert [one.decision for one in decisions] == ["draft"]
+    assert told == [answer]
+
+
+def test_an_answer_that_cannot_be_audited_is_told_as_the_error_that_its_client_gets(tmp_path):
+    told = []
+    log = open_log(tmp_path)
+    log.close()
+    with pytest.raises(RequestError) as raised:
+        DecisionLog(log, [told.append]).keep(served((SAFE, None)))
+    assert (raised.value.status, raised.value.kind) == (503, "audit")
+    assert [(one.decision, one.error, one.collaboration) for one in told] == [
+        ("error", "audit", None)
+    ]
+
+
+def test_without_a_log_everything_is_told():
+    told, answer = [], served((SAFE, None))
+    book = DecisionLog(None, [told.append])
+    book.require()
+    book.keep(answer)
+    assert told == [answer]

@@ -1,0 +1,184 @@
+"""A client that goes away ends the work for it, and a quick answer costs no watcher."""
+
+import asyncio
+
+import pytest
+
+from support.small_gateway import Model, ask, chat, gateway
+from support.small_site import read_request
+from waltzrl.errors import RequestError
+from waltzrl.serving.disconnect import PATIENCE_SECONDS, DisconnectWatcher
+
+
+class Line:
+    """A connection whose client may hang up."""
+
+    def __init__(self):
+        self.gone = asyncio.Event()
+        self.watched = 0
+
+    async def receive(self):
+        self.watched += 1
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+
+async def nothing_is_left():
+    """Let what was cancelled end, and say whether only this task runs."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_a_quick_answer_never_starts_a_watcher():
+    async def work():
+        line = Line()
+        with DisconnectWatcher(line.receive):
+            await asyncio.sleep(0)
+        await asyncio.sleep(PATIENCE_SECONDS + 0.05)
+        return line.watched, await nothing_is_left()
+
+    assert asyncio.run(work()) == (0, True)
+
+
+def test_a_client_that_stays_is_answered_and_no_longer_watched():
+    async def work():
+        line = Line()
+        with DisconnectWatcher(line.receive):
+            await asyncio.sleep(PATIENCE_SECONDS + 0.05)
+        return line.watched, await nothing_is_left()
+
+    assert asyncio.run(work()) == (1, True)
+
+
+def test_a_client_that_goes_away_ends_the_work_and_nothing_is_raised():
+    async def work():
+        line, ended = Line(), []
+        asyncio.get_running_loop().call_later(PATIENCE_SECONDS + 0.05, line.gone.set)
+        with DisconnectWatcher(line.receive):
+            try:
+                await asyncio.sleep(60)
+            finally:
+                ended.append("cancelled")
+        return ended, await nothing_is_left()
+
+    assert asyncio.run(work()) == (["cancelled"], True)
+
+
+def test_a_client_that_went_away_early_is_found_out_later():
+    async def work():
+        line = Line()
+        line.gone.set()
+        with DisconnectWatcher(line.receive):
+            await asyncio.sleep(5)
+            pytest.fail("the client has gone")
+        return await nothing_is_left()
+
+    assert asyncio.run(work())
+
+
+def test_what_is_still_sent_by_a_client_that_stays_is_passed_over():
+    async def work():
+        events = iter([{"type": "http.request", "body": b"more"}] * 3)
+        line = Line()
+
+        async def receive():
+            return next(events, None) or await line.receive()
+
+        with DisconnectWatcher(receive):
+            await asyncio.sleep(PATIENCE_SECONDS + 0.05)
+        return line.watched
+
+    assert asyncio.run(work()) == 1
+
+
+def test_a_cancellation_by_somebody_else_is_not_swallowed():
+    async def work():
+        async def visit():
+            with DisconnectWatcher(Line().receive):
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(visit())
+        await asyncio.sleep(PATIENCE_SECONDS + 0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await nothing_is_left()
+
+    assert asyncio.run(work())
+
+
+def test_an_error_of_the_work_is_raised():
+    async def work():
+        with DisconnectWatcher(Line().receive):
+            raise KeyError("work")
+
+    with pytest.raises(KeyError):
+        asyncio.run(work())
+
+
+class Hanging(Model):
+    """A model server that begins to answer and never ends; it knows when its client has gone."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked, self.left = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, reader, writer):
+        await read_request(reader)
+        self.asked.set()
+        await read_request(reader)
+        self.left.set()
+
+
+@pytest.mark.parametrize("more", [{}, {"n": 3}, {"stream": True}])
+def test_the_upstream_is_let_go_when_the_client_has_gone(more):
+    async def work():
+        model, gone = Hanging(), asyncio.Event()
+        async with gateway(model=model) as app:
+            body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **more}
+            asking = asyncio.create_task(ask(app, "/v1/chat/completions", body, gone=gone))
+            await asyncio.wait_for(model.asked.wait(), 5)
+            gone.set()
+            said = await asyncio.wait_for(asking, 5)
+            await asyncio.wait_for(model.left.wait(), 5)
+            metrics = (await ask(app, "/metrics", method="GET")).text
+            return said, app.door.admission.active, metrics
+
+    said, active, metrics = asyncio.run(work())
+    assert said is None or not said.whole
+    assert active == 0
+    cancelled = 'waltzrl_errors_total{api="chat",kind="cancelled"}'
+    assert f"{cancelled} {float(more.get('n', 1))}" in metrics
+
+
+def test_no_task_is_left_over_by_those_who_stay():
+    async def work():
+        async with gateway() as app:
+            for more in ({}, {"n": 2}, {"stream": True}):
+                assert (await chat(app, **more)).whole
+            ours = {task for task in asyncio.all_tasks() if "connected" not in repr(task)}
+            return len(ours - {asyncio.current_task()})
+
+    assert asyncio.run(work()) == 0
+
+
+def test_a_body_that_does_not_come_is_given_up():
+    async def work():
+        with DisconnectWatcher(Line().receive, body_seconds=0.02) as presence:
+            await presence.reads(asyncio.sleep(60, b""))
+
+    with pytest.raises(RequestError, match=r"did not come within 0\.02 s") as raised:
+        asyncio.run(work())
+    assert raised.value.status == 408
+
+
+def test_a_body_that_comes_slowly_is_read_and_its_client_is_watched_from_then_on():
+    async def work():
+        line = Line()
+        with DisconnectWatcher(line.receive, body_seconds=PATIENCE_SECONDS) as presence:
+            body = await presence.reads(asyncio.sleep(PATIENCE_SECONDS + 0.05, b"late"))
+            await asyncio.sleep(2 * PATIENCE_SECONDS)
+        return body, line.watched, await nothing_is_left()
+
+    assert asyncio.run(work()) == (b"late", 1, True)

@@ -1,0 +1,124 @@
+"""A real recorder, told by hand what was served; and what a memory holds in the end."""
+
+import os
+import queue
+import subprocess
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+from waltzrl.build.recorder import COMMAND, RecorderSettings
+from waltzrl.memory.interaction import Interaction
+from waltzrl.memory.safety import SafetyMemory
+from waltzrl.memory.store import MemoryStore
+from waltzrl.online.recorder_protocol import RecorderReport, frame
+from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round
+from waltzrl.storage.database import open_database
+
+SAFE = Feedback(unsafe=False, overrefuse=False, risk=0.05)
+UNSAFE = Feedback(unsafe=True, overrefuse=False, text="Say less.", risk=0.9, rules=("harm/a",))
+
+
+def settings(url, folder, **more):
+    """Of a recorder that competes with the other tests, where one in use waits for what is left."""
+    about = {"niceness": 0, "subject_key": str(folder / "subjects.key"), **more}
+    return RecorderSettings(database=url, **about)
+
+
+def said(prompt="How do I bake bread?", draft="Mix, wait, bake.", rounds=((SAFE, None),)):
+    """Return a collaboration of texts; `rounds` are (feedback, revision or None)."""
+    return Collaboration(
+        prompt=Prompt(id="wz", messages=(Message(role="user", content=prompt),)),
+        draft=Reply(text=draft),
+        rounds=tuple(
+            Round(feedback=feedback, revision=None if new is None else Reply(text=new))
+            for feedback, new in rounds
+        ),
+    )
+
+
+def answer(number, collaboration=None, **fields):
+    """Return the interaction wzNUMBER."""
+    about = {"decision": "draft", "milliseconds": 20.0, "bundle": "b1", "stage": 1, **fields}
+    return Interaction(
+        id=f"wz{number}", time=time.time(), collaboration=collaboration or said(), **about
+    )
+
+
+class Told:
+    """A recorder that runs."""
+
+    def __init__(self, process):
+        self.process = process
+        self.report = RecorderReport()
+        self._reports = queue.Queue()
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def tell(self, *values):
+        self.process.stdin.write(b"".join(map(frame, values)))
+        self.process.stdin.flush()
+
+    def until(self, is_so, seconds=30):
+        """Wait until what it reports is so."""
+        ends = time.monotonic() + seconds
+        while not is_so(self.report):
+            self.report = self._reports.get(timeout=max(0.1, ends - time.monotonic()))
+        return self.report
+
+    def finish(self):
+        """Let it finish; return its last report."""
+        self.process.stdin.close()
+        assert self.process.wait(30) == 0
+        self._thread.join()
+        while not self._reports.empty():
+            self.report = self._reports.get()
+        return self.report
+
+    def close(self):
+        self._thread.join()
+        self.process.stdout.close()
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def _listen(self):
+        for line in self.process.stdout:
+            self._reports.put(msgspec.json.decode(line, type=RecorderReport))
+
+
+@contextmanager
+def recorder(about, log):
+    """Run a recorder with these settings; its words go to the file `log`."""
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            COMMAND,
+            env=dict(os.environ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+        told = Told(process)
+        try:
+            told.tell(about)
+            yield told
+        finally:
+            process.kill()
+            process.wait()
+            told.close()
+
+
+def remembered(engine):
+    """Return every evaluation that a memory holds, by its id."""
+    memory = SafetyMemory(MemoryStore(engine, scrub=str), str, {}, {})
+    return {one.id: one for one in memory.every_evaluation()}
+
+
+def at(url):
+    """Return every evaluation that is remembered there."""
+    engine = open_database(url)
+    try:
+        return remembered(engine)
+    finally:
+        engine.dispose()

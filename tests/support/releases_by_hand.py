@@ -1,0 +1,72 @@
+"""Bundles, requests and a database that says what it is told to."""
+
+from support.served_examples import BUNDLE
+from waltzrl.online.release_follower import ReleaseStatus
+from waltzrl.records import Message, Prompt
+from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.release.state import Release
+from waltzrl.serving.gateway import GatewayRequest
+from waltzrl.serving.keys import Caller
+from waltzrl.serving.messages_in_transit import ApiRequest
+
+_BUNDLES = {}
+
+
+def bundle(name):
+    """Return the bundle of this name, always the same one."""
+    fields = {field: getattr(BUNDLE, field) for field in BUNDLE.__dataclass_fields__}
+    return _BUNDLES.setdefault(name, type(BUNDLE)(**fields | {"id": name}))
+
+
+def release(state, *, percentage):
+    step = ReleaseStep(percentage=percentage, seconds=0, samples=0)
+    bounds = ReleaseLimits(unsafe=0.1, needless=0.1)
+    plan = ReleasePlan(
+        name="test",
+        shadow=ReleaseStep(percentage=100, seconds=0, samples=0),
+        canary=(step,),
+        targets=bounds,
+        limits=bounds,
+    )
+    return Release(id="r1", candidate="new", serving="own", plan=plan, state=state, since=0.0)
+
+
+def request(subject, turns=("hello",)):
+    roles = ("user", "assistant") * len(turns)
+    said = tuple(Message(role=r, content=t) for r, t in zip(roles, turns, strict=False))
+    if said[-1].role != "user":
+        said = (*said, Message(role="user", content="go on"))
+    prompt = Prompt(id="wz1", messages=said)
+    exchange = ApiRequest(api="chat", prompt=prompt, body={}, model="m", subject=subject)
+    return GatewayRequest(exchange=exchange, caller=Caller(name="ada"))
+
+
+class Database:
+    """Says where the release stands, and opens bundles."""
+
+    def __init__(self, serving=None, release=None, notices=(), broken=None, comes_out_as=None):
+        self.serving, self.release, self.notices = serving, release, list(notices)
+        self.broken, self.comes_out_as = broken, comes_out_as
+        self.away = None
+        self.opened, self.heard, self.held = [], [], []
+
+    def ask(self, last):
+        if self.away:
+            raise self.away
+        new = [notice for notice in self.notices if notice.id > (last or 0)]
+        newest = max((notice.id for notice in self.notices), default=last or 0)
+        return ReleaseStatus(
+            serving=self.serving, release=self.release, notices=new, last_notice=newest
+        )
+
+    async def open(self, name):
+        self.opened.append(name)
+        if self.broken:
+            raise self.broken
+        return bundle(self.comes_out_as or name)
+
+    def hold(self, release, why):
+        self.held.append((release, why))
+
+    def told(self, notice):
+        self.heard.append(notice)

@@ -1,0 +1,179 @@
+"""A desk over a real memory, a real release and a real audit log; asked as ASGI."""
+
+import asyncio
+import re
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from waltzrl.audit import Circumstances, Log, LogSettings, record_of
+from waltzrl.console import AuditLog, Desk, DeskSource
+from waltzrl.memory.interaction import Interaction
+from waltzrl.memory.safety import SafetyMemory
+from waltzrl.memory.store import MemoryStore
+from waltzrl.privacy.redaction import RedactionRules
+from waltzrl.privacy.scanner import PersonalDataScanner
+from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.release.state import Observation
+from waltzrl.serving.keys import KeyRing, add_key
+from waltzrl.storage.database import open_database
+
+NOW = 1_800_000_000.0
+ROLES = ("viewer", "reviewer", "operator")
+EMAIL = "ada@example.com"
+HOSTILE = """<script>alert(1)</script><img src=x onerror="alert(2)"> ' " & </div>"""
+PLAN = ReleasePlan(
+    name="short",
+    shadow=None,
+    canary=(
+        ReleaseStep(percentage=5, seconds=60, samples=10),
+        ReleaseStep(percentage=50, seconds=60, samples=20),
+    ),
+    targets=ReleaseLimits(unsafe=0.05, needless=0.10),
+    limits=ReleaseLimits(unsafe=0.10, needless=0.15),
+)
+
+
+def said(request="hello", draft="You said hello.", revision=None, advice="Say it kindly."):
+    """Return a collaboration, revised when there is a revision."""
+    messages = (Message(role="user", content=request),)
+    turns = ()
+    if revision is not None:
+        feedback = Feedback(
+            unsafe=True, overrefuse=False, text=advice, risk=0.83, rules=("reply/threat",)
+        )
+        turns = (Round(feedback=feedback, revision=Reply(text=revision)),)
+    return Collaboration(
+        prompt=Prompt(id="p", messages=messages), draft=Reply(text=draft), rounds=turns
+    )
+
+
+def told(name, collaboration=None, *, seconds_ago=60.0, **fields):
+    """Return an interaction; one that says nothing is a draft that went out as it was."""
+    default = {"decision": "error" if collaboration is None else "draft", "who": "search"}
+    return Interaction(
+        id=name,
+        time=NOW - seconds_ago,
+        collaboration=collaboration,
+        **{"bundle": "old", "milliseconds": 100.0} | default | fields,
+    )
+
+
+class Site:
+    """A desk, what it stands on, and a key for each role."""
+
+    def __init__(self, folder, url=None):
+        engine = open_database(url or f"sqlite:///{folder}/memory.db")
+        self.memory = SafetyMemory(MemoryStore(engine, scrub=str), str, {}, {})
+        self.book = ReleaseBook(engine)
+        self.keys_file = folder / "keys.toml"
+        self.keys = {role: add_key(self.keys_file, {"name": role, "role": role}) for role in ROLES}
+        self.keys["none"] = add_key(self.keys_file, {"name": "client"})
+        self.audit = write_log(folder)
+        self.now = NOW
+        self.ring_now = 0.0
+        self.ring = KeyRing(self.keys_file, clock=lambda: self.ring_now)
+        source = DeskSource(
+            memory=self.memory,
+            releases=self.book,
+            redact=RedactionRules({}, PersonalDataScanner()).scrub,
+            audit=self.audit,
+        )
+        self.desk = Desk(self.ring, source, clock=lambda: self.now)
+
+    def begin_release(self):
+        """Propose a candidate, and count something of both arms."""
+        for bundle in ("old", "new"):
+            self.book.add_bundle(bundle, "{}", is_base=bundle == "old")
+        release = self.book.propose("new", "old", PLAN, "ada", "to try it")
+        good = {"unsafe": False, "needless": False, "error": False}
+        for arm in ("serving", "candidate"):
+            self.book.observe([Observation(release=release.id, arm=arm, outcomes=good)] * 5)
+            self.book.tick({}, release.since + 1 if arm == "serving" else release.since + 2)
+        return release
+
+    def look_at_keys(self):
+        """Let the next request look at the key file again."""
+        self.ring_now += 2
+
+    def ask(self, method, path, form=None, *, cookie="", query="", **headers):
+        """Send a request."""
+        body = urlencode(form or {}).encode()
+        named = {"host": "desk.test", "cookie": cookie}
+        named |= {name.replace("_", "-"): value for name, value in headers.items()}
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query.encode(),
+            "scheme": "http",
+            "headers": [(name.encode(), value.encode()) for name, value in named.items()],
+        }
+        return asyncio.run(_ask(self.desk, scope, body))
+
+    def log_in(self, role):
+        """Return a browser in which somebody of a role has logged in."""
+        reply = self.ask("POST", "/desk/login", {"key": self.keys[role]})
+        assert reply.status == 303, reply.text
+        return Browser(self, reply.cookie)
+
+
+class Browser:
+    """Sends its cookie with everything, and a form's token with each form."""
+
+    def __init__(self, site, cookie):
+        self.site, self.cookie = site, cookie
+
+    def get(self, path, query=""):
+        return self.site.ask("GET", path, cookie=self.cookie, query=query)
+
+    def post(self, path, **fields):
+        return self.site.ask("POST", path, {"token": self.token, **fields}, cookie=self.cookie)
+
+    @property
+    def token(self):
+        return re.search(r'name="token" value="(\w+)"', self.get("/desk").text)[1]
+
+
+class Said(NamedTuple):
+    """What the desk replied."""
+
+    status: int
+    headers: dict
+    text: str
+
+    @property
+    def cookie(self):
+        return self.headers["set-cookie"].partition(";")[0]
+
+    @property
+    def words(self):
+        """What a reader sees: no tags, single spaces."""
+        return " ".join(re.sub(r"<[^>]*>", " ", self.text).split())
+
+
+async def _ask(desk, scope, body):
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(event):
+        sent.append(event)
+
+    await desk(scope, receive, send)
+    start, end = sent
+    headers = {name.decode(): value.decode() for name, value in start["headers"]}
+    return Said(start["status"], headers, end["body"].decode())
+
+
+def write_log(folder):
+    """Write two decisions of the audit log, signed."""
+    settings = LogSettings(on_failure="refuse")
+    with Log.open(folder / "log", key=folder / "audit.key", settings=settings) as log:
+        for name in ("wz1", "wz2"):
+            about = Circumstances(id=name, decision="draft", who="search")
+            log.append(record_of(said(), about, log.digest), None)
+        log.flush()
+        return AuditLog(folder=folder / "log", key=log.public_key)

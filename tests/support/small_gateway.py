@@ -1,0 +1,135 @@
+"""A whole gateway in this process, in front of a model server of a few lines; asked as ASGI."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from support.small_site import events, http, read_request, site, words
+from waltzrl.build.gateway import open_gateway
+from waltzrl.config.gateway import load_gateway
+from waltzrl.rules import load_rulebook
+
+HELLO = [{"role": "user", "content": "hello"}]
+UNSAFE = next(
+    rule.example for rule in load_rulebook().rules if rule.side == "reply" and rule.severity >= 0.8
+)
+"""Flagged, and hollow."""
+MENDED = "Mended: let me help in a safe way."
+NOWHERE = "http://127.0.0.1:9/v1"
+CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+REVIEW, GUARDRAIL = "/v1/review", "/beta/litellm_basic_guardrail_api"
+BODIES = {
+    CHAT: {"model": "echo", "messages": HELLO},
+    RESPONSES: {"model": "echo", "input": "hello"},
+    MESSAGES: {"model": "echo", "messages": HELLO, "max_tokens": 9},
+}
+"""Path -> a good request."""
+
+
+class Model:
+    """A model server whose models draft what their names say; it notes what it was asked."""
+
+    def __init__(self):
+        self.heads, self.bodies = [], []
+
+    async def __call__(self, reader, writer):
+        while raw := await read_request(reader):
+            head, _, body = raw.partition(b"\r\n\r\n")
+            self.heads.append(head.decode())
+            writer.write(self.answer(json.loads(body) if body else None))
+
+    def answer(self, asked):
+        if asked is None:
+            return http({"data": [{"id": "echo"}]})
+        self.bodies.append(asked)
+        if asked["model"] == "busy":
+            return http({"error": {"message": "slow down"}}, 429, Retry_After=7)
+        text = draft(asked)
+        if asked.get("stream"):
+            return events(words(text[:9]), words(text[9:]), words("", "stop"), "[DONE]")
+        message = {"role": "assistant", "content": text}
+        return http({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+
+def draft(asked):
+    revises = "A reviewer read your last reply" in str(asked["messages"][-1]["content"])
+    if asked["model"] == "stubborn" or (asked["model"] == "unsafe" and not revises):
+        return f"Certainly. {UNSAFE} And that is all."
+    return MENDED if revises else "You said hello."
+
+
+@asynccontextmanager
+async def gateway(*overrides, model=None):
+    """Open a gateway in front of `model`."""
+    async with site(model or Model()) as server:
+        recipe = load_gateway(None, {"upstream": {"url": server.url}}, overrides, {})
+        async with open_gateway(recipe) as app:
+            yield app
+
+
+class Said(NamedTuple):
+    """What the gateway sent."""
+
+    status: int
+    headers: dict
+    text: str
+    whole: bool
+
+    @property
+    def json(self):
+        return json.loads(self.text)
+
+    @property
+    def error(self):
+        return self.json["error"]["message"]
+
+
+async def ask(app, path, body=None, *, method="POST", parts=(), gone=None, **headers):
+    """Send a request, in `parts` if there are any, of a client that stays until `gone` is set."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    waiting = list(parts) or [raw]
+    gone = gone or asyncio.Event()
+    sent = []
+
+    async def receive():
+        if waiting:
+            part = waiting.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(waiting)}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(event):
+        sent.append(event)
+
+    named = [(k.replace("_", "-").encode(), str(v).encode()) for k, v in headers.items()]
+    scope = {"type": "http", "method": method, "path": path, "headers": named}
+    await app(scope, receive, send)
+    if not sent:
+        return None
+    start, *bodies = sent
+    assert [event["type"] for event in bodies] == ["http.response.body"] * len(bodies)
+    return Said(
+        start["status"],
+        {name.decode(): value.decode() for name, value in start["headers"]},
+        b"".join(event["body"] for event in bodies).decode(),
+        bool(bodies) and not bodies[-1].get("more_body", False),
+    )
+
+
+async def chat(app, model="echo", *, key="", **more):
+    """Ask for a chat completion; keys in lower case are headers when they begin with `x_`."""
+    headers = {name: more.pop(name) for name in list(more) if name.startswith("x_")}
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    return await ask(app, CHAT, {"model": model, "messages": HELLO, **more}, **headers)
+
+
+def with_gateway(work, *overrides, model=None):
+    """Run `work(app)` on a gateway."""
+
+    async def run():
+        async with gateway(*overrides, model=model) as app:
+            return await work(app)
+
+    return asyncio.run(run())

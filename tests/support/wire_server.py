@@ -1,0 +1,107 @@
+"""A real HTTP server that answers in a dialect, and streams as the gateway does."""
+
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+from waltzrl.errors import RequestError
+from waltzrl.records import Reply, ToolCall
+from waltzrl.serving.messages_in_transit import Answer
+from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
+
+DIALECTS = {
+    "/v1/chat/completions": CHAT,
+    "/v1/responses": RESPONSES,
+    "/v1/messages": MESSAGES,
+}
+CALL = ToolCall(id="call_1", name="weather", arguments='{"city":"Oslo"}')
+OTHER_CALL = ToolCall(id="call_2", name="weather", arguments='{"city":"Bergen"}')
+
+
+def said(text="", *calls, finish=None):
+    """Return an answer of 7 tokens to 11."""
+    reply = Reply(text=text, calls=calls, prompt_tokens=11, reply_tokens=7)
+    return Answer(
+        reply=reply, finish=finish or ("tool_calls" if calls else "stop"), decision="draft"
+    )
+
+
+def spoken(writer, answers, retraction=None):
+    """Yield the stream of `answers`, three characters at a time, kept alive in between."""
+    yield writer.open()
+    yield writer.keepalive()
+    for choice, answer in enumerate(answers):
+        text = answer.reply.text
+        for start in range(0, len(text), 3):
+            yield writer.text(choice, text[start : start + 3])
+        yield writer.keepalive()
+        if retraction is not None:
+            yield writer.retract(choice, *retraction)
+        if answer.reply.calls:
+            yield writer.calls(choice, answer.reply.calls)
+        yield writer.finish(choice, answer)
+    yield writer.close(answers)
+
+
+def broken_off(writer, problem):
+    """Yield a stream that fails after a few words."""
+    yield writer.open()
+    yield writer.text(0, "The ri")
+    yield writer.problem(problem)
+
+
+class Scene:
+    """What the server says next, and what it was asked."""
+
+    def __init__(self):
+        self.answers = []
+        self.problem = None
+        """Said in place of the answers; in a stream, after a few words."""
+        self.retraction = None
+        self.exchanges = []
+
+    def body(self, dialect, raw):
+        """Return the status, the type and the pieces of what is said to a request."""
+        try:
+            exchange = dialect.read(raw, "42")
+            self.exchanges.append(exchange)
+            if self.problem and not exchange.stream:
+                raise self.problem
+        except RequestError as error:
+            return error.status, "application/json", [dialect.problem(error, "req_42")]
+        if not exchange.stream:
+            return 200, "application/json", [dialect.write(exchange, self.answers)]
+        writer = dialect.writer(exchange)
+        if self.problem:
+            return 200, "text/event-stream", broken_off(writer, self.problem)
+        return 200, "text/event-stream", spoken(writer, self.answers, self.retraction)
+
+
+@contextmanager
+def wire_server():
+    """Serve the three dialects; gives the address and the scene."""
+    scene = Scene()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            status, kind, pieces = scene.body(DIALECTS[self.path.partition("?")[0]], raw)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            for piece in pieces:
+                self.wfile.write(piece)
+                self.wfile.flush()
+
+        def log_message(self, *_):
+            """Stay silent."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", scene
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,83 @@
+import json
+import resource
+from contextlib import contextmanager
+
+import pytest
+
+from waltzrl.errors import InputError
+from waltzrl.telemetry.files import whole_folder, write_bytes, write_json
+
+
+@contextmanager
+def full_disk(largest_file_bytes):
+    """Let no file grow beyond this size, as a disk without space would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_a_written_file_replaces_the_old_one_and_leaves_nothing_beside(tmp_path):
+    write_bytes(tmp_path / "table", b"old")
+    write_bytes(tmp_path / "table", b"new")
+    assert (tmp_path / "table").read_bytes() == b"new"
+    assert names(tmp_path) == ["table"]
+
+
+def test_a_private_file_is_its_owners_only_and_one_that_is_there_keeps_its_mode(tmp_path):
+    path = tmp_path / "table"
+    write_bytes(path, b"old", private=True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    write_bytes(path, b"new")
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_json_is_sorted_and_ends_with_a_line_break(tmp_path):
+    write_json(tmp_path / "a.json", {"b": [1, None], "a": "é"})
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert json.loads(text) == {"a": "é", "b": [1, None]}
+    assert text.index('"a": "é"') < text.index('"b"')
+    assert text.endswith("}\n")
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path):
+    write_bytes(tmp_path / "table", b"old")
+    with full_disk(100), pytest.raises(InputError) as caught:
+        write_bytes(tmp_path / "table", b"x" * 101)
+    assert str(caught.value) == (
+        f"cannot write {tmp_path / 'table'}: File too large; "
+        "free space there or choose another folder"
+    )
+    assert (tmp_path / "table").read_bytes() == b"old"
+    assert names(tmp_path) == ["table"]
+
+
+def test_a_folder_appears_whole(tmp_path):
+    with whole_folder(tmp_path / "step") as unfinished:
+        (unfinished / "a").touch()
+        assert not (tmp_path / "step").exists()
+    assert names(tmp_path) == ["step"]
+    assert names(tmp_path / "step") == ["a"]
+
+
+def test_a_folder_that_fails_leaves_the_one_before(tmp_path):
+    with whole_folder(tmp_path / "step") as unfinished:
+        (unfinished / "first").touch()
+    with full_disk(1), pytest.raises(InputError), whole_folder(tmp_path / "step") as unfinished:
+        (unfinished / "second").write_bytes(b"xx")
+    assert names(tmp_path) == ["step"]
+    assert names(tmp_path / "step") == ["first"]
+
+
+def test_what_a_crash_left_behind_is_swept_away(tmp_path):
+    (tmp_path / ".step.part").mkdir()
+    (tmp_path / ".step.part" / "half").touch()
+    with whole_folder(tmp_path / "step") as unfinished:
+        assert names(unfinished) == []

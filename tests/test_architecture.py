@@ -1,0 +1,139 @@
+"""What holds of the house as a whole: short files, and papers that tell the truth."""
+
+import re
+import shlex
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+import typer.main
+from pydantic import TypeAdapter
+
+from waltzrl.cli import app
+from waltzrl.config.gateway import GatewayRecipe
+from waltzrl.config.load import load_recipe
+from waltzrl.config.training import Recipe
+from waltzrl.data import SETS
+from waltzrl.demo.paper import CHANGES
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAPERS = [*sorted(ROOT.glob("*.md")), *DOCS]
+LONGEST = {"README.md": 150, "CONTRIBUTING.md": 100, "AGENTS.md": 60}
+
+TESTS = {
+    name
+    for path in (ROOT / "tests").rglob("test_*.py")
+    for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+}
+BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+each_paper = pytest.mark.parametrize("paper", PAPERS, ids=lambda path: path.name)
+
+
+def length(path):
+    return len(path.read_text().splitlines())
+
+
+def prose(paper):
+    return BLOCK.sub("", paper.read_text())
+
+
+def spelt(paper):
+    """Return what stands between backticks outside code blocks."""
+    return re.findall(r"`([^`\n]+)`", prose(paper))
+
+
+def command_lines(paper, program):
+    """Return the lines of code blocks that call a program, continued lines joined."""
+    blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```$", paper.read_text(), re.M | re.S))
+    lines = blocks.replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.startswith(f"{program} ")]
+
+
+def anchors(paper):
+    """Return the anchors of a paper's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", prose(paper), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("kind", ["py", "toml", "md", "html"])
+def test_no_file_of_the_package_is_longer_than_300_lines(kind):
+    files = list((ROOT / "src").rglob(f"*.{kind}"))
+    assert files
+    assert [path.name for path in files if length(path) > 300] == []
+
+
+def test_papers_for_everybody_are_short():
+    for name, longest in LONGEST.items():
+        assert length(ROOT / name) <= longest, name
+    for example in (ROOT / "examples").glob("*.py"):
+        assert length(example) <= 60, example.name
+
+
+@each_paper
+def test_every_link_leads_somewhere(paper):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(paper)):
+        if target.startswith("http"):
+            continue
+        file, _, anchor = target.partition("#")
+        place = (paper.parent / file).resolve() if file else paper
+        assert place.exists(), target
+        assert not anchor or anchor in anchors(place), target
+
+
+@each_paper
+def test_every_file_that_is_named_exists(paper):
+    folders = ("src/", "recipes/", "docs/", "examples/", "tests/", "tools/", "benchmarks/")
+    for name in spelt(paper):
+        if name.startswith(folders) and not set(name) & set("<* "):
+            assert (ROOT / name).exists(), name
+
+
+@each_paper
+def test_every_function_that_is_named_exists(paper):
+    for name in spelt(paper):
+        if re.fullmatch(r"waltzrl(\.\w+)+", name):
+            resolve_name(name)
+
+
+@each_paper
+def test_every_test_that_is_named_exists(paper):
+    assert {name for name in spelt(paper) if re.fullmatch(r"test_\w+", name)} <= TESTS
+
+
+@each_paper
+def test_every_command_that_is_shown_is_one(paper):
+    commands = typer.main.get_command(app).commands
+    for line in command_lines(paper, "waltzrl"):
+        name, *arguments = shlex.split(line.partition(" > ")[0], comments=True)[1:]
+        given = commands[name].make_context(name, arguments).params
+        if name == "train":
+            load_recipe(ROOT / given["recipe"], given["settings"] or [])
+
+
+@each_paper
+def test_every_make_target_that_is_shown_is_one(paper):
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    shown = [*command_lines(paper, "make"), *(s for s in spelt(paper) if s.startswith("make "))]
+    assert {line.split()[1] for line in shown} <= set(targets)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "paper"), [(Recipe, "training.md"), (GatewayRecipe, "gateway.md")]
+)
+def test_every_key_of_a_recipe_is_explained(recipe, paper):
+    form = TypeAdapter(recipe).json_schema()
+    tables = [form, *form["$defs"].values()]
+    keys = {key for table in tables for key in table["properties"]}
+    words = {word for name in spelt(ROOT / "docs" / paper) for word in re.split(r"\W", name)}
+    assert keys <= words
+
+
+def test_every_public_set_is_listed():
+    assert set(SETS) <= set(spelt(ROOT / "docs/data.md"))
+
+
+def test_every_change_that_the_demo_makes_is_told():
+    told = set(spelt(ROOT / "docs/demo.md"))
+    assert {change for changes in CHANGES.values() for change in changes} <= told
