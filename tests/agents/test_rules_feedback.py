@@ -202,13 +202,13 @@ def test_labels_risk_and_advice_always_agree(reviewer, asked, said):
 
 def test_the_name_says_what_decides(reviewer):
     stricter = RulesReviewer(reviewer.rulebook, threshold=0.9)
-    shy = RulesReviewer(reviewer.rulebook, mend_refusals=False)
+    shy = RulesReviewer(reviewer.rulebook, flag_overrefusals=False)
     assert reviewer.rulebook.digest[:12] in reviewer.name
     assert len({reviewer.name, stricter.name, shy.name}) == 3
 
 
 def test_refusals_may_be_left_as_they_are(reviewer):
-    shy = RulesReviewer(reviewer.rulebook, mend_refusals=False)
+    shy = RulesReviewer(reviewer.rulebook, flag_overrefusals=False)
     prompt = ask("How do I boil an egg?")
     refusal = Reply(text="I'm sorry, but I can't help with that.")
     assert reviewer.read(prompt, refusal).overrefuse

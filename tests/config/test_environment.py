@@ -31,7 +31,7 @@ def test_the_contract_of_stage_2_becomes_settings():
         "on_failure": "rules",
         "stage2_percentage": 25.0,
         "observe_only": False,
-        "budget_ms": 500,
+        "review_timeout_ms": 500,
     }
 
 

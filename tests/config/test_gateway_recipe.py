@@ -24,7 +24,7 @@ def test_the_houses_recipe_is_read():
 def test_variables_count_where_the_file_is_silent():
     environ = {"WALTZRL_SAFETY_THRESHOLD": "0.9", "WALTZRL_COACHING_TIMEOUT_MS": "500"}
     recipe = load(path=RECIPE, environ=environ)
-    assert (recipe.threshold, recipe.budget_ms) == (0.7, 10_000)
+    assert (recipe.threshold, recipe.review_timeout_ms) == (0.7, 10_000)
     assert load(UPSTREAM, environ=environ).threshold == 0.9
 
 
@@ -86,8 +86,8 @@ def test_a_candidate_says_only_what_differs_from_what_serves(tmp_path):
     serving = load(UPSTREAM, "threshold=0.8").bundle
     path = tmp_path / "candidate.toml"
     path.write_text("max_rounds = 2\n")
-    candidate = load_bundle(path, serving, ["budget_ms=100"])
-    assert (candidate.threshold, candidate.max_rounds, candidate.budget_ms) == (0.8, 2, 100)
+    candidate = load_bundle(path, serving, ["review_timeout_ms=100"])
+    assert (candidate.threshold, candidate.max_rounds, candidate.review_timeout_ms) == (0.8, 2, 100)
 
 
 def test_what_a_gateway_is_kept_with_is_no_part_of_a_bundle(tmp_path):

@@ -54,7 +54,8 @@ def test_an_unknown_key_in_a_recipe(recipe, capsys):
     recipe.write_text(recipe.read_text().replace("kl_limit", "kl_limitt"))
     line = complaint(capsys, "train", recipe)
     assert line == (
-        f"error: {recipe}: unknown key 'keeping.kl_limitt'; did you mean 'keeping.kl_limit'?"
+        f"error: {recipe}: unknown key 'checkpointing.kl_limitt'; did you mean "
+        "'checkpointing.kl_limit'?"
     )
 
 

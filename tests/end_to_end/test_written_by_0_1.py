@@ -11,33 +11,33 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from gateway_processes import gateway_process, upstream_process
-from small_runs import run
+from support.gateway_processes import gateway_process, upstream_process
+from support.small_runs import run
 from waltzrl.audit import read_collaborations, read_entries, verify
 from waltzrl.audit.note import PublicKey
+from waltzrl.build.datasets import Data, training_demonstrations
+from waltzrl.build.memory import existing_database, existing_memory
+from waltzrl.build.releases import stored_recipe
+from waltzrl.build.training import open_run, weights_of
+from waltzrl.build.training import train as train_pair
+from waltzrl.compliance.exports import drop_rows, read_rows
+from waltzrl.config.gateway import GatewayRecipe, load_gateway
+from waltzrl.config.load import load_recipe, recipe_json
 from waltzrl.data import read_prompts
 from waltzrl.evaluation import measure, read_evaluation
 from waltzrl.memory.counts import BundleCounts, Calibration, Counts
 from waltzrl.memory.erasure import note_export
-from waltzrl.memory.notices import notices_after
 from waltzrl.memory.schemas import COACHING
 from waltzrl.privacy.digest import key_in, subject_digest
-from waltzrl.recipes.compose import open_run, weights_of
-from waltzrl.recipes.compose import train as train_pair
-from waltzrl.recipes.exports import drop_rows, read_rows
-from waltzrl.recipes.gateway import GatewayRecipe, load_gateway
-from waltzrl.recipes.load import load_recipe, recipe_json
-from waltzrl.recipes.releasing import stored_recipe
-from waltzrl.recipes.remembering import existing_database, opened_memory
-from waltzrl.recipes.sources import Data, training_lessons
 from waltzrl.records import ToolCall
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.evidence import Count
-from waltzrl.release.plan import Bounds, Plan, Step
+from waltzrl.release.evidence import OutcomeCount
+from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.presets import load_plan
 from waltzrl.rules import load_rulebook
 from waltzrl.rules.pack import load_pack
 from waltzrl.serving.keys import KeyRing, read_keys
+from waltzrl.storage.notices import notices_after
 from waltzrl.training.export import verify_export
 
 WRITTEN = Path(__file__).parents[1] / "written_by_0_1"
@@ -139,7 +139,7 @@ def url(here):
 
 @pytest.fixture
 def memory(url):
-    with opened_memory(url) as opened:
+    with existing_memory(url) as opened:
         yield opened
 
 
@@ -266,15 +266,15 @@ def test_the_memory_counts_the_same_as_ever(memory):
     assert memory.calibration() == Calibration(unsafe=one_missed, needless=one_missed)
 
 
-PLAN = Plan(
+PLAN = ReleasePlan(
     name="by hand",
-    shadow=Step(percentage=100, seconds=1, samples=2),
+    shadow=ReleaseStep(percentage=100, seconds=1, samples=2),
     canary=(
-        Step(percentage=50, seconds=3, samples=40),
-        Step(percentage=80.5, seconds=5, samples=60),
+        ReleaseStep(percentage=50, seconds=3, samples=40),
+        ReleaseStep(percentage=80.5, seconds=5, samples=60),
     ),
-    targets=Bounds(unsafe=0.05, needless=0.1),
-    limits=Bounds(unsafe=0.9, needless=0.95),
+    targets=ReleaseLimits(unsafe=0.05, needless=0.1),
+    limits=ReleaseLimits(unsafe=0.9, needless=0.95),
     alpha=0.02,
     slow_milliseconds=30_000,
     automatic=False,
@@ -302,7 +302,7 @@ def test_the_release_and_its_history_are_still_in_the_book(url):
     assert view.decision.e_value == 1.7198958505924657
     arms = {arm: (tally.answers, tally.judged) for arm, tally in view.evidence.arms.items()}
     assert arms == {"serving": (4, 3), "shadow": (2, 2), "candidate": (4, 1)}
-    assert view.evidence.tally("candidate").of("unsafe") == Count(n=1, bad=1)
+    assert view.evidence.tally("candidate").of("unsafe") == OutcomeCount(n=1, bad=1)
     assert len(view.curve) == 16
     assert view.curve[-1].e_value == 0.42835024843360064
 
@@ -333,7 +333,7 @@ def test_the_notices_are_still_read(memory):
 
 
 def test_a_person_is_erased_from_what_was_written(here, url, capsys):
-    with opened_memory(url) as memory:
+    with existing_memory(url) as memory:
         files = [here / f"{name}" for name in ("rounds.json", "rounds.parquet", "asked.jsonl")]
         for file in files:
             note_export(memory.store.engine, file)
@@ -354,7 +354,7 @@ def test_a_person_is_erased_from_what_was_written(here, url, capsys):
     assert done["subject"] == ADA
     assert run(*command) == 0
     assert json.loads(capsys.readouterr().out)["found"] == {}
-    with opened_memory(url) as memory:
+    with existing_memory(url) as memory:
         ids = [one.id.removeprefix(REQUEST) for one in memory.every_evaluation()]
     gone = {"0", "2", "7", "8", "16"}
     assert ids == [row[0] for row in SERVED if row[0] not in gone]
@@ -383,7 +383,7 @@ def test_a_gateway_goes_on_with_the_memory_and_the_log(here, url, tmp_path):
     assert (status, refused) == (200, 401)
     assert json.loads(release[2])["release"] == RELEASE
     request = {name.lower(): value for name, value in headers.items()}["x-request-id"]
-    with opened_memory(url) as memory:
+    with existing_memory(url) as memory:
         kept = {one.id: one for one in memory.every_evaluation()}
     newest = kept.pop(request)
     assert [told(one) for one in kept.values()] == SERVED
@@ -683,7 +683,8 @@ def test_prompts_are_still_read():
 def test_lessons_are_still_read():
     path = str(WRITTEN / "lessons.jsonl")
     draft, review, revision = (
-        one.collaboration for one in training_lessons(Data(prompts=(), lessons=(path,)))
+        demonstration.collaboration
+        for demonstration in training_demonstrations(Data(prompts=(), demonstrations=(path,)))
     )
     assert (draft.final.text, draft.rounds, draft.prompt.category) == (
         *("Mix, wait, bake.", (), "kitchen"),

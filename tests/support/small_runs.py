@@ -16,7 +16,7 @@ prompts = ["{prompts}"]
 [agents]
 wording = "tiny"
 max_new_tokens = 6
-[keeping]
+[checkpointing]
 checkpoint_every = 2
 kl_limit = 1e6
 [compute]

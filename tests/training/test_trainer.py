@@ -40,7 +40,9 @@ class KilledError(Exception):
     """Stands for the end of the process after a step."""
 
 
-def trained(folder, layout=tiny_pair.two_models, kill_after=None, keeping=KEEPING, prompts=None):
+def trained(
+    folder, layout=tiny_pair.two_models, kill_after=None, checkpointing=KEEPING, prompts=None
+):
     pair, seen = layout(), []
 
     def report(progress):
@@ -49,7 +51,7 @@ def trained(folder, layout=tiny_pair.two_models, kill_after=None, keeping=KEEPIN
             raise KilledError
 
     folder.mkdir(exist_ok=True)
-    trainer = Trainer(pair, stages(prompts), folder, keeping)
+    trainer = Trainer(pair, stages(prompts), folder, checkpointing)
     with suppress(KilledError):
         asyncio.run(trainer.train(report))
     digests = {name: weights_digest(w.causal_lm.model) for name, w in pair.weights.items()}
@@ -115,15 +117,15 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(tmp_
 def test_while_a_damaged_checkpoint_is_made_up_for_the_newest_good_one_stays(tmp_path):
     one = CheckpointSettings(checkpoint_every=1, keep_last=1, kl_limit=50.0)
     many = tiny_pair.prompts() * 20  # no epoch ends within these stages
-    trained(tmp_path, keeping=one, prompts=many)
+    trained(tmp_path, checkpointing=one, prompts=many)
     checkpoints = tmp_path / "checkpoints"
     (checkpoints / "step-000007" / "MANIFEST.json").unlink()
-    trained(tmp_path, keeping=one, prompts=many, kill_after=5)  # from 3, the end of a stage
+    trained(tmp_path, checkpointing=one, prompts=many, kill_after=5)  # from 3, the end of a stage
     assert latest_good(checkpoints).path == checkpoints / "step-000005"
 
 
 @pytest.mark.parametrize("settings", [{"checkpoint_every": 0}, {"keep_last": 0}])
-def test_keeping_nothing_is_refused(settings):
+def test_keeping_no_checkpoint_is_refused(settings):
     with pytest.raises(ValueError, match="must be 1 or more"):
         CheckpointSettings(**settings)
 
@@ -135,7 +137,7 @@ def test_restoring_without_a_checkpoint_starts_anew(tmp_path):
 def test_divergence_stops_the_run_and_keeps_a_checkpoint_before_it(tmp_path):
     strict = CheckpointSettings(checkpoint_every=2, keep_last=2, kl_limit=1e-9)
     with pytest.raises(DivergenceError, match=r"kl/\w+_nats is .* above the limit 1e-09 3 times"):
-        trained(tmp_path, keeping=strict, prompts=tiny_pair.prompts() * 4)
+        trained(tmp_path, checkpointing=strict, prompts=tiny_pair.prompts() * 4)
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert kept
     seen = [line["step"] for line in journal(tmp_path)]

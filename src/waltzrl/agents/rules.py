@@ -28,20 +28,20 @@ class RulesReviewer:
     """Rules in the feedback agent's place: no model, microseconds, always the same answer."""
 
     def __init__(
-        self, rulebook: Rulebook, threshold: float = 0.7, *, mend_refusals: bool = True
+        self, rulebook: Rulebook, threshold: float = 0.7, *, flag_overrefusals: bool = True
     ) -> None:
         """Take a rulebook.
 
         Args:
             rulebook: the rules.
             threshold: a reply whose safety, 1 - risk, lies below it is unsafe.
-            mend_refusals: call refusals needless where nothing was found in the request. Rules
+            flag_overrefusals: call refusals needless where nothing was found in the request. Rules
                 that find nothing do not know that nothing is there; False leaves all refusals.
         """
         self.rulebook = rulebook
         self.threshold = threshold
-        self.mend_refusals = mend_refusals
-        leaves = "" if mend_refusals else ", refusals left"
+        self.flag_overrefusals = flag_overrefusals
+        leaves = "" if flag_overrefusals else ", refusals left"
         self.name = f"rules@{rulebook.digest[:12]}, threshold {threshold}{leaves}"
         """For the log."""
 
@@ -66,7 +66,7 @@ class RulesReviewer:
         counted = sorted([*said, *(() if refuses else asked)], key=_by_severity)
         risk = counted[0].severity if counted else 0.0
         unsafe = 1 - risk < self.threshold
-        overrefuse = self.mend_refusals and refuses and not asked and not unsafe
+        overrefuse = self.flag_overrefusals and refuses and not asked and not unsafe
         categories = _distinct(finding.category for finding in counted)
         topics = categories if unsafe else (NEEDLESS_REFUSAL,) if overrefuse else ()
         return Feedback(

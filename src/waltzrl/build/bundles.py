@@ -27,6 +27,11 @@ from waltzrl.serving.upstream import PolicyUpstream, Upstream
 
 REVIEWS_AT_ONCE = 64
 """Of a feedback model behind a server."""
+HASHED_AS = {
+    "rules_flag_overrefusals": "rules_mend_refusals",
+    "review_timeout_ms": "budget_ms",
+}
+"""Keys that had another name when the first bundles were named; so that ids stay the same."""
 WORST_FIRST: tuple[BreakerState, ...] = ("open", "half_open")
 
 
@@ -44,7 +49,10 @@ def _named(recipe: BundleRecipe, rules: Rulebook) -> str:
     if recipe.upstream.folder is not None:
         about["conversation"] = identity(recipe.upstream.folder, None)
     if recipe.enabled:
-        about |= {one.name: getattr(recipe, one.name) for one in fields(BundleRecipe)}
+        about |= {
+            HASHED_AS.get(field.name, field.name): getattr(recipe, field.name)
+            for field in fields(BundleRecipe)
+        }
         about["rules"] = _reviewing(recipe, rules).name
     if recipe.enabled and recipe.stage == 2:
         assert recipe.feedback is not None
@@ -118,7 +126,7 @@ class Bundles:
             HybridReviewer(agent, rules, recipe.threshold),
             rules,
             breaker=self._breakers.setdefault(about, Breaker()),
-            budget_seconds=recipe.budget_ms / 1e3,
+            budget_seconds=recipe.review_timeout_ms / 1e3,
             on_failure=recipe.on_failure,
             told=self._told,
         )
@@ -165,7 +173,7 @@ class Bundles:
 
 
 def _reviewing(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:
-    return RulesReviewer(rules, recipe.threshold, mend_refusals=recipe.rules_mend_refusals)
+    return RulesReviewer(rules, recipe.threshold, flag_overrefusals=recipe.rules_flag_overrefusals)
 
 
 def _pattern(recipe: BundleRecipe) -> Pattern:

@@ -70,7 +70,7 @@ async def train(recipe: Recipe, folder: Path, report: Report) -> Pair:
             demonstrations = training_demonstrations(data)
             pair = await _starting_pair(recipe, folder, prompts, demonstrations, report)
             stages = [_reinforcement(recipe, s, prompts, judge) for s in recipe.reinforcements]
-            trainer = Trainer(pair, stages, folder, recipe.keeping)
+            trainer = Trainer(pair, stages, folder, recipe.checkpointing)
             await trainer.train(report)
             return trainer.pair
 
@@ -89,7 +89,7 @@ def open_run(folder: Path) -> Pair:
         base = load_base(recipe, folder, [], [])
         warmed = not recipe.imitations or _warm_up(recipe, base, folder, []).restore() > 0
         pair = make_roles(recipe, base)
-    trainer = Trainer(pair, [], folder, recipe.keeping)
+    trainer = Trainer(pair, [], folder, recipe.checkpointing)
     if not (warmed and trainer.restore()):
         raise CheckpointError(f"{folder} has no whole checkpoint; train on, or choose another run")
     return trainer.pair
@@ -186,7 +186,7 @@ def _warm_up(
     ]
     inside = folder / WARM_UP
     inside.mkdir(exist_ok=True)
-    return Trainer(make_single(recipe, base), stages, inside, recipe.keeping)
+    return Trainer(make_single(recipe, base), stages, inside, recipe.checkpointing)
 
 
 def _reinforcement(

@@ -8,7 +8,7 @@
 | `WALTZRL_BLOCK_ON_FAILURE` | `WALTZRL_FALLBACK_TO_BLOCKING` | true: refuse, false: rules | `on_failure` |
 | `WALTZRL_TRAFFIC_PERCENTAGE` | `WALTZRL_CANARY_PERCENTAGE`, `WALTZRL_ROLLOUT_PERCENTAGE`, `WALTZRL_ROLLOUT_PCT` | 0 to 100 | `stage2_percentage` |
 | `WALTZRL_FEEDBACK_ONLY` | | true or false | `observe_only` |
-| `WALTZRL_COACHING_TIMEOUT_MS` | | 1 or more | `budget_ms` |
+| `WALTZRL_COACHING_TIMEOUT_MS` | | 1 or more | `review_timeout_ms` |
 | `WALTZRL_ENABLE_BLOCKING` | `WALTZRL_BLOCK_UNSAFE` | true | none: what is unsafe never leaves |
 
 True is also spelt 1, yes or on; false 0, no or off. A variable that is empty is not set.
@@ -144,7 +144,7 @@ VARIABLES = (
         needs="true or false",
     ),
     Variable(
-        key="budget_ms",
+        key="review_timeout_ms",
         names=("WALTZRL_COACHING_TIMEOUT_MS",),
         read=_milliseconds,
         needs="a whole number of milliseconds, 1 or more",

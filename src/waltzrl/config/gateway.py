@@ -140,12 +140,12 @@ class BundleRecipe:
     """How safe a reply must be; higher mends more."""
     max_rounds: Annotated[int, Field(ge=1)] = 1
     """Revisions at most."""
-    budget_ms: Annotated[int, Field(ge=1)] = 10_000
+    review_timeout_ms: Annotated[int, Field(ge=1)] = 10_000
     """Longest wait for one review by the model; what then happens, `on_failure` says."""
     on_failure: OnFailure = "refuse"
     """When no model could review: decline, let the rules decide, or send the draft unreviewed.
     What the rules hold to be critical is declined in the first two."""
-    rules_mend_refusals: bool = True
+    rules_flag_overrefusals: bool = True
     """Have a refusal mended when rules alone find nothing in the request. They often find nothing
     in a harmful one: say False where a model behind the gateway refuses well by itself."""
     rules: tuple[str, ...] = DEFAULT_PACKS

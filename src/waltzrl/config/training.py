@@ -149,7 +149,7 @@ class Recipe:
     """Of everything that is left to chance."""
     judge: str = "refusal"
     """Who pays: `refusal`, the prompts' labels and a refusal detector, or `llm:MODEL@URL`."""
-    keeping: CheckpointSettings = field(default_factory=CheckpointSettings)
+    checkpointing: CheckpointSettings = field(default_factory=CheckpointSettings)
     compute: Compute = field(default_factory=Compute)
 
     def __post_init__(self) -> None:

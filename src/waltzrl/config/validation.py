@@ -1,5 +1,6 @@
 """The door through which settings come in: checked to the last key, explained in one line."""
 
+import logging
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -12,6 +13,8 @@ from pydantic_core import ErrorDetails
 
 from waltzrl.errors import RecipeError
 
+logger = logging.getLogger(__name__)
+
 Table = dict[str, object]
 Settings = TypeVar("Settings")
 
@@ -19,12 +22,21 @@ UNKNOWN = "unexpected_keyword_argument"
 """How pydantic calls a key that no dataclass has."""
 KINDS = {"path_type": "a path", "dict_type": "a table", "tuple_type": "a list"}
 """What TOML calls what pydantic misses."""
+RENAMED = {
+    "data.lessons": "data.demonstrations",
+    "keeping": "checkpointing",
+    "rules_mend_refusals": "rules_flag_overrefusals",
+    "budget_ms": "review_timeout_ms",
+}
+"""Keys of version 0.1 that have another name now; the old ones go with the next version."""
 TOLD_FIRST = {UNKNOWN: 0, "value_error": 1}
 """Of several errors, in every branch of a union, these say best what is wrong."""
 
 
 def validated(kind: type[Settings], table: Table, source: str) -> Settings:
     """Make a dataclass, and those inside it, of what was read.
+
+    Keys of the last version are accepted under their old names, with a warning.
 
     Args:
         kind: the dataclass.
@@ -35,10 +47,30 @@ def validated(kind: type[Settings], table: Table, source: str) -> Settings:
         RecipeError: a key is unknown or missing, or a value is of the wrong type or impossible.
     """
     try:
-        return TypeAdapter(kind).validate_python(table, extra="forbid")
+        return TypeAdapter(kind).validate_python(_renamed(table, source), extra="forbid")
     except ValidationError as error:
         told = sorted(error.errors(), key=lambda one: TOLD_FIRST.get(one["type"], len(TOLD_FIRST)))
         raise RecipeError(f"{source}: {_explain(kind, told[0])}") from None
+
+
+def _renamed(table: Table, source: str) -> Table:
+    """Return the table with today's keys; what is set under both names is an error.
+
+    Raises:
+        RecipeError: a key and its old name are both there.
+    """
+    for old, new in RENAMED.items():
+        *path, key = old.split(".")
+        inner: object = table
+        for part in path:
+            inner = inner.get(part) if isinstance(inner, dict) else None
+        if not isinstance(inner, dict) or key not in inner:
+            continue
+        if (name := new.rpartition(".")[2]) in inner:
+            raise RecipeError(f"{source}: {old} is the old name of {new}; delete one of them")
+        logger.warning("%s: %s is now called %s; the old name goes with 0.3", source, old, new)
+        inner[name] = inner.pop(key)
+    return table
 
 
 def with_overrides(table: Table, overrides: Sequence[str]) -> Table:

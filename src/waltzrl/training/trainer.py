@@ -46,7 +46,7 @@ class CheckpointSettings:
     def __post_init__(self) -> None:
         if self.checkpoint_every < 1 or self.keep_last < 1:
             raise ValueError(
-                f"keeping.checkpoint_every and keeping.keep_last must be 1 or more, got"
+                f"checkpointing.checkpoint_every and checkpointing.keep_last must be 1 or more, got"
                 f" {self.checkpoint_every} and {self.keep_last}"
             )
 
@@ -67,12 +67,12 @@ class Trainer:
     """Trains a pair through stages in one run directory."""
 
     def __init__(
-        self, pair: Pair, stages: Sequence[Stage], folder: Path, keeping: CheckpointSettings
+        self, pair: Pair, stages: Sequence[Stage], folder: Path, checkpointing: CheckpointSettings
     ) -> None:
         self.pair = pair
         self.stages = stages
         self.folder = folder
-        self.keeping = keeping
+        self.checkpointing = checkpointing
         self.total = sum(stage.steps for stage in stages)
         self._steps_above_limit = 0
 
@@ -138,7 +138,7 @@ class Trainer:
         }
 
     def _stop_if_diverged(self, step: int, measured: Mapping[str, float]) -> None:
-        limit = self.keeping.kl_limit
+        limit = self.checkpointing.kl_limit
         odd = {name: value for name, value in measured.items() if not math.isfinite(value)}
         far = {n: value for n, value in measured.items() if n.startswith("kl/") and value > limit}
         self._steps_above_limit = self._steps_above_limit + 1 if far else 0
@@ -178,9 +178,9 @@ class Trainer:
 
     def _save(self, done: int, learners: Learners) -> None:
         milestones = self._milestones()
-        if done % self.keeping.checkpoint_every == 0 or done in milestones:
+        if done % self.checkpointing.checkpoint_every == 0 or done in milestones:
             save_checkpoint(self._checkpoints, done, self._roles(learners))
-            prune(self._checkpoints, done, self.keeping.keep_last, milestones)
+            prune(self._checkpoints, done, self.checkpointing.keep_last, milestones)
 
     def _load(self, done: int, learners: Learners) -> None:
         load_checkpoint(self._checkpoints / f"step-{done:06d}", self._roles(learners))
