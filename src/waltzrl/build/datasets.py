@@ -13,7 +13,7 @@ import msgspec
 
 from waltzrl.audit import read_collaborations
 from waltzrl.collector import REMEMBERED, Selection
-from waltzrl.config.training import MEMORY, Data
+from waltzrl.config.data import MEMORY, Data
 from waltzrl.data import SETS, import_set, leaks, read_prompts, require_disjoint
 from waltzrl.data.generator import GeneratedPrompt, generate
 from waltzrl.data.generator.demonstrations import demonstrations as generated_demonstrations
