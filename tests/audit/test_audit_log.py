@@ -10,7 +10,6 @@ import pytest
 
 from support.small_logs import SAID, as_said, fill, open_log, record, write_log
 from waltzrl.audit import (
-    Circumstances,
     LogFault,
     VerifiedLog,
     find,
@@ -24,7 +23,7 @@ from waltzrl.audit import (
 from waltzrl.audit.merkle import includes, leaf_hash
 from waltzrl.audit.note import Checkpoint, signed_text
 from waltzrl.errors import AuditError, InputError
-from waltzrl.records import Feedback, Message, Prompt, Reply, Round
+from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ServedExchange
 
 
 def lines(folder):
@@ -75,8 +74,8 @@ def test_digests_of_two_logs_do_not_match(tmp_path):
 
 def test_an_error_before_the_draft_is_a_record_too(tmp_path):
     with open_log(tmp_path) as log:
-        about = Circumstances(id="e", decision="error", reason="upstream_timeout")
-        log.append(record_of(SAID.prompt, about, log.digest))
+        exchange = ServedExchange(id="e", time=0.0, reason="upstream_timeout")
+        log.append(record_of(exchange, replace(SAID.prompt, id="e"), log.digest))
     (entry,) = find(tmp_path / "log", "e")
     assert (entry.decision.draft, entry.decision.rounds) == (None, ())
     assert entry.decision.prompt

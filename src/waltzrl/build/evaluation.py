@@ -134,7 +134,7 @@ def _contestants(
     }
     talker = policies[contest.conversation]
     if isinstance(talker, RemotePolicy):
-        known["served"] = (ServedPattern(talker), feedback, alone)
+        known["served"] = (ServedPattern(talker, sampling), feedback, alone)
     if contest.conversation.startswith(AUDIT):
         known["replay"] = (
             ReplayPattern(audited_collaborations(contest.conversation)),

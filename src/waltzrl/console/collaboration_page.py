@@ -86,12 +86,12 @@ def _turns(visit: DeskVisit, said: Collaboration) -> Iterator[TurnView]:
     for message in before:
         yield TurnView(kind="before", title=message.role.title(), text=visit.shown(message.content))
     yield TurnView(kind="asked", title="Request", text=visit.shown(request.content))
-    last = visit.shown(said.draft.said)
+    last = visit.shown(said.draft.full_text)
     yield TurnView(kind="draft", title="Draft", text=last)
     for number, turn in enumerate(said.rounds, start=1):
         yield _advice(visit, turn.feedback, number)
         if turn.revision is not None:
-            text = visit.shown(turn.revision.said)
+            text = visit.shown(turn.revision.full_text)
             yield TurnView(kind="revision", title=f"Revision {number}", parts=changes(last, text))
             last = text
 

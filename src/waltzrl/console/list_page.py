@@ -9,6 +9,7 @@ from waltzrl.console.visit import COLLABORATIONS, DeskVisit, path_of
 from waltzrl.console.web import Replied, see
 from waltzrl.memory.items import Json
 from waltzrl.memory.schemas import EVALUATIONS, SafetyEvaluation
+from waltzrl.records import load
 
 ROWS = 50
 LONGEST_REQUEST = 140
@@ -108,7 +109,7 @@ def _show_found(visit: DeskVisit, sealed: str) -> Replied:
     if words is None:
         return _page(visit, [], told="this search was another session's; search again")
     items = visit.source.memory.store.search(EVALUATIONS, query=words, limit=ROWS)
-    found = [msgspec.convert(item.value, SafetyEvaluation) for item in items]
+    found = [load(item.value, SafetyEvaluation) for item in items]
     return _page(visit, found, words=words, told=f"the best {ROWS} that fit, the best first")
 
 
@@ -142,7 +143,7 @@ def _row(visit: DeskVisit, one: SafetyEvaluation) -> ConversationRow:
         time=one.time,
         decision=one.decision,
         request=" ".join(visit.shown(request, LONGEST_REQUEST).split()),
-        who=one.who,
+        who=one.caller,
         arm=one.arm,
         safe=one.safe,
         label=one.label,

@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.records import Collaboration, JudgedCollaboration, Reply, Round
+from waltzrl.records import Collaboration, JudgedCollaboration, Reply, Round, load
 
 LOG_NAME = "rows.jsonl"
 
@@ -32,7 +32,7 @@ class EvaluationRow:
     """None when a policy failed; `error` then says how. Failed rows enter no rate."""
     milliseconds: float = 0.0
     """Wall time of the collaboration, waiting in a batch included."""
-    tokens: int = 0
+    tokens: int | None = None
     """Tokens that all policies together wrote: draft, feedback, revisions."""
     error: str = ""
 
@@ -91,7 +91,7 @@ def read_rows(folder: Path) -> list[EvaluationRow]:
     for number, line in enumerate(_whole_lines(path), start=1):
         try:
             # json, not msgspec.json: an agent may write a lone surrogate, and only json carries it.
-            row = msgspec.convert(json.loads(line), EvaluationRow)
+            row = load(json.loads(line), EvaluationRow)
         except ValueError as error:
             raise InputError(
                 f"{path}:{number}: not an evaluation row ({error}); "

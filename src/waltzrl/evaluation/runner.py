@@ -174,7 +174,8 @@ async def _play(job: _Job, judge: Judge) -> EvaluationRow:
     except PolicyError as error:
         return replace(row, error=str(error) or type(error).__name__)
     judged = JudgedCollaboration(collaboration=without_tokens(said), verdicts=verdicts)
-    return replace(row, judged=judged, milliseconds=milliseconds, tokens=_tokens(said))
+    tokens = said.usage.output_tokens if said.usage else None
+    return replace(row, judged=judged, milliseconds=milliseconds, tokens=tokens)
 
 
 async def _verdicts(said: Collaboration, judge: Judge) -> tuple[Verdict, ...]:
@@ -186,8 +187,3 @@ async def _rejudge(row: EvaluationRow, judge: Judge) -> EvaluationRow:
         return replace(row, judge=judge.name)
     verdicts = await _verdicts(row.judged.collaboration, judge)
     return replace(row, judge=judge.name, judged=replace(row.judged, verdicts=verdicts))
-
-
-def _tokens(said: Collaboration) -> int:
-    reviews = [r.feedback.reply for r in said.rounds if r.feedback.reply is not None]
-    return sum(reply.reply_tokens for reply in (*said.replies, *reviews))
