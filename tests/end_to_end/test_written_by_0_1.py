@@ -388,7 +388,7 @@ def test_a_gateway_goes_on_with_the_memory_and_the_log(here, url, tmp_path):
         kept = {one.id: one for one in memory.every_evaluation()}
     newest = kept.pop(request)
     assert [told(one) for one in kept.values()] == SERVED
-    assert (newest.decision, newest.subject, newest.who) == ("revised", ADA, "team")
+    assert (newest.decision, newest.subject, newest.caller) == ("revised", ADA, "team")
     assert newest.collaboration.final.text == MENDED
     assert verify(here / "audit", public_key(here)).records >= 31 + 3
     entries = list(read_entries(here / "audit"))
