@@ -1,4 +1,4 @@
-"""Cancels the work for a client that has gone away, or does not send what it announced."""
+"""Cancels the work for a client that disconnected, or does not send the body it announced."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -11,16 +11,16 @@ Event: TypeAlias = MutableMapping[str, Any]  # as ASGI defines it
 Receive: TypeAlias = Callable[[], Awaitable[Event]]
 Send: TypeAlias = Callable[[Event], Awaitable[None]]
 
-PATIENCE_SECONDS = 0.25
-"""Answers that are quicker need nobody to watch whether their client is still there."""
+GRACE_SECONDS = 0.25
+"""Answers that are quicker than this are not watched for a disconnect."""
 BODY_SECONDS = 30.0
-"""A request's body may take so long; it holds a place meanwhile."""
+"""Longest time for a request's body, which occupies a place meanwhile."""
 
 
 class DisconnectWatcher:
-    """While it is entered, the task that entered it ends when its client disconnects.
+    """Cancels the task that entered it when its client disconnects.
 
-    One timer is all that a quick request costs.
+    A quick request costs one timer.
     """
 
     def __init__(self, receive: Receive, *, body_seconds: float = BODY_SECONDS) -> None:
@@ -28,17 +28,17 @@ class DisconnectWatcher:
 
         Args:
             receive: gives the connection's events.
-            body_seconds: longest wait for the body, while `reads` is entered.
+            body_seconds: longest wait for the body, inside `read`.
         """
         self._receive = receive
         self._body_seconds = body_seconds
-        self._reading = self._impatient = self._late = self._gone = False
+        self._reading = self._grace_over = self._late = self._gone = False
         self._watcher: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task(self._loop)
-        self._timer = self._loop.call_later(PATIENCE_SECONDS, self._look)
+        self._timer = self._loop.call_later(GRACE_SECONDS, self._start)
         return self
 
     def __exit__(
@@ -47,10 +47,10 @@ class DisconnectWatcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Say that the work may end quietly when nobody waits for it any more.
+        """Suppress the cancellation when the client is gone.
 
         Raises:
-            RequestError: 408, the body did not come in time.
+            RequestError: 408, the body did not arrive in time.
         """
         self._timer.cancel()
         if self._watcher is not None:
@@ -59,29 +59,29 @@ class DisconnectWatcher:
             raise RequestError(
                 408,
                 "invalid_request",
-                f"the request's body did not come within {self._body_seconds:g} s; send it again",
+                f"the request's body did not arrive within {self._body_seconds:g} s; send it again",
             ) from None
         return self._gone and kind is asyncio.CancelledError
 
-    async def reads(self, body: Awaitable[bytes]) -> bytes:
-        """Return the body; whoever reads it hears of a disconnect, so that nobody else must."""
+    async def read(self, body: Awaitable[bytes]) -> bytes:
+        """Return the body; reading it reports a disconnect by itself."""
         self._reading = True
         raw = await body
         self._reading = False
-        if self._impatient:
+        if self._grace_over:
             self._timer.cancel()
-            self._begin()
+            self._watch_soon()
         return raw
 
-    def _look(self) -> None:
-        """Watch from now on; while the body is read, only the time."""
-        self._impatient = True
+    def _start(self) -> None:
+        """Watch from now on; while the body is read, only its time limit."""
+        self._grace_over = True
         if self._reading:
             self._timer = self._loop.call_later(self._body_seconds, self._give_up)
         else:
-            self._begin()
+            self._watch_soon()
 
-    def _begin(self) -> None:
+    def _watch_soon(self) -> None:
         self._watcher = self._loop.create_task(self._watch())
 
     def _give_up(self) -> None:

@@ -130,6 +130,6 @@ class _Draining(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if left := await self._app.door.admission.drain(DRAIN_SECONDS):
+        if left := await self._app.access.admission.drain(DRAIN_SECONDS):
             log.warning("%d requests were cut off after %g s", left, DRAIN_SECONDS)
         await super().shutdown(sockets)

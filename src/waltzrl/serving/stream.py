@@ -56,7 +56,7 @@ async def stream(
             parts: list[bytes] = []
             for number, said in await _happened(events):
                 if isinstance(said, RequestError):
-                    yield b"".join([*parts, writer.problem(said)])
+                    yield b"".join([*parts, writer.error(said)])
                     return
                 if isinstance(said, Answer):
                     answers[number] = said

@@ -1,40 +1,90 @@
-"""How much may come: requests a minute per caller, requests at once, bytes per message."""
+"""Who may ask, and how much: API keys, rate limits, requests at once, bytes per message."""
 
 import asyncio
 import math
 import random
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from types import TracebackType
+from typing import Self
+
+import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.serving.keys import Caller
+from waltzrl.serving.disconnect import Event, Receive
+from waltzrl.serving.keys import Caller, KeyRing, presented_key
+
+PROCESS = secrets.token_hex(6)
+"""Prefix of this process's request ids, which makes them unique across processes."""
+_requests = count()
+
+
+class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gateway needs of a request's headers."""
+
+    id: str
+    """Made by us for every request; also in the response, the audit log and the traces."""
+    key: str = ""
+    """The client's key, from `Authorization: Bearer` or `x-api-key`."""
+    length: int = 0
+    """Bytes of the body as announced; 0 when not announced."""
+    wants_collaboration: bool = False
+    """`X-Waltzrl-Include: collaboration`: drafts and feedback in the body, if the key may."""
+    takes_retractions: bool = False
+    """`X-Waltzrl-Retract: yes`: the client takes back what a `waltz.retract` event names."""
+    mode: str = ""
+    """`X-Waltzrl-Mode`: how to send the stream, if the key may choose."""
+    may_learn: bool | None = None
+    """`X-Waltzrl-Learn`: whether the agents may learn from this request: only `yes` says so; None
+    when the header is missing."""
+    traceparent: str = ""
+    """W3C trace context of the caller."""
+
+    @classmethod
+    def read(cls, scope: Event) -> Self:
+        """Read the headers of an ASGI scope, in which names are lower case."""
+        values = dict(scope["headers"])
+        length = values.get(b"content-length", b"0")
+        consent = values.get(b"x-waltzrl-learn")
+        return cls(
+            id=f"wz{PROCESS}{next(_requests):x}",
+            key=presented_key(scope["headers"]),
+            length=int(length) if length.isdigit() else 0,
+            mode=values.get(b"x-waltzrl-mode", b"").decode("latin-1"),
+            wants_collaboration=values.get(b"x-waltzrl-include") == b"collaboration",
+            takes_retractions=values.get(b"x-waltzrl-retract") == b"yes",
+            may_learn=None if consent is None else consent.strip().lower() == b"yes",
+            traceparent=values.get(b"traceparent", b"").decode("latin-1"),
+        )
+
 
 RETRY_AFTER_SECONDS = (1.0, 5.0)
-"""A refused client is told a time between these, so that not all come back in one wave."""
+"""A refused client is told a random time between these, so that retries are spread out."""
 
 ROUNDING_SECONDS = 1e-6
-"""Who waited as long as asked is not refused for less than this."""
+"""Tolerance: a client that waited as long as it was told is not refused for less than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one worker of the gateway takes on."""
+    """How much one worker of the gateway accepts."""
 
     max_active: int = 256
-    """Requests under way at once; more only make each other slower. Lower it where the model
-    behind the gateway slows down, raise it where requests wait although the model is idle."""
+    """Requests in progress at once. Lower it when the model behind the gateway slows down under
+    load; raise it when requests wait although the model is idle."""
     max_waiting: int = 256
-    """Requests that wait for a place; more are refused at once. As many as may be active make an
-    overload cost those who get in about the time of one more request; 0 never lets wait."""
+    """Requests that wait for a place; more are refused at once. With as many as `max_active`, an
+    overload costs an accepted request about the time of one more; 0 lets none wait."""
     max_wait_seconds: float = 2.0
     """Longest wait for a place."""
     max_request_bytes: int = 4 * 1024 * 1024
-    """Raise it for long documents and pictures."""
+    """Raise it for long documents and images."""
     max_reply_bytes: int = 16 * 1024 * 1024
-    """What the upstream may send for one reply, before it is refused."""
+    """Largest reply of the upstream; a larger one is an error."""
 
     def __post_init__(self) -> None:
         if min(self.max_active, self.max_request_bytes, self.max_reply_bytes) < 1:
@@ -115,23 +165,23 @@ class RateLimits:
 
 
 class Admission:
-    """Lets so many requests in at once, a few wait briefly, and refuses the rest at once.
+    """Admits a number of requests at once, lets a few wait briefly, and refuses the rest.
 
         async with admission:
             ... answer the request
 
-    Places go to those who came first. In an overload everyone who gets in has then waited for
-    `max_waiting` others at most, which keeps even the slowest quick as long as few may wait;
-    serving the newest first would be quicker for most and far slower for the unlucky.
+    First come, first served. In an overload an admitted request has waited for at most
+    `max_waiting` others, which bounds the slowest; last in, first out would be faster for most
+    and far slower for the rest.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.active = 0
         self.draining = False
-        """Nothing new is let in."""
+        """No new request is admitted."""
         self._limits = limits
         self._waiting: OrderedDict[asyncio.Future[bool], None] = OrderedDict()
-        """In the order in which they came; each becomes true with a place, false without."""
+        """In order of arrival; each resolves to True with a place, False without."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -143,7 +193,7 @@ class Admission:
         """Take a place.
 
         Raises:
-            RequestError: 503: too many wait, this one waited too long, or the gateway stops.
+            RequestError: 503: too many wait, this one waited too long, or the gateway is stopping.
         """
         if self.draining:
             raise _overloaded("the gateway is shutting down")
@@ -165,10 +215,10 @@ class Admission:
         self._give_back()
 
     async def drain(self, within_seconds: float) -> int:
-        """Let nothing new in, and wait for what is under way or already waits.
+        """Admit no new request, and wait for those in progress or waiting.
 
         Returns:
-            How many requests are still under way at the end of the time.
+            How many requests are still in progress when the time is over.
         """
         self.draining = True
         try:
@@ -187,7 +237,7 @@ class Admission:
             return await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled() and place.result():
-                self._give_back()  # it was given a place and will not use it
+                self._give_back()  # it got a place that it will not use
             self._waiting.pop(place, None)
             raise
         finally:
@@ -207,6 +257,48 @@ class Admission:
         self.active -= 1
         if self.active == 0:
             self._idle.set()
+
+
+class AccessControl:
+    """Checks the API key of a request, its caller's rate, and the size of its body."""
+
+    def __init__(self, keys: KeyRing, limits: Limits) -> None:
+        self.keys = keys
+        self.admission = Admission(limits)
+        self._rates = RateLimits()
+        self._limits = limits
+
+    def caller(self, headers: RequestHeaders) -> Caller:
+        """Return who sends the request.
+
+        Raises:
+            RequestError: 401 for an unknown key, 429 for a caller that is too fast.
+        """
+        caller = self.keys.find(headers.key)
+        if caller is None:
+            problem = "this API key is not valid here" if headers.key else "an API key is needed"
+            raise RequestError(401, "authentication", f"{problem}; send one as a bearer token")
+        self._rates.take(caller)
+        return caller
+
+    async def body(self, headers: RequestHeaders, receive: Receive) -> bytes:
+        """Read the request's body.
+
+        Raises:
+            RequestError: 413, it is too large.
+        """
+        check_request_size(headers.length, self._limits)
+        event = await receive()
+        raw: bytes = event.get("body", b"")
+        if not event.get("more_body"):
+            return raw
+        parts, size = [raw], len(raw)
+        while event.get("more_body"):
+            event = await receive()
+            parts.append(event.get("body", b""))
+            size += len(parts[-1])
+            check_request_size(size, self._limits)
+        return b"".join(parts)
 
 
 def _overloaded(why: str) -> RequestError:
