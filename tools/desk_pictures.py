@@ -23,10 +23,10 @@ import uvicorn
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 from sqlalchemy import Engine, func, select, update
+from waltzrl.memory.interaction import Interaction
 
 from waltzrl.audit import Circumstances, Log, LogSettings, record_of
 from waltzrl.console import AuditLog, Desk, DeskSource
-from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.redaction import RedactionRules
@@ -37,7 +37,8 @@ from waltzrl.release.correction import JudgeError
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Observation
 from waltzrl.release.tables import RELEASES, TRANSITIONS
-from waltzrl.serving.keys import KeyRing, add_key
+from waltzrl.serving.access import KeyRing
+from waltzrl.serving.keys import add_key
 from waltzrl.storage.database import open_database, writing
 
 HOUR = 3600.0

@@ -7,7 +7,7 @@ import pytest
 from support.small_gateway import Model, ask, chat, gateway
 from support.small_site import read_request
 from waltzrl.errors import RequestError
-from waltzrl.serving.disconnect import GRACE_SECONDS, DisconnectWatcher
+from waltzrl.serving.server import GRACE_SECONDS, DisconnectWatcher
 
 
 class Line:

@@ -9,15 +9,8 @@ from typer.testing import CliRunner
 
 from waltzrl.cli.keys import keys as keys_command
 from waltzrl.errors import InputError
-from waltzrl.serving.keys import (
-    ANONYMOUS,
-    KeyRing,
-    add_key,
-    check_bind,
-    presented_key,
-    read_keys,
-    revoke_keys,
-)
+from waltzrl.serving.access import KeyRing, check_bind, presented_key
+from waltzrl.serving.keys import ANONYMOUS, add_key, read_keys, revoke_keys
 
 
 @pytest.fixture

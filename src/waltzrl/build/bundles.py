@@ -21,8 +21,8 @@ from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, UpstreamConfig
 from waltzrl.policies import Policy, Sampling
 from waltzrl.rules import Rulebook, load_rulebook
 from waltzrl.serving.access import Limits
-from waltzrl.serving.gateway import Bundle
-from waltzrl.serving.upstream import HttpUpstream, PolicyUpstream, Upstream
+from waltzrl.serving.exchange import Bundle, Upstream
+from waltzrl.serving.upstream import HttpUpstream, PolicyUpstream
 
 REVIEWS_AT_ONCE = 64
 """Of a feedback model behind a server."""

@@ -27,18 +27,17 @@ from waltzrl.config.gateway import AuditConfig, GatewayRecipe, PrivacyConfig
 from waltzrl.errors import WaltzError
 from waltzrl.privacy.collaborations import scrub_collaboration
 from waltzrl.records import Collaboration, Prompt
-from waltzrl.serving.access import AccessControl
+from waltzrl.serving.access import AccessControl, KeyRing, check_bind
 from waltzrl.serving.app import App, ExtraRoutes
-from waltzrl.serving.decisions import DecisionLog, Listener
+from waltzrl.serving.exchange import Assignment, Mode
 from waltzrl.serving.gateway import (
-    Assignment,
     BundleSelector,
+    DecisionLog,
     Gateway,
-    Mode,
+    Listener,
     PercentageSplit,
     SingleBundle,
 )
-from waltzrl.serving.keys import KeyRing, check_bind
 from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus
 from waltzrl.serving.server import run
 from waltzrl.serving.stream import StreamSettings
@@ -79,7 +78,7 @@ async def serve(
         stage = f"stage {recipe.stage}" if recipe.enabled else "no review"
         what = recipe.upstream.url or recipe.upstream.folder
         announce(listener, f"{stage} in front of {what}, streams: {recipe.stream_mode}")
-        await run(app, listener)
+        await run(app, app.access.admission, listener)
 
 
 @asynccontextmanager

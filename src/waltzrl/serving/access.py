@@ -1,26 +1,38 @@
 """Who may ask, and how much: API keys, rate limits, requests at once, bytes per message."""
 
 import asyncio
+import ipaddress
+import logging
 import math
+import os
 import random
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import count
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 
-from waltzrl.errors import RequestError
-from waltzrl.serving.disconnect import Event, Receive
-from waltzrl.serving.keys import Caller, KeyRing, presented_key
+from waltzrl.errors import InputError, RequestError
+from waltzrl.serving.keys import ANONYMOUS, Caller, Key, read_keys
 
+Event: TypeAlias = MutableMapping[str, Any]  # as ASGI defines it
+Receive: TypeAlias = Callable[[], Awaitable[Event]]
+Send: TypeAlias = Callable[[Event], Awaitable[None]]
+
+KEY_FILE_SECONDS = 1.0
+"""A changed key file is read again within this time."""
 PROCESS = secrets.token_hex(6)
 """Prefix of this process's request ids, which makes them unique across processes."""
 _requests = count()
+
+log = logging.getLogger(__name__)
 
 
 class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,6 +271,69 @@ class Admission:
             self._idle.set()
 
 
+class KeyRing:
+    """Finds the caller that a key belongs to, and follows the key file as it changes.
+
+    A key is looked up by its digest, which no client can steer, so the time of a look-up reveals
+    nothing about any key.
+    """
+
+    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read the key file; None admits everybody, as `ANONYMOUS`.
+
+        Raises:
+            InputError: the file cannot be read, or a key in it is invalid.
+        """
+        self.stale = False
+        """The file changed and cannot be read; the keys from before the change stay valid."""
+        self._path = path
+        self._clock = clock
+        self._checked_at = clock()
+        self._stamp = None if path is None else _stamp(path)
+        self._keys = {} if path is None else _by_digest(read_keys(path))
+
+    def __len__(self) -> int:
+        """Count the valid keys."""
+        return sum(key.state == "valid" for key in self._keys.values())
+
+    @property
+    def is_open(self) -> bool:
+        return self._path is None
+
+    def find(self, key: str) -> Caller | None:
+        """Return the caller of a key; None when it is not valid."""
+        if self._path is None:
+            return ANONYMOUS
+        self._follow(self._path)
+        entry = self._keys.get(sha256(key.encode()).digest())
+        return entry if entry is not None and entry.state == "valid" else None
+
+    def named(self, key_id: str) -> list[Key]:
+        """Return the valid keys with an id: one, none, or very rarely several."""
+        if self._path is not None:
+            self._follow(self._path)
+        keys = (key for key in self._keys.values() if key.id == key_id)
+        return [key for key in keys if key.state == "valid"]
+
+    def _follow(self, path: Path) -> None:
+        now = self._clock()
+        if now - self._checked_at < KEY_FILE_SECONDS:
+            return
+        self._checked_at = now
+        stamp = _stamp(path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._keys = _by_digest(read_keys(path))
+        except InputError as error:
+            self.stale = True
+            log.error("%s; the keys read before stay valid", error)  # noqa: TRY400 - one line
+        else:
+            self.stale = False
+            log.warning("%s changed: %d keys are valid now", path, len(self))
+
+
 class AccessControl:
     """Checks the API key of a request, its caller's rate, and the size of its body."""
 
@@ -301,6 +376,35 @@ class AccessControl:
         return b"".join(parts)
 
 
+def presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """Return the key in `Authorization: Bearer` or `x-api-key`, whichever comes first, or "".
+
+    Args:
+        headers: with names in lower case, as ASGI gives them.
+    """
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, key = value.partition(b" ")
+            if scheme.lower() == b"bearer":
+                return key.strip().decode("latin-1")
+        elif name == b"x-api-key":
+            return value.strip().decode("latin-1")
+    return ""
+
+
+def check_bind(host: str, ring: KeyRing, *, open_to_all: bool) -> None:
+    """Refuse to answer the network without keys, unless that was asked for by name.
+
+    Raises:
+        InputError: `host` is not loopback, there are no keys and `open_to_all` is False.
+    """
+    if ring.is_open and not open_to_all and not _is_loopback(host):
+        raise InputError(
+            f"without API keys the gateway answers this machine only, not {host}: make a key with "
+            "`waltzrl keys add NAME --file keys.toml` and give --keys keys.toml, or say --open"
+        )
+
+
 def _overloaded(why: str) -> RequestError:
     return RequestError(
         503,
@@ -308,3 +412,23 @@ def _overloaded(why: str) -> RequestError:
         f"{why}; try again",
         retry_after_seconds=random.uniform(*RETRY_AFTER_SECONDS),
     )
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what any change of the file changes; None when it is missing."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - on the request path
+    except OSError:
+        return None
+    return status.st_ctime_ns, status.st_size, status.st_ino
+
+
+def _by_digest(keys: Iterable[Key]) -> dict[bytes, Key]:
+    return {bytes.fromhex(key.sha256): key for key in keys}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -12,13 +12,13 @@ from typing import TypeAlias
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.serving.access import AccessControl, RequestHeaders
-from waltzrl.serving.disconnect import DisconnectWatcher, Event, Receive, Send
-from waltzrl.serving.exchange import Answer
-from waltzrl.serving.gateway import Gateway, GatewayRequest, Mode, internal_error
+from waltzrl.serving.access import AccessControl, Event, Receive, RequestHeaders, Send
+from waltzrl.serving.exchange import Answer, GatewayRequest, Mode
+from waltzrl.serving.gateway import Gateway, internal_error
 from waltzrl.serving.keys import Caller
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, write_review
+from waltzrl.serving.server import DisconnectWatcher
 from waltzrl.serving.stream import StreamSettings, stream
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 from waltzrl.serving.wire.format import WireFormat

@@ -4,7 +4,6 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import Protocol
 
 import msgspec
 
@@ -17,44 +16,6 @@ from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completio
 from waltzrl.serving.exchange import Json, UpstreamDelta, UpstreamReply
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.wire.fields import turns_of
-
-
-class Upstream(Protocol):
-    """Something that completes chats."""
-
-    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
-        """Return the whole reply to a chat-completions request.
-
-        Args:
-            body: the request, without `stream` and `n`.
-            bearer: the client's own key, when the gateway has none for the upstream.
-
-        Raises:
-            RequestError: it refused, failed, or said what is not a chat completion.
-        """
-        ...
-
-    def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
-        """Yield the reply as it is written; closing the generator stops the writing.
-
-        Raises:
-            RequestError: it refused, failed, or the stream ended before its end.
-        """
-        ...
-
-    async def models(self, bearer: str | None) -> list[str]:
-        """Return the names of what it serves.
-
-        Raises:
-            RequestError: it could not say.
-        """
-        ...
-
-    async def aclose(self) -> None:
-        """Close its connections."""
-        ...
 
 
 class PolicyUpstream:
