@@ -133,7 +133,7 @@ def test_a_spoilt_file_keeps_the_old_keys_and_says_so_once(path, caplog, spoil):
     assert ring.stale
     (line,) = caplog.messages
     assert str(path) in line
-    assert "stay in force" in line
+    assert "stay valid" in line
     path.write_text(good + "\n")
     look()
     assert ring.find(key).name == "ada"
