@@ -137,7 +137,7 @@ def test_a_damaged_line_is_not_passed_over_as_somebody_elses(tmp_path):
         tell(log, "ada", 2)
     (path,) = (tmp_path / "log").glob("contents-*")
     path.write_bytes(path.read_bytes().replace(b'"subject"', b'"subject', 1))
-    with pytest.raises(InputError, match=r"contents-000001\.jsonl:1: not what was said"):
+    with pytest.raises(InputError, match=r"contents-000001\.jsonl:1: not contents of an audit log"):
         erase_contents(tmp_path / "log", log.digest(b"ada"))
 
 

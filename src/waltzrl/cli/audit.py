@@ -7,9 +7,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from waltzrl.audit import LogFault, find, latest, prove, verify
+from waltzrl.audit import LogFault, find, latest, one_line, one_page, prove, verify
 from waltzrl.audit.note import NoteError, PublicKey
-from waltzrl.audit.view import one_line, one_page
 from waltzrl.cli.options import AsJson, print_json
 from waltzrl.errors import InputError
 

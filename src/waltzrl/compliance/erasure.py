@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from waltzrl.audit import Log, LogSettings, contents_of, erase_contents
-from waltzrl.audit.contents import files, read_contents
+from waltzrl.audit.contents import content_files, read_contents
 from waltzrl.audit.keys import digest_under, in_use
 from waltzrl.audit.note import NoteError, PublicKey
 from waltzrl.audit.verify import CHECKPOINTS, segments
@@ -168,7 +168,7 @@ def _records(at: ErasureTargets) -> Iterator[SubjectRecord]:
 
 def _records_of_others(at: ErasureTargets) -> Iterator[Json]:
     for folder, digest in at.logs.items():
-        for path in files(folder):
+        for path in content_files(folder):
             for _, _, content in read_contents(path):
                 if content.subject != digest:
                     yield msgspec.to_builtins(content)
@@ -204,7 +204,7 @@ def _files(at: ErasureTargets) -> list[Path]:
     """Return the files that we can look into; PostgreSQL's are not ours to read."""
     database = at.memory.url.database if at.memory.dialect.name == "sqlite" else None
     of_database = [Path(f"{database}{end}") for end in ("", "-wal", "-shm")] if database else []
-    of_logs = [path for folder in at.logs for path in files(folder)]
+    of_logs = [path for folder in at.logs for path in content_files(folder)]
     return [*of_database, *_exports(at), *of_logs]
 
 
