@@ -21,7 +21,7 @@ from waltzrl.audit import (
     read_entries,
     verify,
 )
-from waltzrl.cli.erase import erase_records as erase_command
+from waltzrl.cli.erase import erase as erase_command
 from waltzrl.compliance.erasure import erase_records, find_records, open_targets
 from waltzrl.compliance.exports import read_rows
 from waltzrl.errors import InputError
@@ -278,7 +278,7 @@ def test_words_that_others_said_too_prove_nothing(sqlite_house):
     ("wrong", "message"),
     [
         ({"subject": ""}, "the subject is empty"),
-        ({"subject_key": Path("nowhere")}, "nowhere is not there; without the key"),
+        ({"subject_key": Path("nowhere")}, "nowhere is missing; without the memory's key"),
         ({"url": "sqlite:///nowhere.db"}, r"nowhere\.db is not there"),
         ({"logs": {Path("nowhere"): None}}, "nowhere holds no audit log"),
     ],
@@ -300,7 +300,7 @@ def test_a_log_without_its_keys_is_named(sqlite_house):
     live(sqlite_house)
     given = ("ada", sqlite_house.url, sqlite_house.key, {sqlite_house.log: Path("other.key")})
     with (
-        pytest.raises(InputError, match=r"other\.key is no key of .*give the log's key"),
+        pytest.raises(InputError, match=r"other\.key is not the key of .*give its key"),
         open_targets(*given),
     ):
         pass
@@ -314,7 +314,7 @@ def test_the_key_of_another_log_finds_nobody_and_is_refused(sqlite_house):
     ).close()
     given = ("ada", sqlite_house.url, sqlite_house.key, {sqlite_house.log: other})
     with (
-        pytest.raises(InputError, match=r"other\.key is no key of .*the log is"),
+        pytest.raises(InputError, match=r"other\.key is not the key of .*the log is"),
         open_targets(*given),
     ):
         pass
@@ -366,14 +366,14 @@ def test_the_command_counts_asks_erases_and_looks_again(sqlite_house):
     done = command(*given, *log, "--yes")
     assert done.exit_code == 0
     assert f"3  erased in {sqlite_house.log}" in done.stdout
-    assert "looked again: nothing is left" in done.stdout
+    assert "checked again: nothing is left" in done.stdout
     nobody = command(*given, "--dry-run")
     assert nobody.exit_code == 0
-    assert "nothing is kept of this subject" in nobody.stdout
+    assert "no records of this subject" in nobody.stdout
     unknown = command(*given, "--yes")
-    assert "nothing is kept of this subject" in unknown.stdout
+    assert "no records of this subject" in unknown.stdout
     assert "no --audit was given" in unknown.stdout
-    assert "looked again" not in unknown.stdout
+    assert "checked again" not in unknown.stdout
 
 
 def test_the_command_fails_when_something_is_left(sqlite_house):
@@ -384,4 +384,4 @@ def test_the_command_fails_when_something_is_left(sqlite_house):
     log = ("--audit", f"{sqlite_house.log}={sqlite_house.log.with_name('audit.key')}")
     done = command(*given, *log, "--yes")
     assert done.exit_code == 1
-    assert "STILL THERE" in done.stdout
+    assert "STILL PRESENT" in done.stdout
