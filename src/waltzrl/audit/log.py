@@ -306,15 +306,13 @@ class Writer:
             if isinstance(item, threading.Event):
                 self._flushed.append(item)
             else:
-                self._scrub(item.content)
+                if item.content is not None and self._settings.contents:
+                    scrubbed = self._settings.contents(item.content.collaboration)
+                    content = structs.replace(item.content, collaboration=scrubbed)
+                    self._contents.append(content.line)
                 self._batch.append(item)
             # Removed last, so that an entry whose scrubbing fails still counts as lost.
             self._queue.popleft()
-
-    def _scrub(self, content: Content | None) -> None:
-        if content is not None and self._settings.contents:
-            scrubbed = self._settings.contents(content.collaboration)
-            self._contents.append(structs.replace(content, collaboration=scrubbed).line)
 
     def _commit(self) -> None:
         if self._batch:

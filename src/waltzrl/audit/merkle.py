@@ -66,7 +66,7 @@ def inclusion_proof(leaves: Sequence[bytes], index: int) -> list[bytes]:
         raise ValueError(f"a tree of {len(leaves)} leaves has no leaf {index}")
     if len(leaves) == 1:
         return []
-    k = _split(len(leaves))
+    k = 1 << (len(leaves) - 1).bit_length() - 1  # the largest power of two below n
     if index < k:
         return [*inclusion_proof(leaves[:k], index), root_of(leaves[k:])]
     return [*inclusion_proof(leaves[k:], index - k), root_of(leaves[:k])]
@@ -91,8 +91,3 @@ def _sides(index: int, last: int) -> Iterator[bool]:
         if index & 1 or index < last:  # else the last node has no sibling on this level
             yield bool(index & 1)
         index, last = index >> 1, last >> 1
-
-
-def _split(size: int) -> int:
-    """Return the largest power of two below `size`, which is 2 or more."""
-    return 1 << (size - 1).bit_length() - 1

@@ -230,23 +230,18 @@ def _digest_in(folder: Path, key: Path, subject: str) -> str:
     if not folder.is_dir() or not segments(folder):
         raise InputError(f"{folder} holds no audit log; give the folder that the gateway writes to")
     try:
-        _require_signed_by(key, folder)
+        # Under the digests of another log's key nobody would be found.
+        public = key.with_name(f"{key.name}.pub").read_text(encoding="utf-8")
+        name = PublicKey.parse(public).name
+        with (folder / CHECKPOINTS).open(encoding="utf-8", errors="replace") as notes:
+            origin = notes.readline().strip()
+        if origin != name:
+            raise InputError(
+                f"{key} is not the key of the log in {folder}: the log is {origin}, the key "
+                f"belongs to {name}; give its key as FOLDER=KEY"
+            )
         return digest_under(key, subject.encode("utf-8", "surrogatepass"))
     except (NoteError, OSError) as error:
         raise InputError(
             f"{key} is not the key of the log in {folder}: {error}; give its key as FOLDER=KEY"
         ) from None
-
-
-def _require_signed_by(key: Path, folder: Path) -> None:
-    """Reject the key of another log; under its digests nobody would be found.
-
-    Raises:
-        NoteError: the key belongs to another log, or is invalid.
-        OSError: a file cannot be read.
-    """
-    name = PublicKey.parse(key.with_name(f"{key.name}.pub").read_text(encoding="utf-8")).name
-    with (folder / CHECKPOINTS).open(encoding="utf-8", errors="replace") as notes:
-        origin = notes.readline().strip()
-    if origin != name:
-        raise NoteError(f"the log is {origin}, the key belongs to {name}")

@@ -103,7 +103,9 @@ class RedactionRules:
 
     def _unwanted(self, hint: str, text: str) -> list[Detection]:
         """Return the detections in `text` that must be replaced."""
-        detections = self._detector.find(hint + _blank_placeholders(text))
+        if "[" in text:  # overwrite placeholders, so that nothing in them is detected again
+            text = _PLACEHOLDER.sub(lambda match: "]" * len(match[0]), text)
+        detections = self._detector.find(hint + text)
         return [
             structs.replace(d, start=max(d.start - len(hint), 0), end=d.end - len(hint))
             for d in detections
@@ -226,11 +228,6 @@ class Vault:
         except (InvalidTag, ValueError):  # sealed with another key, or too short for a seal
             return match[0]
         return piece.decode(errors="surrogatepass")
-
-
-def _blank_placeholders(text: str) -> str:
-    """Overwrite every placeholder, so that no pattern matches in it; positions stay the same."""
-    return _PLACEHOLDER.sub(lambda match: "]" * len(match[0]), text) if "[" in text else text
 
 
 def _to_letters(data: bytes) -> str:

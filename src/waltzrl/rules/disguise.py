@@ -205,8 +205,8 @@ class _Undisguised:
         for run in islice(_HEXADECIMAL.finditer(piece), MOST_PIECES):
             for start in (run.start(), run.start() + 1):
                 self._add(_BETWEEN, origin)
-                decoding = _from_hexadecimal(piece[start : run.end()])
-                self._add(decoding, origin + start, 2.0, decoded=True)
+                digits = piece[start : start + (run.end() - start) // 2 * 2]  # an even number
+                self._add(binascii.unhexlify(digits), origin + start, 2.0, decoded=True)
 
     def _add_letters(self, piece: bytes, origin: int) -> None:
         """Add a spaced-out word; a leading `a` or `I` may be a word of its own."""
@@ -216,10 +216,6 @@ class _Undisguised:
             self._add(letters[1:], origin + 2, 2.0, decoded=True)
             self._add(_BETWEEN, origin)
         self._add(letters, origin, 2.0, decoded=True)
-
-
-def _from_hexadecimal(piece: bytes) -> bytes:
-    return binascii.unhexlify(piece[: len(piece) // 2 * 2])
 
 
 def _from_base64(piece: bytes) -> bytes:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 SPACE = r"[^\w.!?\n]{1,3}"
 WORD = r"[\w'-]{1,15}"
+_UNCOUNTED_GAP = r"[^\w.!?\n](?:[^.!?\n]*?[^\w.!?\n])?"
 GAPS = {" .. ": 2, " ... ": 5}
 """Words that each kind of gap may contain."""
 
@@ -60,7 +61,7 @@ def expand(source: str, words: Mapping[str, str]) -> RulePattern:
     return RulePattern(
         source=source,
         regex=regex,
-        loose=rf"\b(?:{_expanded(plain, words, _uncounted)})\b",
+        loose=rf"\b(?:{_expanded(plain, words, lambda _gap: _UNCOUNTED_GAP)})\b",
         key=_expanded_key(_key(source), words),
     )
 
@@ -74,10 +75,6 @@ def _expanded_key(word: str, words: Mapping[str, str]) -> str:
 
 def _counted(gap: str) -> str:
     return f"{SPACE}(?:{WORD}{SPACE}){{0,{GAPS[gap]}}}"
-
-
-def _uncounted(_gap: str) -> str:
-    return r"[^\w.!?\n](?:[^.!?\n]*?[^\w.!?\n])?"
 
 
 def _key(source: str) -> str:
