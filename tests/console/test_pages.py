@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from support.small_console import EMAIL, HOSTILE, Site, said, told
-from waltzrl.console.list_page import ROWS
-from waltzrl.console.pages import interval
+from waltzrl.console.collaborations import ROWS
+from waltzrl.console.rendering import interval
 from waltzrl.records import Feedback, Round, Verdict
 from waltzrl.release.correction import observed_rate
 from waltzrl.storage.notices import notices_after
