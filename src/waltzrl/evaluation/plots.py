@@ -5,11 +5,11 @@ the page's CSS variables, so that it follows a light or a dark page.
 """
 
 import io
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.evaluation.escape import visible
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, best
 
@@ -97,6 +97,19 @@ def categories(table: Sequence[Metrics]) -> Plot:
 def training_curves(series: Series) -> Plot:
     """One small panel per number that any run has logged."""
     return _draw(lambda palette: _training_curves(series, palette))
+
+
+def visible(text: str) -> str:
+    """Replace every character that would hide or reorder the text after it.
+
+    Those are controls, bidirectional overrides and other format characters, and lone surrogates.
+    """
+    return "".join(
+        character
+        if character in "\n\t" or unicodedata.category(character) not in {"Cc", "Cf", "Cs"}
+        else "\N{REPLACEMENT CHARACTER}"
+        for character in text
+    )
 
 
 def _draw(paint: Callable[[Palette], Figure]) -> Plot:
