@@ -1,4 +1,4 @@
-"""`waltzrl judge`: labels for anyone's saved replies."""
+"""`waltzrl judge`: labels for saved replies."""
 
 import asyncio
 from pathlib import Path
@@ -32,6 +32,6 @@ async def _label(file: Path, judge: str) -> None:
     lines = read_text(file).rstrip().split("\n")
     if lines == [""]:
         raise InputError(f"{file} holds no replies; give a file with one JSON object per line")
-    async with open_judge(judge) as who:
-        async for line in label_lines(lines, who, source=str(file)):
+    async with open_judge(judge) as opened:
+        async for line in label_lines(lines, opened, source=str(file)):
             print(line)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from waltzrl import __version__
-from waltzrl.build.evaluation import EvaluationConfig
+from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.load import load_recipe
 from waltzrl.config.training import Recipe
 from waltzrl.data import require_disjoint, write_lines

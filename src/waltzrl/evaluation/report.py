@@ -19,6 +19,7 @@ from waltzrl.evaluation.rates import draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.terminal import HEADINGS
 from waltzrl.records import Feedback, JudgedCollaboration, Verdict
+from waltzrl.telemetry.files import explained
 
 try:
     from jinja2 import Environment, StrictUndefined
@@ -101,15 +102,11 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
         max_failures=MAX_FAILURES,
     )
     path = folder / "report.html"
-    try:
+    with explained(path):
         folder.mkdir(parents=True, exist_ok=True)
         for name, plot in plots.items():
             (folder / f"{name}.png").write_bytes(plot.png)
         path.write_text(page, "utf-8")
-    except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror}; free the disk or choose another folder"
-        ) from error
     return path
 
 

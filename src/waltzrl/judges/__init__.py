@@ -2,7 +2,7 @@
 
 from waltzrl.judges.agreement import Agreement, agreement
 from waltzrl.judges.guard import LinearGuard
-from waltzrl.judges.judge import Judge
+from waltzrl.judges.judge import Judge, judge_replies
 from waltzrl.judges.labelled import LabelRefusalJudge
 from waltzrl.judges.llm import LLMJudge
 from waltzrl.judges.recorded import RecordedJudge
@@ -19,5 +19,6 @@ __all__ = [
     "Refusal",
     "RefusalDetector",
     "agreement",
+    "judge_replies",
     "label_lines",
 ]

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from waltzrl.records import Prompt, Reply, Verdict
+from waltzrl.records import Collaboration, Prompt, Reply, Verdict
 
 
 class Judge(Protocol):
@@ -16,3 +16,17 @@ class Judge(Protocol):
     async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
         """Label `reply`; what cannot be decided stays None."""
         ...
+
+
+async def judge_replies(collaboration: Collaboration, judge: Judge) -> tuple[Verdict, ...]:
+    """Judge the draft and every revision.
+
+    Returns:
+        One verdict per reply, in the order of `collaboration.replies`.
+
+    Raises:
+        PolicyError: the judge asks a policy, and that could not reply.
+    """
+    return tuple(
+        [await judge.judge(collaboration.prompt, reply) for reply in collaboration.replies]
+    )
