@@ -27,7 +27,7 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import Decoding, LocalPolicy
-from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round
+from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Usage
 
 WORDING = load_wording("tiny")
 PROMPTS = [
@@ -54,7 +54,7 @@ class InsistentAgent(FeedbackAgent):
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Ask for a revision."""
-        return advice(await self.policy.reply(self.reviewing(prompt, reply), self.sampling))
+        return advice(await self.policy.reply(self.review_messages(prompt, reply), self.sampling))
 
 
 Roles = tuple[ConversationAgent, FeedbackAgent]
@@ -109,7 +109,10 @@ def generate(
     )
     rows = [ids[width : width + limit] for ids, limit in zip(said, limits, strict=True)]
     texts = tokenizer.batch_decode(rows, skip_special_tokens=True)
-    return [Reply(text=text, reply_tokens=len(row)) for text, row in zip(texts, rows, strict=True)]
+    return [
+        Reply(text=text, usage=Usage(input_tokens=0, output_tokens=len(row)))
+        for text, row in zip(texts, rows, strict=True)
+    ]
 
 
 def turn_by_turn(
@@ -117,13 +120,13 @@ def turn_by_turn(
 ) -> list[Collaboration]:
     """Draft, review and revise, each turn as one batch."""
     (conversation, feedback), (talking, reviewing) = pairs[0], models
-    drafting = [conversation.drafting(prompt) for prompt in PROMPTS]
+    drafting = [conversation.draft_messages(prompt) for prompt in PROMPTS]
     drafts = generate(talking, conversation.policy, drafting, limits)
     drafted = list(zip(PROMPTS, drafts, strict=True))
-    asked = [feedback.reviewing(prompt, draft) for prompt, draft in drafted]
+    asked = [feedback.review_messages(prompt, draft) for prompt, draft in drafted]
     advised = [advice(answer) for answer in generate(reviewing, feedback.policy, asked, limits)]
     shown = [
-        conversation.revising(prompt, draft, [Round(feedback=said)])
+        conversation.revision_messages(prompt, draft, [Round(feedback=said)])
         for (prompt, draft), said in zip(drafted, advised, strict=True)
     ]
     revisions = generate(talking, conversation.policy, shown, limits)
@@ -136,7 +139,7 @@ def turn_by_turn(
 def tokens(said: Sequence[Collaboration]) -> int:
     """Count the tokens that both agents said."""
     replies = [reply for one in said for reply in (*one.replies, one.rounds[0].feedback.reply)]
-    return sum(reply.reply_tokens for reply in replies if reply is not None)
+    return sum(reply.usage.output_tokens for reply in replies if reply is not None)
 
 
 def contestants(limits: Sequence[int]) -> dict[str, Callable[[], list[Collaboration]]]:

@@ -9,11 +9,10 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 from waltzrl.build.redaction import open_redaction
-from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.digest import subject_digest
-from waltzrl.records import Collaboration, Message, Prompt, Reply
+from waltzrl.records import Collaboration, Message, Prompt, Reply, ServedExchange
 from waltzrl.release.decision import decide
 from waltzrl.release.evidence import Evidence, updated
 from waltzrl.release.presets import load_plan
@@ -34,7 +33,7 @@ def remember(folder: str) -> None:
     memory = SafetyMemory(store, subject_digest(b"a key of 32 bytes for an example"), {}, {})
     prompt = Prompt(id="wz1", messages=(Message(role="user", content=ASKED),))
     said = Collaboration(prompt=prompt, draft=Reply(text="With kill and its number."), rounds=())
-    memory.remember([Interaction(id="wz1", time=0.0, subject="ada", collaboration=said)])
+    memory.remember([ServedExchange(id="wz1", time=0.0, subject="ada", collaboration=said)])
     (found,) = store.search(("safety",), query="process")
     print("remembered ", found.value["collaboration"]["prompt"]["messages"][0]["content"])
     print("of the user", found.value["subject"])

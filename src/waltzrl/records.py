@@ -1,67 +1,30 @@
-"""The nouns of the house, in the order in which a collaboration meets them.
+"""The records that every package shares, in the order in which a collaboration meets them.
 
     prompt -> draft -> ( feedback -> revision )* -> verdict
 
-All are frozen dataclasses; `msgspec.json` turns each into one JSON line and back.
+All are frozen; `msgspec.json` turns each into one JSON line and back. `load` also reads what
+version 0.1 wrote.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
-Role = Literal["system", "user", "assistant"]
+import msgspec
+
+Role = Literal["system", "user", "assistant", "tool"]
 Label = Literal["unsafe", "benign"]
+Origin = Literal["policy", "given", "canned"]
+"""Who wrote a reply: a policy, the caller who had it already, or we, by a fixed text."""
+Decision = Literal["draft", "revised", "refused"]
+"""What was returned: the draft as it was, a revision, or a canned refusal in its place."""
+Arm = Literal["", "serving", "candidate", "shadow"]
+"""Which side of a release answered; empty when none was under way. Nobody sees a shadow's reply."""
 
+CANNED_REFUSAL = "Sorry, I can not help with that."
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """One turn of a conversation."""
-
-    role: Role
-    content: str
-
-    @property
-    def line(self) -> str:
-        """The turn as one line of JSON, in which no content can feign another turn."""
-        return json.dumps({"role": self.role, "content": self.content}, ensure_ascii=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
-    """What the conversation agent is asked, and what the data set knows about it.
-
-    Example:
-        Prompt(id="17", messages=(Message(role="user", content="How do I kill a process?"),),
-               label="benign", category="cybersecurity_education", source="generator")
-    """
-
-    id: str
-    """Unique within its set; names the prompt in every log."""
-    messages: tuple[Message, ...]
-    """The conversation so far: optional system message, history, and the user's turn last."""
-    label: Label | None = None
-    """Whether a good reply must decline; None when the set does not say."""
-    category: str = ""
-    source: str = ""
-    """Where the prompt comes from: a set's name, or the generator's."""
-    answer: str | None = None
-    """What a correct reply contains; only capability prompts have it."""
-
-    def __post_init__(self) -> None:
-        if not self.messages or self.messages[-1].role != "user":
-            raise ValueError(f"prompt {self.id!r} must end with a user message")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """The sampled tokens behind a reply; present only when the policy runs in this process."""
-
-    prompt_ids: tuple[int, ...]
-    """[P] token ids of the rendered context."""
-    ids: tuple[int, ...]
-    """[T] token ids of the reply, with its end-of-turn token when there was one."""
-    logprobs: tuple[float, ...]
-    """[T] log-probability in nats of each id under the policy that sampled it."""
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,31 +43,109 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+    calls: tuple[ToolCall, ...] = ()
+    """Tools that an assistant's turn asks for."""
+    call_id: str = ""
+    """Id of the call that a tool's turn answers; empty where the API has none."""
+
+    @property
+    def full_text(self) -> str:
+        """All that the turn says: its text, and every call on a line of its own."""
+        return _with_calls(self.content, self.calls)
+
+    @property
+    def line(self) -> str:
+        """The turn as one line of JSON, in which no content can feign another turn."""
+        return json.dumps({"role": self.role, "content": self.full_text}, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What the conversation agent is asked, and what the data set knows about it.
+
+    Example:
+        Prompt(id="17", messages=(Message(role="user", content="How do I kill a process?"),),
+               label="benign", category="cybersecurity_education", source="generator")
+    """
+
+    id: str
+    """Unique within its set; names the prompt in every log."""
+    messages: tuple[Message, ...]
+    """The conversation so far; the turn that must be answered, a user's or a tool's, is last."""
+    label: Label | None = None
+    """Whether a good reply must decline; None when the set does not say."""
+    category: str = ""
+    source: str = ""
+    """Where the prompt comes from: a set's name, or the generator's."""
+    answer: str | None = None
+    """What a correct reply contains; only capability prompts have it."""
+
+    def __post_init__(self) -> None:
+        if not self.messages or self.messages[-1].role not in ("user", "tool"):
+            raise ValueError(f"prompt {self.id!r} must end with a message of a user or a tool")
+
+    @property
+    def request(self) -> str:
+        """The last turn's text: what must be answered."""
+        return self.messages[-1].content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """The sampled tokens behind a reply; present only when the policy runs in this process."""
+
+    prompt_ids: tuple[int, ...]
+    """[P] token ids of the rendered context."""
+    ids: tuple[int, ...]
+    """[T] token ids of the reply, with its end-of-turn token when there was one."""
+    logprobs: tuple[float, ...]
+    """[T] log-probability in nats of each id under the policy that sampled it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What one reply, or several together, cost in tokens."""
+
+    input_tokens: int
+    """Tokens that the policy read."""
+    output_tokens: int
+    """Tokens that the policy wrote."""
+    model: str = ""
+    """Id of the model as its server names it; empty when it does not, or for several models."""
+    estimated: bool = False
+    """The server did not count; the numbers come from `estimate_usage`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a policy said."""
+    """What a policy replied, or what was put in the place of its reply."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
     """Tools it asks for, beside or instead of the text."""
     finish: Literal["stop", "length"] = "stop"
     """`length` when the reply was cut at the token limit."""
-    prompt_tokens: int = 0
-    reply_tokens: int = 0
+    origin: Origin = "policy"
+    usage: Usage | None = None
+    """None when unknown, and where no policy wrote the reply."""
     milliseconds: float = 0.0
     """Wall time from the call to the reply, waiting in a batch included."""
     tokens: Tokens | None = None
 
     @property
-    def said(self) -> str:
+    def full_text(self) -> str:
         """All that a reviewer must read: the text, and every call on a line of its own."""
-        if not self.calls:
-            return self.text
-        return "\n".join([*([self.text] if self.text else []), *(c.line for c in self.calls)])
+        return _with_calls(self.text, self.calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """The feedback agent's turn: two labels, and words for the conversation agent."""
+    """The feedback agent's turn: two labels, and advice for the conversation agent."""
 
     unsafe: bool
     overrefuse: bool
@@ -118,7 +159,7 @@ class Feedback:
     risk: float | None = None
     """0 to 1: how unsafe the reviewer holds the reply to be; None when it only gives labels."""
     rules: tuple[str, ...] = ()
-    """Names of the stage-1 rules that spoke."""
+    """Names of the stage-1 rules that matched."""
 
     @property
     def asks_for_revision(self) -> bool:
@@ -148,12 +189,24 @@ class Collaboration:
 
     @property
     def final(self) -> Reply:
-        """The reply that leaves the house."""
+        """The reply that is returned to the user."""
         return self.replies[-1]
 
     @property
     def revised(self) -> bool:
         return len(self.replies) > 1
+
+    @property
+    def decision(self) -> Decision:
+        if not self.revised:
+            return "draft"
+        return "refused" if self.final.origin == "canned" else "revised"
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens of all policies together; None when no reply's usage is known."""
+        reviews = [r.feedback.reply for r in self.rounds if r.feedback.reply is not None]
+        return total_usage([*self.replies, *reviews])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +223,7 @@ class Verdict:
 
     @property
     def acceptable(self) -> bool | None:
-        """Neither unsafe nor needlessly refusing; None when either is unscored."""
+        """Neither unsafe nor an over-refusal; None when either is unscored."""
         if self.unsafe is None or self.overrefuses is None:
             return None
         return not (self.unsafe or self.overrefuses)
@@ -193,3 +246,98 @@ class Demonstration:
     """
 
     collaboration: Collaboration
+
+
+class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One choice that a gateway answered, or failed to: what every record of it is made from.
+
+    Audit log, memory, metrics, traces, shadows and release observations all read this record.
+    """
+
+    id: str
+    """Of the request; of a request's second choice `ID/2`, and of a shadow's `ID/shadow`."""
+    time: float
+    """Seconds since the epoch, when the request came."""
+    caller: str = msgspec.field(default="", name="who")
+    """Name of the client's API key."""
+    subject: str = ""
+    """The client's own name for its user; kept only as a digest."""
+    may_learn: bool | None = None
+    """Whether the agents may learn from it; None when neither client nor key says."""
+    api: str = ""
+    model: str = ""
+    """That the client asked for."""
+    mode: str = ""
+    """How the reply left: whole, or streamed in one of four modes."""
+    bundle: str = ""
+    """Id of the rules, agents and thresholds that served."""
+    stage: int = 0
+    arm: Arm = ""
+    release: str = ""
+    """Id of the release under way."""
+    decision: Decision | Literal["error"] = "error"
+    reason: str = ""
+    """Why, in words that hold no content; of an error its kind."""
+    milliseconds: float = 0.0
+    """Wall time of the choice."""
+    collaboration: Collaboration | None = None
+    """None when there was no answer."""
+
+
+def total_usage(replies: Iterable[Reply]) -> Usage | None:
+    """Add up the usage of replies; None when none is known, estimated when any was."""
+    known = [reply.usage for reply in replies if reply.usage is not None]
+    if not known:
+        return None
+    models = {usage.model for usage in known}
+    return Usage(
+        input_tokens=sum([usage.input_tokens for usage in known]),
+        output_tokens=sum([usage.output_tokens for usage in known]),
+        model=models.pop() if len(models) == 1 else "",
+        estimated=any(usage.estimated for usage in known),
+    )
+
+
+CHARACTERS_PER_TOKEN = 4
+"""A rule of thumb for English text that holds for the tokenizers of today's models."""
+
+
+def estimate_usage(prompt: str, reply: str, model: str) -> Usage:
+    """Estimate the tokens of a reply without its tokenizer: a quarter of the characters."""
+    return Usage(
+        input_tokens=-(-len(prompt) // CHARACTERS_PER_TOKEN),
+        output_tokens=-(-len(reply) // CHARACTERS_PER_TOKEN),
+        model=model,
+        estimated=True,
+    )
+
+
+def load(value: object, kind: type[Record]) -> Record:
+    """Turn decoded JSON into a record, JSON that version 0.1 wrote too.
+
+    Raises:
+        msgspec.ValidationError: it is not such a record.
+    """
+    return msgspec.convert(_upgraded(value), kind)
+
+
+def _upgraded(value: object) -> object:
+    """Rewrite the replies of version 0.1, which counted 0 tokens where none were known."""
+    if isinstance(value, list):
+        return [_upgraded(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    upgraded = {key: _upgraded(item) for key, item in value.items()}
+    if "text" in upgraded and "finish" in upgraded and "reply_tokens" in upgraded:
+        read, written = upgraded.pop("prompt_tokens", 0), upgraded.pop("reply_tokens")
+        if read or written:
+            upgraded["usage"] = {"input_tokens": read, "output_tokens": written}
+        elif upgraded["text"] == CANNED_REFUSAL and not upgraded.get("milliseconds"):
+            upgraded["origin"] = "canned"
+    return upgraded
+
+
+def _with_calls(text: str, calls: tuple[ToolCall, ...]) -> str:
+    if not calls:
+        return text
+    return "\n".join([*([text] if text else []), *(call.line for call in calls)])

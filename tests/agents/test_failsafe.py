@@ -13,11 +13,10 @@ from waltzrl.agents import (
 )
 from waltzrl.agents.breaker import Breaker
 from waltzrl.agents.failsafe import CRITICAL, FailsafeReviewer
-from waltzrl.collaboration.baselines import CANNED_REFUSAL
-from waltzrl.collaboration.guarded import guarded
+from waltzrl.collaboration.loop import guarded
 from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
-from waltzrl.records import Message, Prompt, Reply
+from waltzrl.records import CANNED_REFUSAL, Message, Prompt, Reply
 from waltzrl.rules import load_rulebook
 
 WORDING = load_wording("labels_first")

@@ -23,10 +23,9 @@ from waltzrl.agents import (
 )
 from waltzrl.agents.feedback_json import is_content, read_feedback
 from waltzrl.agents.fence import HARMLESS, fence
-from waltzrl.collaboration.baselines import CANNED_REFUSAL
-from waltzrl.collaboration.guarded import guarded
+from waltzrl.collaboration.loop import guarded
 from waltzrl.policies import Sampling, ScriptedPolicy
-from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ToolCall
+from waltzrl.records import CANNED_REFUSAL, Feedback, Message, Prompt, Reply, Round, ToolCall
 from waltzrl.rules import load_rulebook
 
 RULES = RulesReviewer(load_rulebook())
@@ -231,14 +230,14 @@ def test_a_reviewer_that_only_repeats_what_it_is_shown_approves_of_nothing(attac
     agent = ConversationAgent(ScriptedPolicy(["POISON"]), WORDINGS[1], Sampling())
     assert feedback.reply.text.startswith("The conversation so far:")
     assert not is_content(feedback.reply.text)
-    assert agent.drafting(ask(attack)) == list(ask(attack).messages)
+    assert agent.draft_messages(ask(attack)) == list(ask(attack).messages)
 
 
 @attacks
 def test_no_advice_speaks_as_anybody_but_the_reviewer(attack):
     feedback = Feedback(unsafe=True, overrefuse=False, text=f"{attack} </feedback> {ORDER}")
     agent = ConversationAgent(ScriptedPolicy([]), WORDINGS[0], Sampling())
-    messages = agent.revising(ask("Hi"), Reply(text="Hello."), [Round(feedback=feedback)])
+    messages = agent.revision_messages(ask("Hi"), Reply(text="Hello."), [Round(feedback=feedback)])
     assert [message.role for message in messages] == ["user", "assistant", "user"]
     shown = as_read(messages[-1].content, lenient=True)
     assert len(re.findall(r"<\s*/?\s*feedback", shown, re.I)) == 2

@@ -10,9 +10,8 @@ import pytest
 
 from support.small_logs import SAID, as_said, fill, open_log, record, write_log
 from waltzrl.audit import (
-    Circumstances,
-    Fault,
-    Verified,
+    LogFault,
+    VerifiedLog,
     find,
     latest,
     prove,
@@ -24,7 +23,7 @@ from waltzrl.audit import (
 from waltzrl.audit.merkle import includes, leaf_hash
 from waltzrl.audit.note import Checkpoint, signed_text
 from waltzrl.errors import AuditError, InputError
-from waltzrl.records import Feedback, Message, Prompt, Reply, Round
+from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ServedExchange
 
 
 def lines(folder):
@@ -75,8 +74,8 @@ def test_digests_of_two_logs_do_not_match(tmp_path):
 
 def test_an_error_before_the_draft_is_a_record_too(tmp_path):
     with open_log(tmp_path) as log:
-        about = Circumstances(id="e", decision="error", reason="upstream_timeout")
-        log.append(record_of(SAID.prompt, about, log.digest))
+        exchange = ServedExchange(id="e", time=0.0, reason="upstream_timeout")
+        log.append(record_of(exchange, replace(SAID.prompt, id="e"), log.digest))
     (entry,) = find(tmp_path / "log", "e")
     assert (entry.decision.draft, entry.decision.rounds) == (None, ())
     assert entry.decision.prompt
@@ -94,7 +93,7 @@ def test_half_a_character_is_logged_and_replayed(tmp_path):
     with open_log(tmp_path, contents=as_said) as log:
         log.append(msgspec.structs.replace(record(log, half, said), model=half), said)
     assert list(read_collaborations(tmp_path / "log")) == [(half, said)]
-    assert isinstance(verify(tmp_path / "log", log.public_key), Verified)
+    assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
 
 
 def test_every_line_continues_the_chain_and_the_log_says_when_it_was_open(tmp_path):
@@ -174,7 +173,7 @@ def test_a_clock_that_jumps_back_is_visible_and_does_no_harm(tmp_path):
     ]
     ticks = [entry.monotonic_ns for entry in entries]
     assert ticks == sorted(ticks)
-    assert isinstance(verify(tmp_path / "log", log.public_key), Verified)
+    assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
 
 
 def test_keys_are_for_their_owner_only_and_the_public_key_is_for_all(tmp_path):
@@ -288,7 +287,7 @@ def test_a_log_can_be_checked_while_it_is_written(tmp_path):
         done.set()
         checker.join()
     assert results
-    assert [result for result in results if isinstance(result, Fault)] == []
+    assert [result for result in results if isinstance(result, LogFault)] == []
 
 
 def test_the_verifier_needs_nothing_of_the_rest_of_the_house():

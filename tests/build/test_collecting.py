@@ -5,9 +5,9 @@ import time
 import pytest
 import typer
 from typer.testing import CliRunner
-from waltzrl.recipes import collecting
 
 from support.small_evaluations import MENDED, STOPPED, evaluation, open_memory, remember, said
+from waltzrl.build import collecting
 from waltzrl.build.collecting import PromptCounts, export_prompts, export_samples
 from waltzrl.cli.collect import collect
 from waltzrl.collector import Selection, trajectories

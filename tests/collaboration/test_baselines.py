@@ -4,10 +4,9 @@ import pytest
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import OracleReviewer, collaborate, draft_only, safeguard
-from waltzrl.collaboration.baselines import CANNED_REFUSAL
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
-from waltzrl.records import Message, Prompt
+from waltzrl.records import CANNED_REFUSAL, Message, Prompt
 
 REFUSAL = "I'm sorry, but I can't help with that."
 ANSWER = "Sure, here is how: use the first part and then the second."

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate, guarded, observed
-from waltzrl.collaboration.baselines import CANNED_REFUSAL
 from waltzrl.policies import Sampling, ScriptedPolicy
-from waltzrl.records import Message, Prompt
+from waltzrl.records import CANNED_REFUSAL, Message, Prompt
 
 PROMPT = Prompt(id="p", messages=(Message(role="user", content="How do I kill a process?"),))
 UNSAFE = '{"unsafe": true, "overrefuse": false, "feedback": "Leave it out."}'

@@ -12,10 +12,9 @@ from support.small_evaluations import (
     turn,
     verdict,
 )
-from waltzrl.collaboration.baselines import CANNED_REFUSAL
 from waltzrl.collector import Selection, Statistics, collect, statistics, trajectories
 from waltzrl.memory.schemas import Action, State
-from waltzrl.records import Message
+from waltzrl.records import CANNED_REFUSAL, Message
 
 ALL = Selection(held_out_percentage=0.0)
 

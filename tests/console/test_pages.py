@@ -193,7 +193,7 @@ def test_the_list_is_filtered(site, query, found):
         site,
         told("a", said("one"), seconds_ago=1),
         told("b", reviewed("two", unsafe=True), seconds_ago=2, **on),
-        told("c", reviewed("three", unsafe=False), seconds_ago=3, who="support"),
+        told("c", reviewed("three", unsafe=False), seconds_ago=3, caller="support"),
     )
     site.memory.label("a", "correct", "ada")
     assert titles(site.log_in("viewer").get("/desk/collaborations", query)) == found
@@ -306,7 +306,7 @@ def test_data_that_stand_where_a_text_is_cut_are_redacted_too(site):
 def test_what_people_and_models_wrote_stays_text(site, role):
     hostile = said(HOSTILE, HOSTILE, f"{HOSTILE} more", HOSTILE)
     names = {"bundle": HOSTILE, "reason": HOSTILE, "model": HOSTILE, "api": HOSTILE}
-    remember(site, told(f"wz{HOSTILE}", hostile, who="a<b>c", **names))
+    remember(site, told(f"wz{HOSTILE}", hostile, caller="a<b>c", **names))
     browser = site.log_in(role)
     for path in ("/desk", "/desk/collaborations", f"/desk/collaborations/wz{HOSTILE}"):
         reply = browser.get(path, "bundle=%22%3E%3Cscript%3E")

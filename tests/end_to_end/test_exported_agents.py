@@ -53,7 +53,7 @@ def test_an_exported_agent_says_what_ours_says(tmp_path, layout):
         (pair.feedback, "waltzrl_feedback_stage2"),
     ):
         reply = our_reply(agent)
-        assert reply.reply_tokens > 0
+        assert reply.usage.output_tokens > 0
         assert their_reply(agents / name) == list(reply.tokens.ids)
 
 

@@ -178,7 +178,7 @@ def test_tokens_do_not_reach_the_log():
     assert all(r.tokens is None for r in bare.replies)
     assert all(r.feedback.reply.tokens is None for r in bare.rounds)
     assert [r.text for r in bare.replies] == ["d", "r"]
-    assert [r.reply_tokens for r in bare.replies] == [5, 5]
+    assert [r.usage.output_tokens for r in bare.replies] == [5, 5]
 
 
 def test_a_lone_surrogate_survives_the_log(tmp_path):

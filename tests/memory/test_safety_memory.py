@@ -8,7 +8,6 @@ import pytest
 
 from support.stores import our_store
 from waltzrl.errors import InputError
-from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import Calibration, Counts, SafetyMemory, request_hash
 from waltzrl.memory.schemas import (
     COACHING,
@@ -20,7 +19,16 @@ from waltzrl.memory.schemas import (
     State,
     TrainingSample,
 )
-from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Verdict
+from waltzrl.records import (
+    Collaboration,
+    Feedback,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+    ServedExchange,
+    Verdict,
+)
 
 NOW = 1_700_000_000.0
 MAIL = "ada@example.com"
@@ -40,8 +48,14 @@ def collaboration(*rounds, request="How do I kill a process?", draft="Like this.
 
 def told(id_="i1", *, rounds=(FINE,), request="How do I kill a process?", **more):
     said = collaboration(*rounds, request=request)
-    about = {"time": NOW, "bundle": "b1", "decision": "draft", "collaboration": said} | more
-    return Interaction(id=id_, **about)
+    about = {
+        "time": NOW,
+        "bundle": "b1",
+        "may_learn": True,
+        "decision": "draft",
+        "collaboration": said,
+    } | more
+    return ServedExchange(id=id_, **about)
 
 
 COACHED = (Round(feedback=UNSAFE, revision=Reply(text="Better not.")), FINE)
@@ -54,9 +68,14 @@ def memory(database_url):
 
 
 def test_an_interaction_becomes_an_evaluation(memory):
-    (kept,) = memory.remember([told(subject="ada", who="app", stage=2, arm="candidate")])
+    (kept,) = memory.remember([told(subject="ada", caller="app", stage=2, arm="candidate")])
     assert kept == memory.evaluation("i1")
-    assert (kept.subject, kept.who, kept.stage, kept.arm) == ("digest of 3", "app", 2, "candidate")
+    assert (kept.subject, kept.caller, kept.stage, kept.arm) == (
+        "digest of 3",
+        "app",
+        2,
+        "candidate",
+    )
     assert kept.request_hash == sha256(b"How do I kill a process?").hexdigest()[:16]
     assert (kept.safe, kept.category, kept.verdict, kept.label) == (True, "", None, None)
     assert kept.collaboration == collaboration(FINE)
@@ -88,7 +107,9 @@ def test_an_interaction_without_an_answer_is_an_evaluation_too(memory):
         ("draft", (Round(feedback=ILLEGIBLE),), None),
         ("revised", COACHED, True),
         ("revised", COACHED[:1], None),
-        ("refused", (Round(feedback=UNSAFE, revision=Reply(text="I cannot help.")),), True),
+        ("refused", (Round(
+        feedback=UNSAFE, revision=Reply(text="I cannot help.", origin="canned")
+    ),), True),
     ],
 )  # fmt: skip
 def test_a_reply_is_as_safe_as_its_last_review_says(memory, decision, rounds, safe):
@@ -125,7 +146,7 @@ def test_a_coaching_session_ends_as_the_last_review_says(memory, decision, last,
 
 
 def test_a_canned_refusal_alone_is_no_coaching(memory):
-    canned = Round(feedback=UNSAFE, revision=Reply(text="I cannot help."))
+    canned = Round(feedback=UNSAFE, revision=Reply(text="I cannot help.", origin="canned"))
     memory.remember([told(decision="refused", rounds=(canned,))])
     assert memory.store.search(COACHING) == []
     memory.remember([told("i2", decision="refused", rounds=(COACHED[0], canned))])

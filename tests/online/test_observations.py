@@ -5,9 +5,8 @@ import json
 import pytest
 
 from support.recorders import SAFE, UNSAFE, answer, said
-from waltzrl.memory.interaction import Interaction
 from waltzrl.online.observations import OF_THE_REQUEST, ObservationTerms, observation_of, terms_of
-from waltzrl.records import Verdict
+from waltzrl.records import ServedExchange, Verdict
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.presets import load_plan
 from waltzrl.storage.database import open_database
@@ -23,7 +22,7 @@ def outcomes(*args, verdict=None, **fields):
 
 
 def failure(reason, milliseconds=900.0):
-    return Interaction(id="wz1", time=0.0, reason=reason, milliseconds=milliseconds, **UNDER_WAY)
+    return ServedExchange(id="wz1", time=0.0, reason=reason, milliseconds=milliseconds, **UNDER_WAY)
 
 
 def test_an_answer_was_no_error_and_is_slow_when_it_took_longer_than_the_plan_allows():

@@ -2,12 +2,10 @@
 
 import asyncio
 
-from waltzrl.recipes import jury
-
 from support.recorders import answer, said
-from waltzrl.memory.interaction import Interaction
+from waltzrl.online import judging
 from waltzrl.online.judging import OnlineJudge
-from waltzrl.records import Verdict
+from waltzrl.records import ServedExchange, Verdict
 
 
 class Slow:
@@ -67,8 +65,8 @@ def test_too_much_is_not_taken_and_what_takes_too_long_is_counted():
 
     async def sit():
         ours = OnlineJudge(Slow(), 1.0, told)
-        taken = [ours.take(answer(n), said()) for n in range(jury.MOST_WAITING + 5)]
-        assert await ours.adjourn(0.01) == jury.MOST_WAITING
+        taken = [ours.take(answer(n), said()) for n in range(judging.MOST_WAITING + 5)]
+        assert await ours.adjourn(0.01) == judging.MOST_WAITING
         return taken.count(False)
 
     assert asyncio.run(sit()) == 5
@@ -101,4 +99,4 @@ def test_without_a_judge_or_an_answer_nothing_is_judged():
         return OnlineJudge(judge, 1.0, None).wants(seen)
 
     assert not asyncio.run(wants(None, answer(1)))
-    assert not asyncio.run(wants(Slow(), Interaction(id="wz1", time=0.0)))
+    assert not asyncio.run(wants(Slow(), ServedExchange(id="wz1", time=0.0)))

@@ -14,10 +14,10 @@ from sqlalchemy import MetaData, func, make_url, select
 
 from support.databases import database_url, postgres_server, postgres_url, sqlite_url
 from support.recorders import SAFE, UNSAFE, answer, at, recorder, remembered, said, settings
-from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.schemas import COACHING
 from waltzrl.memory.store import MemoryStore
 from waltzrl.memory.tables import ITEMS
+from waltzrl.records import ServedExchange
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.presets import load_plan
 from waltzrl.storage.database import open_database
@@ -64,16 +64,20 @@ def everything(engine):
 
 
 def test_all_that_it_is_told_is_kept(start, engine):
-    failure = Interaction(id="wz300", time=time.time(), reason="upstream", subject="ada")
+    failure = ServedExchange(id="wz300", time=time.time(), reason="upstream", subject="ada")
     with start(categories={"harm/a": "violence"}) as told:
-        told.tell(*(answer(n, who="search", subject="ada") for n in range(299)))
+        told.tell(*(answer(n, caller="search", subject="ada") for n in range(299)))
         told.tell(answer(299, REVISED, decision="revised"), failure)
         report = told.finish()
     assert (report.stored, report.failed, report.judged, report.unjudged) == (301, 0, 0, 0)
     assert report.scrub_seconds > 0
     found = remembered(engine)
     assert set(found) == {f"wz{n}" for n in range(301)}
-    assert (found["wz0"].who, found["wz0"].decision, found["wz0"].safe) == ("search", "draft", True)
+    assert (found["wz0"].caller, found["wz0"].decision, found["wz0"].safe) == (
+        "search",
+        "draft",
+        True,
+    )
     assert (found["wz299"].category, found["wz299"].collaboration.final.text) == (
         "violence",
         "Better not.",
@@ -147,7 +151,7 @@ def test_what_comes_together_is_stored_together_and_soon(start):
 
 def test_what_was_kept_long_enough_is_removed(start, engine):
     with start(retention_days={"evaluations": 1.0}) as told:
-        told.tell(answer(0), Interaction(id="wz1", time=time.time() - 2 * 86_400))
+        told.tell(answer(0), ServedExchange(id="wz1", time=time.time() - 2 * 86_400))
         told.finish()
     with start(), engine.connect() as connection:
         left, ends = 2, time.monotonic() + 30
@@ -203,7 +207,7 @@ def test_each_answer_is_weighed_once_and_the_judge_speaks_of_each_that_was_judge
             answer(1, REVISED, decision="refused", release=release.id, arm="serving"),
             answer(2, bad, release=release.id, arm="shadow", milliseconds=10**6),
             answer(3, good, release=release.id, arm="shadow"),
-            Interaction(id="wz4", time=0.0, reason="upstream", release=release.id, arm="shadow"),
+            ServedExchange(id="wz4", time=0.0, reason="upstream", release=release.id, arm="shadow"),
             answer(5),
         )
         report = told.finish()

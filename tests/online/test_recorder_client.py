@@ -16,9 +16,8 @@ from support.databases import database_url, postgres_server, postgres_url, sqlit
 from support.recorders import at, settings
 from support.served_examples import PROMPT, SAFE, UNSAFE, failed, reply, served
 from waltzrl.build.recorder import COMMAND
-from waltzrl.online.recorder_client import interaction_of, open_recorder
+from waltzrl.online.recorder_client import RecorderClient, open_recorder
 from waltzrl.online.recorder_protocol import RecorderReport, frame, interaction
-from waltzrl.serving.gateway import Assignment
 
 __all__ = ["database_url", "postgres_server", "postgres_url", "sqlite_url"]
 
@@ -49,9 +48,9 @@ def numbered(number, model="llama"):
     """Serve request wzNUMBER."""
     one = served((SAFE, None))
     prompt = dataclasses.replace(PROMPT, id=f"wz{number}")
-    exchange = replace(one.request.exchange, prompt=prompt, model=model)
-    request = replace(one.request, exchange=exchange)
-    return replace(one, choice=replace(one.choice, request=request))
+    collaboration = dataclasses.replace(one.exchange.collaboration, prompt=prompt)
+    exchange = replace(one.exchange, id=prompt.id, model=model, collaboration=collaboration)
+    return replace(one, exchange=exchange)
 
 
 def child():
@@ -73,53 +72,26 @@ def pids(file):
     return [int(line.split()[1]) for line in lines if line.startswith("pid")]
 
 
-def test_what_was_served_is_told_whole():
-    told = interaction_of(served((UNSAFE, reply(9.0)), decision="revised"), may_learn=True)
-    assert (told.id, told.who, told.api, told.model) == ("wz1", "ada", "chat", "llama")
-    assert (told.bundle, told.stage, told.arm, told.release) == ("b1", 1, "", "")
-    assert (told.decision, told.reason, told.milliseconds) == ("revised", "unsafe", 100.0)
-    assert told.collaboration.final == reply(9.0)
-    assert interaction(frame(told)[4:]) == told
-
-
-def test_what_was_asked_before_an_erasure_is_told_so_however_late_it_is_answered():
-    told = interaction_of(served((SAFE, None), milliseconds=60_000.0), may_learn=True)
-    assert told.time == pytest.approx(time.time() - 60.0, abs=5)
-
-
-def test_a_failure_is_told_by_its_kind():
-    told = interaction_of(failed("upstream"), may_learn=True)
-    assert (told.decision, told.reason, told.collaboration) == ("error", "upstream", None)
+def test_what_was_served_comes_through_the_pipe_whole():
+    exchange = served((UNSAFE, reply(9.0)), decision="revised", reason="unsafe").exchange
+    assert interaction(frame(exchange)[4:]) == exchange
+    assert interaction(frame(failed("upstream").exchange)[4:]) == failed("upstream").exchange
 
 
 @pytest.mark.parametrize(
-    ("number", "arm", "name"),
-    [(0, "serving", "wz1"), (1, "candidate", "wz1/2"), (0, "shadow", "wz1/shadow")],
-)
-def test_choices_and_shadows_have_ids_of_their_own(number, arm, name):
-    one = served((SAFE, None))
-    assigned = Assignment(one.bundle, arm, "r1")
-    told = interaction_of(
-        replace(one, choice=replace(one.choice, number=number, assigned=assigned)), may_learn=True
-    )
-    assert (told.id, told.arm, told.release) == (name, arm, "r1")
-
-
-@pytest.mark.parametrize(
-    ("said", "operator", "may"),
+    ("asked", "operator", "may"),
     [(None, True, True), (None, False, False), (True, False, True), (False, True, False)],
 )
-def test_the_operator_says_what_may_be_learnt_from_where_nobody_else_does(said, operator, may):
+def test_the_operator_says_what_may_be_learnt_from_where_nobody_else_does(asked, operator, may):
     one = served((SAFE, None))
-    request = replace(one.request, may_learn=said)
-    told = interaction_of(
-        replace(one, choice=replace(one.choice, request=request)), may_learn=operator
-    )
-    assert told.may_learn is may
+    client = RecorderClient((), {}, {}, may_learn=operator)
+    client.served(replace(one, exchange=replace(one.exchange, may_learn=asked)))
+    (waiting,) = client._waiting
+    assert interaction(waiting[4:]).may_learn is may
 
 
 def test_lone_surrogates_come_through():
-    said = replace(interaction_of(served((SAFE, None)), may_learn=True), model="half \ud83d")
+    said = replace(served((SAFE, None)).exchange, model="half \ud83d")
     assert interaction(frame(said)[4:]) == said
 
 

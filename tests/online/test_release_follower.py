@@ -12,8 +12,7 @@ from support.releases_by_hand import Database, bundle, release, request
 from waltzrl.errors import InputError, StorageError
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.records import Message, Prompt
-from waltzrl.serving.gateway import Assignment
-from waltzrl.serving.selector import PercentageSplit, SingleBundle
+from waltzrl.serving.gateway import Assignment, PercentageSplit, SingleBundle
 from waltzrl.storage.notices import Notice
 
 
@@ -169,8 +168,8 @@ def test_conversations_that_only_have_their_system_message_in_common_are_differe
     def conversation(number):
         system = Message(role="system", content="You are helpful.")
         asked = request("", turns=(f"question {number}",))
-        prompt = Prompt(id="wz1", messages=(system, *asked.exchange.prompt.messages))
-        return replace(asked, exchange=replace(asked.exchange, prompt=prompt))
+        prompt = Prompt(id="wz1", messages=(system, *asked.chat.prompt.messages))
+        return replace(asked, chat=replace(asked.chat, prompt=prompt))
 
     releases = looked(Database(release=release("canary", percentage=50)))
     arms = [releases.assigned(conversation(number)).arm for number in range(400)]

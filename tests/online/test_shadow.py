@@ -14,9 +14,8 @@ from waltzrl.online.shadow import Shadows
 from waltzrl.records import Reply
 from waltzrl.rules import load_rulebook
 from waltzrl.serving.decisions import DecisionLog
-from waltzrl.serving.gateway import Assignment, Gateway
-from waltzrl.serving.messages_in_transit import UpstreamReply
-from waltzrl.serving.selector import SingleBundle
+from waltzrl.serving.exchange import UpstreamReply
+from waltzrl.serving.gateway import Assignment, Gateway, SingleBundle
 
 
 class Model:
@@ -54,7 +53,7 @@ class House:
         limits = {"at_once": 8, "per_minute": 100, **limits}
         self.shadows = Shadows(self.releases, self.seen.append, **limits)
         book = DecisionLog(None, [self.kept.append, self.shadows.served])
-        self.gateway = Gateway(roster=self.releases, ledger=book)
+        self.gateway = Gateway(selector=self.releases, decisions=book)
 
     async def _open(self, name):
         return replace(bundle(name), upstream=self.model, pattern=draft_only)
@@ -90,9 +89,9 @@ def test_a_shadow_answers_too_and_only_its_listener_hears_of_it():
         assert await house.ask(3) == ["own"] * 3
 
     house = lived(work)
-    assert [one.collaboration.final.text for one in house.seen] == ["shadow"] * 3
-    assert {one.choice.assigned.arm for one in house.seen} == {"shadow"}
-    assert {one.collaboration.final.text for one in house.kept} == {"own"}
+    assert [one.exchange.collaboration.final.text for one in house.seen] == ["shadow"] * 3
+    assert {one.exchange.arm for one in house.seen} == {"shadow"}
+    assert {one.exchange.collaboration.final.text for one in house.kept} == {"own"}
 
 
 def test_an_answer_does_not_wait_for_the_shadow():
@@ -101,7 +100,7 @@ def test_an_answer_does_not_wait_for_the_shadow():
         assert await asyncio.wait_for(house.ask(), 1) == ["own"]
 
     house = lived(work)
-    assert [one.error for one in house.seen] == ["cancelled"]
+    assert [one.exchange.reason for one in house.seen] == ["cancelled"]
 
 
 def test_beyond_what_it_may_cost_it_is_left_out_and_counted():
@@ -115,7 +114,7 @@ def test_beyond_what_it_may_cost_it_is_left_out_and_counted():
 
 def test_a_shadow_that_fails_is_told_as_an_error_and_nothing_else():
     house = lived(lambda house: house.ask(), fails=True)
-    assert [one.error for one in house.seen] == ["upstream"]
+    assert [one.exchange.reason for one in house.seen] == ["upstream"]
 
 
 def test_nothing_is_shadowed_that_its_client_pays_for_or_that_only_was_a_review():
@@ -128,7 +127,7 @@ def test_there_is_no_shadow_in_a_canary():
 
 
 def test_of_a_draft_that_the_caller_has_the_shadow_says_what_it_would_have_left():
-    draft = Reply(text="their own")
+    draft = Reply(text="their own", origin="given")
 
     async def work(house):
         await house.releases.look()
@@ -137,5 +136,5 @@ def test_of_a_draft_that_the_caller_has_the_shadow_says_what_it_would_have_left(
             await house.gateway.review(asked, draft, number)
 
     house = lived(work)
-    assert [one.collaboration.draft for one in house.seen] == [draft] * 2
-    assert [one.choice.number for one in house.seen] == [0, 1]
+    assert [one.exchange.collaboration.draft for one in house.seen] == [draft] * 2
+    assert [one.number for one in house.seen] == [0, 1]

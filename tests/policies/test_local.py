@@ -44,8 +44,8 @@ def test_a_reply_carries_the_tokens_that_were_sampled():
         tokens = reply.tokens
         assert tokens.prompt_ids == policy.render(question)
         assert reply.text == policy.tokenizer.decode(tokens.ids, skip_special_tokens=True)
-        assert len(tokens.ids) == len(tokens.logprobs) == reply.reply_tokens
-        assert len(tokens.prompt_ids) == reply.prompt_tokens
+        assert len(tokens.ids) == len(tokens.logprobs) == reply.usage.output_tokens
+        assert len(tokens.prompt_ids) == reply.usage.input_tokens
         assert all(logprob < 0 for logprob in tokens.logprobs)
         assert reply.milliseconds > 0
 

@@ -12,7 +12,7 @@ from support.openai_server import serving
 from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
 from waltzrl.policies.remote import _retry_after_seconds, _wait_seconds
-from waltzrl.records import Message, Reply
+from waltzrl.records import Message, Reply, Usage
 
 BRIEFLY = Sampling(max_new_tokens=7, temperature=0.5)
 CONVERSATION = [Message(role="system", content="Be kind."), Message(role="user", content="Hi!")]
@@ -23,7 +23,7 @@ class Slow:
 
     async def reply(self, messages, sampling):
         await asyncio.sleep(0.05)
-        return Reply(text="slow", finish="length", prompt_tokens=11, reply_tokens=7)
+        return Reply(text="slow", finish="length", usage=Usage(input_tokens=11, output_tokens=7))
 
 
 def ask(server, *, model="echo", times=1, **options):
@@ -68,7 +68,7 @@ def test_the_server_hears_the_whole_conversation(server):
 
 def test_usage_and_finish_are_read(server):
     (reply,) = ask(server, model="slow")
-    assert (reply.prompt_tokens, reply.reply_tokens, reply.finish) == (11, 7, "length")
+    assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.finish) == (11, 7, "length")
 
 
 def test_no_more_requests_than_allowed_are_under_way(server):

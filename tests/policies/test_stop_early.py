@@ -134,8 +134,8 @@ def test_a_local_reply_ends_where_it_is_enough():
     assert len(free.text) > 8
     assert stopped.text == free.text[:8]
     assert stopped.finish == "stop"
-    count = stopped.reply_tokens
-    assert count < free.reply_tokens
+    count = stopped.usage.output_tokens
+    assert count < free.usage.output_tokens
     assert stopped.tokens.ids == free.tokens.ids[:count]
     assert stopped.tokens.logprobs == pytest.approx(free.tokens.logprobs[:count], abs=1e-5)
 
@@ -156,8 +156,8 @@ def test_rows_of_one_batch_end_each_in_its_own_time():
 
     long, short = asyncio.run(both())
     assert short.text == long.text[:8]
-    assert rows[1:] == [2] * (short.reply_tokens - 1) + [1] * (
-        long.reply_tokens - short.reply_tokens
+    assert rows[1:] == [2] * (short.usage.output_tokens - 1) + [1] * (
+        long.usage.output_tokens - short.usage.output_tokens
     )
 
 

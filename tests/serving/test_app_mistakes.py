@@ -13,12 +13,11 @@ from waltzrl.rules import load_rulebook
 from waltzrl.serving.app import App
 from waltzrl.serving.auth import AccessControl
 from waltzrl.serving.decisions import DecisionLog
-from waltzrl.serving.gateway import Assignment, Bundle, Gateway
+from waltzrl.serving.exchange import UpstreamDelta
+from waltzrl.serving.gateway import Assignment, Bundle, Gateway, SingleBundle
 from waltzrl.serving.keys import KeyRing
 from waltzrl.serving.limits import Limits
-from waltzrl.serving.messages_in_transit import UpstreamDelta
 from waltzrl.serving.metrics import GatewayMetrics
-from waltzrl.serving.selector import SingleBundle
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import UnfilteredWindow
 
@@ -49,7 +48,7 @@ def mistaken_app(open_window=lambda mode, prompt: UnfilteredWindow()):
     )
     book = DecisionLog(None, [])
     return App(
-        Gateway(roster=SingleBundle(Assignment(bundle)), ledger=book),
+        Gateway(selector=SingleBundle(Assignment(bundle)), decisions=book),
         AccessControl(KeyRing(None), Limits()),
         streams=StreamSettings("buffer", open_window),
         metrics=GatewayMetrics(lambda: None, {}),  # nobody scrapes

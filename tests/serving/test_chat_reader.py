@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import RequestError
-from waltzrl.records import ToolCall
+from waltzrl.records import ToolCall, Usage
 from waltzrl.serving.chat_reader import StreamReader, read_completion, server_message
-from waltzrl.serving.messages_in_transit import UpstreamDelta
+from waltzrl.serving.exchange import UpstreamDelta
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 HIDDEN = "words that nobody reviewed"
@@ -38,7 +38,11 @@ def test_a_reply_is_read_and_its_bytes_are_kept():
     raw = json.dumps(completion()).encode()
     said = read_completion(raw, 5.0)
     assert (said.reply.text, said.finish, said.raw) == ("Hello.", "stop", raw)
-    counts = (said.reply.prompt_tokens, said.reply.reply_tokens, said.reply.milliseconds)
+    counts = (
+        said.reply.usage.input_tokens,
+        said.reply.usage.output_tokens,
+        said.reply.milliseconds,
+    )
     assert counts == (3, 4, 5.0)
 
 
@@ -181,7 +185,7 @@ def test_a_stream_is_words_then_an_end_then_counts():
         UpstreamDelta(text="Hel"),
         UpstreamDelta(text="lo."),
         UpstreamDelta(finish="length"),
-        UpstreamDelta(prompt_tokens=3, reply_tokens=4),
+        UpstreamDelta(usage=Usage(input_tokens=3, output_tokens=4)),
     ]
     assert reader.ended
 

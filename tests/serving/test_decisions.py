@@ -16,7 +16,7 @@ def open_log(folder):
 def test_an_answer_is_audited_and_told(tmp_path):
     told, answer = [], served((SAFE, None))
     with open_log(tmp_path) as log:
-        DecisionLog(log, [told.append]).keep(answer)
+        DecisionLog(log, [told.append]).record(answer)
     decisions = [entry.decision for entry in read_entries(tmp_path / "log") if entry.decision]
     assert [one.decision for one in decisions] == ["draft"]
     assert told == [answer]
@@ -27,16 +27,16 @@ def test_an_answer_that_cannot_be_audited_is_told_as_the_error_that_its_client_g
     log = open_log(tmp_path)
     log.close()
     with pytest.raises(RequestError) as raised:
-        DecisionLog(log, [told.append]).keep(served((SAFE, None)))
+        DecisionLog(log, [told.append]).record(served((SAFE, None)))
     assert (raised.value.status, raised.value.kind) == (503, "audit")
-    assert [(one.decision, one.error, one.collaboration) for one in told] == [
-        ("error", "audit", None)
-    ]
+    assert [
+        (one.exchange.decision, one.exchange.reason, one.exchange.collaboration) for one in told
+    ] == [("error", "audit", None)]
 
 
 def test_without_a_log_everything_is_told():
     told, answer = [], served((SAFE, None))
     book = DecisionLog(None, [told.append])
     book.require()
-    book.keep(answer)
+    book.record(answer)
     assert told == [answer]

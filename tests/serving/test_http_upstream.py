@@ -169,7 +169,7 @@ def test_an_upstream_that_does_not_stream_is_heard_at_once():
     usage = {"prompt_tokens": 3, "completion_tokens": 4}
     (delta,) = with_upstream(heard, [http({**ANSWER, "usage": usage})])
     assert (delta.text, delta.finish) == ("Hello.", "stop")
-    assert (delta.prompt_tokens, delta.reply_tokens) == (3, 4)
+    assert (delta.usage.input_tokens, delta.usage.output_tokens) == (3, 4)
 
 
 @pytest.mark.parametrize(

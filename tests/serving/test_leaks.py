@@ -17,12 +17,11 @@ from waltzrl.rules import load_rulebook
 from waltzrl.serving.app import App
 from waltzrl.serving.auth import AccessControl
 from waltzrl.serving.decisions import DecisionLog
-from waltzrl.serving.gateway import Assignment, Bundle, Gateway
+from waltzrl.serving.exchange import UpstreamDelta, UpstreamReply
+from waltzrl.serving.gateway import Assignment, Bundle, Gateway, SingleBundle
 from waltzrl.serving.keys import KeyRing
 from waltzrl.serving.limits import Limits
-from waltzrl.serving.messages_in_transit import UpstreamDelta, UpstreamReply
 from waltzrl.serving.metrics import GatewayMetrics
-from waltzrl.serving.selector import SingleBundle
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
@@ -98,7 +97,7 @@ def test_the_planted_texts_are_what_they_are_meant_to_be():
 def test_no_byte_of_a_forbidden_span_leaves_however_the_draft_is_cut(draft, lengths, whole):
     opened, left = window(whole_sentences=whole), ""
     for piece in pieces(draft, lengths):
-        left += opened.hear(piece)
+        left += opened.add(piece)
         assert opened.released == left
         assert draft.startswith(left)
     assert len(left) <= first_forbidden(draft)
@@ -108,7 +107,7 @@ def test_no_byte_of_a_forbidden_span_leaves_however_the_draft_is_cut(draft, leng
 @given(drafts, sizes, st.booleans())
 def test_what_left_and_the_rest_are_the_draft_without_loss_or_repetition(draft, lengths, whole):
     for opened in (BufferedWindow(), window(whole_sentences=whole)):
-        left = "".join(map(opened.hear, pieces(draft, lengths)))
+        left = "".join(map(opened.add, pieces(draft, lengths)))
         assert left + opened.rest(draft) == draft
 
 
@@ -118,7 +117,7 @@ def test_no_finding_is_cut_in_two_by_what_has_left(draft, lengths, whole):
     findings = RULEBOOK.reply(draft)
     careless = SentenceWindow(RULEBOOK, PROMPT, 0.0, whole_sentences=whole)
     for piece in pieces(draft, lengths):
-        careless.hear(piece)
+        careless.add(piece)
         left = len(careless.released)
         assert not any(f.start < left < f.end for f in findings)
 
@@ -127,7 +126,7 @@ def test_no_finding_is_cut_in_two_by_what_has_left(draft, lengths, whole):
 @given(drafts, sizes)
 def test_nothing_at_all_leaves_a_closed_window(draft, lengths):
     closed = BufferedWindow()
-    assert not any(map(closed.hear, pieces(draft, lengths)))
+    assert not any(map(closed.add, pieces(draft, lengths)))
     assert closed.released == ""
 
 
@@ -137,7 +136,7 @@ def test_harmless_words_leave_before_the_verdict(draft, lengths):
     assume(len(draft) > RULEBOOK.horizon + 800)
     opened = window()
     for piece in pieces(draft, lengths):
-        opened.hear(piece)
+        opened.add(piece)
     assert opened.released
     assert not opened.stopped
 
@@ -198,7 +197,7 @@ WINDOWS = {
 async def visit(dialect, mode, upstream, headers=()):
     """Post a streamed request to the gateway's application; return the reply's headers and body."""
     app = App(
-        Gateway(roster=stage_1(upstream), ledger=BOOK),
+        Gateway(selector=stage_1(upstream), decisions=BOOK),
         AccessControl(KeyRing(None), Limits()),
         streams=StreamSettings(mode, lambda asked, _prompt: WINDOWS[asked]()),
         metrics=METRICS,

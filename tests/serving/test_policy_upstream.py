@@ -6,7 +6,7 @@ import pytest
 
 from waltzrl.errors import PolicyError, RequestError
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.records import Message, Reply
+from waltzrl.records import Message, Reply, ToolCall, Usage
 from waltzrl.serving.upstream import PolicyUpstream
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -16,7 +16,10 @@ class Sampled:
     """A policy that repeats how it was told to choose its words."""
 
     async def reply(self, messages, sampling):
-        return Reply(text=f"{sampling.max_new_tokens} {sampling.temperature}", reply_tokens=3)
+        return Reply(
+            text=f"{sampling.max_new_tokens} {sampling.temperature}",
+            usage=Usage(input_tokens=0, output_tokens=3),
+        )
 
 
 class Full:
@@ -44,8 +47,12 @@ def test_it_is_shown_the_turns_calls_and_their_results_included():
         (
             Message(role="system", content="Be short."),
             Message(role="user", content="And now?"),
-            Message(role="assistant", content='{"call": "weather", "arguments": "{}"}'),
-            Message(role="user", content="[tool result] sun"),
+            Message(
+                role="assistant",
+                content="",
+                calls=(ToolCall(id="1", name="weather", arguments="{}"),),
+            ),
+            Message(role="tool", content="sun", call_id="1"),
         )
     ]
 
@@ -61,7 +68,7 @@ def test_a_stream_is_one_piece():
         return [delta async for delta in PolicyUpstream("m", Sampled(), 48).stream(HELLO, None)]
 
     (delta,) = asyncio.run(heard())
-    assert (delta.text, delta.finish, delta.reply_tokens) == ("48 0.0", "stop", 3)
+    assert (delta.text, delta.finish, delta.usage.output_tokens) == ("48 0.0", "stop", 3)
 
 
 def test_another_model_and_a_policy_that_cannot_reply_are_errors_of_the_request():

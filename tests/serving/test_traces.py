@@ -28,8 +28,7 @@ def spans_of(what, traceparent=""):
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     traces = Traces(provider)
     request = msgspec.structs.replace(what.request, traceparent=traceparent)
-    choice = msgspec.structs.replace(what.choice, request=request)
-    traces.served(msgspec.structs.replace(what, choice=choice))
+    traces.served(msgspec.structs.replace(what, request=request))
     traces.close()
     return sorted(exporter.get_finished_spans(), key=lambda span: (span.start_time, span.end_time))
 

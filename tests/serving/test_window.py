@@ -62,7 +62,7 @@ def prompt(words="Hello.", role="user"):
 
 
 def hear(window, draft, size=7):
-    return [window.hear(draft[at : at + size]) for at in range(0, len(draft), size)]
+    return [window.add(draft[at : at + size]) for at in range(0, len(draft), size)]
 
 
 def test_a_closed_window_lets_nothing_go_before_the_verdict():
@@ -80,8 +80,8 @@ def test_an_open_window_lets_all_go_at_once_and_nothing_after_the_verdict():
 def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
     window = SentenceWindow(rulebook, prompt(), SAFE)
     filler = "a" * rulebook.horizon
-    assert window.hear(HARMLESS + filler[1:]) == ""
-    assert window.hear(filler[:1]) == HARMLESS
+    assert window.add(HARMLESS + filler[1:]) == ""
+    assert window.add(filler[:1]) == HARMLESS
     assert window.rest(HARMLESS + filler) == filler
 
 

@@ -9,7 +9,7 @@ import pytest
 from support.malformed import VALID, malformed
 from waltzrl.errors import RequestError
 from waltzrl.records import Reply
-from waltzrl.serving.messages_in_transit import Answer
+from waltzrl.serving.exchange import Answer
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 
 ANSWER = Answer(reply=Reply(text="Hi"), finish="stop", decision="draft")

@@ -18,6 +18,7 @@ from waltzrl.records import (
     Reply,
     Round,
     Tokens,
+    Usage,
     Verdict,
 )
 
@@ -33,7 +34,7 @@ def prompt(
 
 def reply(text: str) -> Reply:
     tokens = Tokens(prompt_ids=(1, 2), ids=(3,), logprobs=(-0.5,))
-    return Reply(text=text, prompt_tokens=2, reply_tokens=5, tokens=tokens)
+    return Reply(text=text, usage=Usage(input_tokens=2, output_tokens=5), tokens=tokens)
 
 
 class PrefixJudge:

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from waltzrl.errors import PolicyError
 from waltzrl.policies import Sampling
-from waltzrl.records import Message
+from waltzrl.records import Message, Usage
 
 
 class OpenAIServer:
@@ -88,7 +88,8 @@ class OpenAIServer:
 
 
 def _usage(reply):
-    return {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.reply_tokens}
+    usage = reply.usage or Usage(input_tokens=0, output_tokens=0)
+    return {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}
 
 
 def _error(status, message):

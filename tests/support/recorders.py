@@ -10,11 +10,10 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from waltzrl.build.recorder import COMMAND, RecorderSettings
-from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.online.recorder_protocol import RecorderReport, frame
-from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round
+from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
 from waltzrl.storage.database import open_database
 
 SAFE = Feedback(unsafe=False, overrefuse=False, risk=0.05)
@@ -41,9 +40,15 @@ def said(prompt="How do I bake bread?", draft="Mix, wait, bake.", rounds=((SAFE,
 
 def answer(number, collaboration=None, **fields):
     """Return the interaction wzNUMBER."""
-    about = {"decision": "draft", "milliseconds": 20.0, "bundle": "b1", "stage": 1, **fields}
-    return Interaction(
-        id=f"wz{number}", time=time.time(), collaboration=collaboration or said(), **about
+    about = {
+        "decision": "draft",
+        "milliseconds": 20.0,
+        "bundle": "b1",
+        "stage": 1,
+        "may_learn": True,
+    }
+    return ServedExchange(
+        id=f"wz{number}", time=time.time(), collaboration=collaboration or said(), **about | fields
     )
 
 

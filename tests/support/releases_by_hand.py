@@ -5,9 +5,9 @@ from waltzrl.online.release_follower import ReleaseStatus
 from waltzrl.records import Message, Prompt
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Release
+from waltzrl.serving.exchange import ChatRequest
 from waltzrl.serving.gateway import GatewayRequest
 from waltzrl.serving.keys import Caller
-from waltzrl.serving.messages_in_transit import ApiRequest
 
 _BUNDLES = {}
 
@@ -37,8 +37,8 @@ def request(subject, turns=("hello",)):
     if said[-1].role != "user":
         said = (*said, Message(role="user", content="go on"))
     prompt = Prompt(id="wz1", messages=said)
-    exchange = ApiRequest(api="chat", prompt=prompt, body={}, model="m", subject=subject)
-    return GatewayRequest(exchange=exchange, caller=Caller(name="ada"))
+    chat = ChatRequest(api="chat", prompt=prompt, body={}, model="m", subject=subject)
+    return GatewayRequest(chat=chat, caller=Caller(name="ada"))
 
 
 class Database:

@@ -3,10 +3,19 @@
 from waltzrl.agents import FeedbackAgent, load_wording
 from waltzrl.collaboration import guarded
 from waltzrl.policies import Sampling, ScriptedPolicy
-from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round
-from waltzrl.serving.gateway import Assignment, Bundle, ChoiceRequest, GatewayRequest, ServedChoice
+from waltzrl.records import (
+    Collaboration,
+    Feedback,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+    ServedExchange,
+    Usage,
+)
+from waltzrl.serving.exchange import ChatRequest
+from waltzrl.serving.gateway import Bundle, GatewayRequest, ServedChoice
 from waltzrl.serving.keys import Caller
-from waltzrl.serving.messages_in_transit import ApiRequest
 from waltzrl.serving.upstream import PolicyUpstream
 
 SECRET = "xyzzy"
@@ -38,37 +47,43 @@ UNREADABLE = Feedback(unsafe=False, overrefuse=False, well_formed=False)
 
 def reply(milliseconds, text="words"):
     return Reply(
-        text=f"{SECRET} {text}", milliseconds=milliseconds, prompt_tokens=7, reply_tokens=9
+        text=f"{SECRET} {text}",
+        milliseconds=milliseconds,
+        usage=Usage(input_tokens=7, output_tokens=9),
     )
 
 
-REFUSAL = Reply(text="I cannot help with that.")
+REFUSAL = Reply(text="I cannot help with that.", origin="canned")
 
 
 def served(*rounds, decision="draft", mode="whole", **fields):
     """Serve a draft of 40 ms, with these (feedback, revision or None)."""
-    said = Collaboration(
+    collaboration = Collaboration(
         prompt=PROMPT,
         draft=reply(40.0),
         rounds=tuple(Round(feedback=feedback, revision=new) for feedback, new in rounds),
     )
+    first_words = fields.pop("first_words_milliseconds", None)
     return ServedChoice(
-        choice=choice(mode),
-        decision=decision,
-        collaboration=said,
+        exchange=exchange(mode, decision=decision, collaboration=collaboration, **fields),
+        request=request(mode),
         review_milliseconds=tuple(2.0 for _ in rounds),
-        **{"milliseconds": 100.0, **fields},
+        first_words_milliseconds=first_words,
     )
 
 
 def failed(kind):
-    return ServedChoice(choice=choice("whole"), decision="error", error=kind, milliseconds=30.0)
+    record = exchange("whole", decision="error", reason=kind, milliseconds=30.0)
+    return ServedChoice(exchange=record, request=request("whole"))
 
 
-def choice(mode):
-    return ChoiceRequest(request=request(mode), assigned=Assignment(BUNDLE))
+def exchange(mode, **fields):
+    about = {"milliseconds": 100.0, "bundle": "b1", "stage": 1, **fields}
+    return ServedExchange(
+        id="wz1", time=0.0, caller="ada", api="chat", model="llama", mode=mode, **about
+    )
 
 
 def request(mode):
-    exchange = ApiRequest(api="chat", prompt=PROMPT, body={"user": SECRET}, model="llama")
-    return GatewayRequest(exchange=exchange, caller=Caller(name="ada"), mode=mode, bearer=SECRET)
+    chat = ChatRequest(api="chat", prompt=PROMPT, body={"user": SECRET}, model="llama")
+    return GatewayRequest(chat=chat, caller=Caller(name="ada"), mode=mode, bearer=SECRET)

@@ -2,17 +2,17 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from waltzrl.audit import Circumstances, Log, LogSettings, record_of
+from waltzrl.audit import Log, LogSettings, record_of
 from waltzrl.console import AuditLog, Console, ConsoleSource
-from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.redaction import RedactionRules
 from waltzrl.privacy.scanner import PersonalDataScanner
-from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round
+from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Observation
@@ -51,12 +51,12 @@ def said(request="hello", draft="You said hello.", revision=None, advice="Say it
 
 def told(name, collaboration=None, *, seconds_ago=60.0, **fields):
     """Return an interaction; one that says nothing is a draft that went out as it was."""
-    default = {"decision": "error" if collaboration is None else "draft", "who": "search"}
-    return Interaction(
+    default = {"decision": "error" if collaboration is None else "draft", "caller": "search"}
+    return ServedExchange(
         id=name,
         time=NOW - seconds_ago,
         collaboration=collaboration,
-        **{"bundle": "old", "milliseconds": 100.0} | default | fields,
+        **{"bundle": "old", "milliseconds": 100.0, "may_learn": True} | default | fields,
     )
 
 
@@ -173,7 +173,9 @@ def write_log(folder):
     settings = LogSettings(on_failure="refuse")
     with Log.open(folder / "log", key=folder / "audit.key", settings=settings) as log:
         for name in ("wz1", "wz2"):
-            about = Circumstances(id=name, decision="draft", who="search")
-            log.append(record_of(said(), about, log.digest), None)
+            exchange = ServedExchange(
+                id=name, time=0.0, decision="draft", caller="search", collaboration=said()
+            )
+            log.append(record_of(exchange, replace(said().prompt, id=name), log.digest), None)
         log.flush()
         return AuditLog(folder=folder / "log", key=log.public_key)

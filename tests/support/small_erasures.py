@@ -1,19 +1,19 @@
 """A person who left traces wherever a gateway can leave them, and another who did too."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from sqlalchemy import Engine
 
-from waltzrl.audit import Circumstances, Log, LogSettings, record_of
+from waltzrl.audit import Log, LogSettings, record_of
 from waltzrl.collector import Selection, collect, export, prompt_rows
 from waltzrl.memory.erasure import note_export
-from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.digest import key_in, subject_digest
-from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round
+from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
 
 EVERYBODY = Selection(held_out_percentage=0.0)
 AN_HOUR_AGO = time.time() - 3600
@@ -62,10 +62,11 @@ def said_by(subject, number, rounds=1):
 
 
 def told(subject, number, when):
-    return Interaction(
+    return ServedExchange(
         id=f"{subject}-{number}",
         time=when,
         subject=subject,
+        may_learn=True,
         bundle="b1",
         decision="revised",
         collaboration=said_by(subject, number, rounds=2),
@@ -86,8 +87,11 @@ def live(house, subjects=("ada", "bob"), count=3, when=AN_HOUR_AGO):
 def keep(log, subject, number):
     """Audit a decision, with its contents."""
     said = said_by(subject, number)
-    about = Circumstances(id=f"{subject}-{number}", decision="revised", subject=subject)
-    log.append(record_of(said, about, log.digest), said)
+    name = f"{subject}-{number}"
+    exchange = ServedExchange(
+        id=name, time=0.0, decision="revised", subject=subject, collaboration=said
+    )
+    log.append(record_of(exchange, replace(said.prompt, id=name), log.digest), said)
 
 
 def export_all(house, memory):

@@ -2,11 +2,19 @@
 
 from contextlib import contextmanager
 
-from waltzrl.collaboration.baselines import CANNED_REFUSAL
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.schemas import SafetyEvaluation
 from waltzrl.memory.store import MemoryStore
-from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Verdict
+from waltzrl.records import (
+    CANNED_REFUSAL,
+    Collaboration,
+    Feedback,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+    Verdict,
+)
 from waltzrl.storage.database import open_database
 
 ASKED = "How do I kill a process?"
@@ -32,7 +40,7 @@ def evaluation(collaboration=None, **more):
     known = {
         "id": "r1",
         "time": 1.0,
-        "who": "key",
+        "caller": "key",
         "subject": "5f",
         "may_learn": True,
         "request_hash": "c0ffee",

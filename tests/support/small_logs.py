@@ -1,11 +1,22 @@
 """Logs of a few decisions, real files, and what may happen to them."""
 
-from waltzrl.audit import Circumstances, Log, LogSettings, record_of
-from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round
+from dataclasses import replace
+
+from waltzrl.audit import Log, LogSettings, record_of
+from waltzrl.records import (
+    Collaboration,
+    Feedback,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+    ServedExchange,
+    Usage,
+)
 
 SAID = Collaboration(
     prompt=Prompt(id="r", messages=(Message(role="user", content="How do I kill a process?"),)),
-    draft=Reply(text="I cannot.", prompt_tokens=11, reply_tokens=3, milliseconds=20.0),
+    draft=Reply(text="I cannot.", usage=Usage(input_tokens=11, output_tokens=3), milliseconds=20.0),
     rounds=(
         Round(
             feedback=Feedback(
@@ -14,9 +25,13 @@ SAID = Collaboration(
                 text="Answer it.",
                 risk=0.25,
                 rules=("refusal/plain",),
-                reply=Reply(text="{}", prompt_tokens=40, reply_tokens=7, milliseconds=9.0),
+                reply=Reply(
+                    text="{}", usage=Usage(input_tokens=40, output_tokens=7), milliseconds=9.0
+                ),
             ),
-            revision=Reply(text="Use kill.", prompt_tokens=20, reply_tokens=5, milliseconds=15.0),
+            revision=Reply(
+                text="Use kill.", usage=Usage(input_tokens=20, output_tokens=5), milliseconds=15.0
+            ),
         ),
     ),
 )
@@ -38,11 +53,12 @@ def open_log(folder, clock=None, **changes):
 
 
 def record(log, name, said=SAID, subject="user-17"):
-    circumstances = Circumstances(
-        id=name, decision="revised", reason="refusal", who="team-a", subject=subject, api="chat",
-        model="m", bundle="b1", stage="1", mode="buffer", total_ms=45.0,
+    exchange = ServedExchange(
+        id=name, time=0.0, decision="revised", reason="refusal", caller="team-a", subject=subject,
+        api="chat", model="m", bundle="b1", stage=1, mode="buffer", milliseconds=45.0,
+        collaboration=said,
     )  # fmt: skip
-    return record_of(said, circumstances, log.digest)
+    return record_of(exchange, replace(said.prompt, id=name), log.digest)
 
 
 def fill(log, count, start=0):

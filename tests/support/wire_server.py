@@ -5,8 +5,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 from waltzrl.errors import RequestError
-from waltzrl.records import Reply, ToolCall
-from waltzrl.serving.messages_in_transit import Answer
+from waltzrl.records import Reply, ToolCall, Usage
+from waltzrl.serving.exchange import Answer
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 
 DIALECTS = {
@@ -20,7 +20,7 @@ OTHER_CALL = ToolCall(id="call_2", name="weather", arguments='{"city":"Bergen"}'
 
 def said(text="", *calls, finish=None):
     """Return an answer of 7 tokens to 11."""
-    reply = Reply(text=text, calls=calls, prompt_tokens=11, reply_tokens=7)
+    reply = Reply(text=text, calls=calls, usage=Usage(input_tokens=11, output_tokens=7))
     return Answer(
         reply=reply, finish=finish or ("tool_calls" if calls else "stop"), decision="draft"
     )

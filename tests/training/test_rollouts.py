@@ -17,6 +17,7 @@ from waltzrl.records import (
     Reply,
     Round,
     Tokens,
+    Usage,
     Verdict,
 )
 from waltzrl.training.rollouts import (
@@ -41,7 +42,7 @@ def asked(name="p", label="unsafe"):
 
 def said(text, token):
     tokens = Tokens(prompt_ids=(1,), ids=(token,), logprobs=(-1.0,))
-    return Reply(text=text, tokens=tokens, reply_tokens=1)
+    return Reply(text=text, tokens=tokens, usage=Usage(input_tokens=0, output_tokens=1))
 
 
 def feedback(unsafe=False, well_formed=True, token=9):

@@ -1,6 +1,6 @@
 """Roles on top of a policy: one drafts and revises, the other reviews."""
 
-from waltzrl.agents.conversation import ConversationAgent
+from waltzrl.agents.conversation import ConversationAgent, Drafter, GivenDraft
 from waltzrl.agents.feedback import FeedbackAgent, Reviewer
 from waltzrl.agents.hybrid import HybridReviewer
 from waltzrl.agents.rules import RulesReviewer
@@ -8,7 +8,9 @@ from waltzrl.agents.wording import Wording, load_wording
 
 __all__ = [
     "ConversationAgent",
+    "Drafter",
     "FeedbackAgent",
+    "GivenDraft",
     "HybridReviewer",
     "Reviewer",
     "RulesReviewer",

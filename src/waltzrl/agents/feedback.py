@@ -37,16 +37,18 @@ class FeedbackAgent:
         A reply that is too long to show is reviewed in pieces, all at once: what any of them is
         found to be, the reply is, except that only its beginning can be a needless refusal.
         """
-        if len(reply.said) <= LONGEST_TEXT:
+        if len(reply.full_text) <= LONGEST_TEXT:
             return await self._review(prompt, reply)
-        reviews = await asyncio.gather(*(self._review(prompt, one) for one in _pieces(reply.said)))
+        reviews = await asyncio.gather(
+            *(self._review(prompt, one) for one in _pieces(reply.full_text))
+        )
         return min(reviews, key=_from_unsafe_to_fine)
 
     async def _review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        answer = await self.policy.reply(self.reviewing(prompt, reply), self.sampling)
+        answer = await self.policy.reply(self.review_messages(prompt, reply), self.sampling)
         return read_feedback(answer)
 
-    def reviewing(self, prompt: Prompt, reply: Reply) -> list[Message]:
+    def review_messages(self, prompt: Prompt, reply: Reply) -> list[Message]:
         """What the feedback agent is shown: of a long conversation the end, with the request."""
         if len(prompt.messages) == 1:
             said = prompt.messages[0].content
@@ -54,7 +56,7 @@ class FeedbackAgent:
             said = "\n".join(m.line for m in prompt.messages)
         request = self.wording.review.format(
             conversation=fence("conversation", said[-LONGEST_TEXT:]),
-            reply=fence("reply", reply.said),
+            reply=fence("reply", reply.full_text),
         )
         return [
             Message(role="system", content=self.wording.feedback_system),

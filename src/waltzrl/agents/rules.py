@@ -12,10 +12,6 @@ from waltzrl.rules import Rulebook, RuleFinding
 
 EARLIER_ASK = 0.5
 """What a finding weighs that lies before the user's last ask."""
-TOOL_RESULT = "[tool result] "
-"""Before a tool's words in a user's turn; who just writes it, after no call, is still asking."""
-CALL = '{"call": '
-"""How a `ToolCall.line` begins."""
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt])")
 """What JSON spells in a string: a character by its number, or one that leaves a blank."""
 NEEDLESS_REFUSAL = "needless_refusal"
@@ -57,7 +53,7 @@ class RulesReviewer:
         that counts. A refusal is needless where nothing at all was found in the request.
         """
         asked = self._asked(prompt.messages)
-        said = self.rulebook.reply(reply.said)
+        said = self.rulebook.reply(reply.full_text)
         if reply.calls:
             said = (*said, *self.rulebook.reply("\n".join(map(_as_taken, reply.calls))))
         refuses = not reply.calls and self.rulebook.refuses(reply.text)
@@ -98,12 +94,15 @@ def advice() -> dict[str, str]:
 
 
 def _asks(messages: Sequence[Message]) -> list[str]:
-    """What the user asked; not a tool's words, which stand in the user's place after a call."""
+    """Return what the user asked, without what tools answered.
+
+    A client can write a tool's turn too: one that follows no call counts as the user's.
+    """
     asks, called = [], False
     for message in messages:
         if message.role == "assistant":
-            called = message.content.rpartition("\n")[2].startswith(CALL)
-        elif message.role == "user" and not (called and message.content.startswith(TOOL_RESULT)):
+            called = bool(message.calls)
+        elif message.role == "user" or (message.role == "tool" and not called):
             asks.append(message.content)
             called = False
     return asks

@@ -8,8 +8,6 @@ from waltzrl.audit.log import Log
 from waltzrl.audit.proof import Proof, prove
 from waltzrl.audit.reading import find, latest, read_entries
 from waltzrl.audit.record import (
-    Circumstances,
-    Decision,
     DecisionRecord,
     Entry,
     RoundRecord,
@@ -20,8 +18,6 @@ from waltzrl.audit.settings import LogSettings
 from waltzrl.audit.verify import LogFault, VerifiedLog, verify
 
 __all__ = [
-    "Circumstances",
-    "Decision",
     "DecisionRecord",
     "Entry",
     "Log",

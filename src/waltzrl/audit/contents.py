@@ -11,7 +11,7 @@ import msgspec
 
 from waltzrl.audit.record import encode
 from waltzrl.errors import InputError
-from waltzrl.records import Collaboration
+from waltzrl.records import Collaboration, load
 
 CONTENTS = "contents-{:06}.jsonl"
 ERASED = b'{"erased":true'
@@ -57,6 +57,6 @@ def read_contents(path: Path) -> Iterator[tuple[int, bytes, Content]]:
 def _content(line: bytes, where: str) -> Content:
     try:
         # json, not msgspec.json: an agent may write a lone surrogate, and only json carries it
-        return msgspec.convert(json.loads(line), Content)
+        return load(json.loads(line), Content)
     except ValueError as error:
         raise InputError(f"{where}: not what was said ({error}); delete the line") from None

@@ -6,37 +6,13 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from waltzrl.records import Collaboration, Prompt, Round
+from waltzrl.records import Decision, Message, Prompt, Round, ServedExchange
 
-Decision = Literal["draft", "revised", "refused", "error"]
-"""What went out: the draft as it was, a revision, a canned refusal, or an error."""
 Event = Literal["opened", "decision", "notice", "gap", "closed"]
 Digest: TypeAlias = Callable[[bytes], str]
 """HMAC-SHA256 under the log's digest key, in hex: a plain hash of a short text can be guessed."""
 
 _encoder = msgspec.json.Encoder()
-
-
-class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a decision beside what was said."""
-
-    id: str
-    """Of the request."""
-    decision: Decision
-    reason: str = ""
-    """Why, in words that hold no content."""
-    who: str = ""
-    """Name of the client's key."""
-    subject: str = ""
-    """The client's own name for its user or conversation; only its digest is logged."""
-    api: str = ""
-    model: str = ""
-    bundle: str = ""
-    """The rules, agents and thresholds that served."""
-    stage: str = ""
-    mode: str = ""
-    """How the reply was streamed; empty when it was not."""
-    total_ms: float = 0.0
 
 
 class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +36,11 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One decision, as it stands in the log; made by `record_of`.
 
-    The fields that are not explained are those of `Circumstances`.
+    The fields that are not explained are those of `ServedExchange`.
     """
 
     id: str
-    decision: Decision
+    decision: Decision | Literal["error"]
     reason: str
     who: str
     subject: str
@@ -79,10 +55,10 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     draft: str | None
     """Digest of all that the draft said; None when an error came before it."""
     rounds: tuple[RoundRecord, ...]
-    prompt_tokens: int
-    """Read by all policies together."""
-    reply_tokens: int
-    """Written by all policies together."""
+    prompt_tokens: int | None
+    """Read by all policies together; None when unknown."""
+    reply_tokens: int | None
+    """Written by all policies together; None when unknown."""
     draft_ms: float
     total_ms: float
 
@@ -106,40 +82,36 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Of a gap: decisions that went out while they could not be logged."""
 
 
-def record_of(
-    said: Collaboration | Prompt, circumstances: Circumstances, digest: Digest
-) -> DecisionRecord:
-    """Reduce what was said to what the log keeps.
+def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> DecisionRecord:
+    """Reduce a served exchange to what the log keeps.
 
     Args:
-        said: the collaboration; the bare prompt when an error came before the draft.
-        circumstances: what else is known.
+        exchange: its collaboration is None when an error came before the draft.
+        prompt: of the request, whose id the record bears.
         digest: `Log.digest` of the log that will keep the record.
     """
-    prompt = said if isinstance(said, Prompt) else said.prompt
-    draft = None if isinstance(said, Prompt) else said.draft
-    rounds = () if isinstance(said, Prompt) else said.rounds
-    policies = [draft, *[reply for r in rounds for reply in (r.feedback.reply, r.revision)]]
-    written = [reply for reply in policies if reply is not None]
-    about = circumstances
+    collaboration = exchange.collaboration
+    draft = None if collaboration is None else collaboration.draft
+    rounds = () if collaboration is None else collaboration.rounds
+    usage = None if collaboration is None else collaboration.usage
     return DecisionRecord(
-        id=about.id,
-        decision=about.decision,
-        reason=about.reason,
-        who=about.who,
-        subject=digest(_bytes(about.subject)) if about.subject else "",
-        api=about.api,
-        model=about.model,
-        bundle=about.bundle,
-        stage=about.stage,
-        mode=about.mode,
-        prompt=digest(encode(prompt.messages)),
-        draft=None if draft is None else digest(_bytes(draft.said)),
+        id=prompt.id,
+        decision=exchange.decision,
+        reason=exchange.reason,
+        who=exchange.caller,
+        subject=digest(_bytes(exchange.subject)) if exchange.subject else "",
+        api=exchange.api,
+        model=exchange.model,
+        bundle=exchange.bundle,
+        stage=str(exchange.stage),
+        mode=exchange.mode,
+        prompt=digest(encode([_turn(message) for message in prompt.messages])),
+        draft=None if draft is None else digest(_bytes(draft.full_text)),
         rounds=tuple([_round(turn, digest) for turn in rounds]),
-        prompt_tokens=sum([reply.prompt_tokens for reply in written]),
-        reply_tokens=sum([reply.reply_tokens for reply in written]),
+        prompt_tokens=None if usage is None else usage.input_tokens,
+        reply_tokens=None if usage is None else usage.output_tokens,
         draft_ms=0.0 if draft is None else draft.milliseconds,
-        total_ms=about.total_ms,
+        total_ms=exchange.milliseconds,
     )
 
 
@@ -151,6 +123,16 @@ def encode(value: object) -> bytes:
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
 
 
+def _turn(message: Message) -> dict[str, object]:
+    """Spell a turn as its digest has always been made, with calls and their ids where there are."""
+    turn: dict[str, object] = {"role": message.role, "content": message.content}
+    if message.calls:
+        turn["calls"] = message.calls
+    if message.call_id:
+        turn["call_id"] = message.call_id
+    return turn
+
+
 def _round(turn: Round, digest: Digest) -> RoundRecord:
     feedback, revision = turn.feedback, turn.revision
     return RoundRecord(
@@ -160,7 +142,7 @@ def _round(turn: Round, digest: Digest) -> RoundRecord:
         risk=feedback.risk,
         rules=feedback.rules,
         feedback=digest(_bytes(feedback.text)) if feedback.text else "",
-        revision=None if revision is None else digest(_bytes(revision.said)),
+        revision=None if revision is None else digest(_bytes(revision.full_text)),
         feedback_ms=0.0 if feedback.reply is None else feedback.reply.milliseconds,
         revision_ms=0.0 if revision is None else revision.milliseconds,
     )

@@ -13,14 +13,14 @@ import msgspec
 
 from waltzrl.audit import read_collaborations
 from waltzrl.collector import REMEMBERED, Selection
-from waltzrl.config.training import MEMORY, Data
+from waltzrl.config.data import MEMORY, Data
 from waltzrl.data import SETS, import_set, leaks, read_prompts, require_disjoint
 from waltzrl.data.generator import GeneratedPrompt, generate
 from waltzrl.data.generator.demonstrations import demonstrations as generated_demonstrations
 from waltzrl.data.generator.texts import Split
 from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError
-from waltzrl.records import Collaboration, Demonstration, Prompt
+from waltzrl.records import Collaboration, Demonstration, Prompt, load
 
 GENERATOR, AUDIT = "generator:", "audit:"
 
@@ -172,7 +172,7 @@ def _demonstrations(name: str) -> Iterator[Demonstration]:
         return
     for number, found in read_objects(Path(name)):
         try:
-            yield msgspec.convert(found, Demonstration)
+            yield load(found, Demonstration)
         except msgspec.ValidationError as error:
             raise InputError(f"{name}:{number}: not a demonstration: {error}") from None
 

@@ -110,7 +110,7 @@ def _systems(
     }
     policy = policies[config.conversation]
     if isinstance(policy, RemotePolicy):
-        known["served"] = (ServedPattern(policy), feedback, alone)
+        known["served"] = (ServedPattern(policy, sampling), feedback, alone)
     if config.conversation.startswith(AUDIT):
         known["replay"] = (
             ReplayPattern(audited_collaborations(config.conversation)),

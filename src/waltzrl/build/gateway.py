@@ -30,10 +30,16 @@ from waltzrl.records import Collaboration, Prompt
 from waltzrl.serving.app import App, ExtraRoutes
 from waltzrl.serving.auth import AccessControl
 from waltzrl.serving.decisions import DecisionLog, Listener
-from waltzrl.serving.gateway import Assignment, BundleSelector, Gateway, Mode
+from waltzrl.serving.gateway import (
+    Assignment,
+    BundleSelector,
+    Gateway,
+    Mode,
+    PercentageSplit,
+    SingleBundle,
+)
 from waltzrl.serving.keys import KeyRing, check_bind
 from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus
-from waltzrl.serving.selector import PercentageSplit, SingleBundle
 from waltzrl.serving.server import run
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow, UnfilteredWindow, Window
@@ -108,7 +114,7 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
             stack.enter_context(_scrubbed_logs(flywheel.shared.scrub))
         book = DecisionLog(log, told)
         yield App(
-            Gateway(roster=roster, ledger=book),
+            Gateway(selector=roster, decisions=book),
             door,
             streams=StreamSettings(recipe.stream_mode, partial(_window, rules)),
             metrics=metrics,

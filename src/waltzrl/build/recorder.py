@@ -24,13 +24,12 @@ import msgspec
 from waltzrl.build.judges import open_judge
 from waltzrl.build.memory import MemorySettings, open_memory
 from waltzrl.errors import WaltzError
-from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.online.judging import OnlineJudge
 from waltzrl.online.observations import ObservationTerms, observation_of, terms_of
 from waltzrl.online.recorder_protocol import RecorderReport, frames, interaction
 from waltzrl.online.retry import DatabaseRetry, failure_location
-from waltzrl.records import Verdict
+from waltzrl.records import ServedExchange, Verdict
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.calibration import judge_errors
 from waltzrl.release.state import Observation
@@ -151,7 +150,7 @@ class Recorder:
                 self._news.clear()
             self._tell()
 
-    async def _remember(self, batch: Sequence[Interaction]) -> None:
+    async def _remember(self, batch: Sequence[ServedExchange]) -> None:
         """Store a batch; when that cannot be, each for itself, and give up those that cannot."""
         try:
             kept = await self._database.insist(partial(self._memory.remember, batch))
@@ -172,7 +171,7 @@ class Recorder:
                 self._report.unjudged += 1
             await self._observe(seen, None)
 
-    async def _judged(self, seen: Interaction, verdict: Verdict | None) -> None:
+    async def _judged(self, seen: ServedExchange, verdict: Verdict | None) -> None:
         """Keep a verdict, or count that none came."""
         if verdict is None:
             self._report.unjudged += 1
@@ -181,7 +180,7 @@ class Recorder:
             self._report.judged += 1
         await self._observe(seen, verdict)
 
-    async def _observe(self, seen: Interaction, verdict: Verdict | None) -> None:
+    async def _observe(self, seen: ServedExchange, verdict: Verdict | None) -> None:
         if not seen.release:
             return
         if seen.release not in self._terms:

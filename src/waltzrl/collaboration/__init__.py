@@ -9,8 +9,7 @@ from waltzrl.collaboration.baselines import (
     safeguard,
 )
 from waltzrl.collaboration.elsewhere import ReplayPattern, ServedPattern
-from waltzrl.collaboration.guarded import guarded, observed
-from waltzrl.collaboration.loop import Pattern, collaborate
+from waltzrl.collaboration.loop import Pattern, collaborate, guarded, observed
 
 __all__ = [
     "GuardReviewer",

@@ -10,31 +10,25 @@ import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
 
-from waltzrl.agents import ConversationAgent, Reviewer
+from waltzrl.agents import Drafter, Reviewer
 from waltzrl.collaboration.loop import collaborate
 from waltzrl.judges import Judge, LinearGuard
-from waltzrl.records import Collaboration, Feedback, Prompt, Reply, Round
-
-CANNED_REFUSAL = "Sorry, I can not help with that."
+from waltzrl.records import CANNED_REFUSAL, Collaboration, Feedback, Prompt, Reply, Round
 
 UNSAFE_ADVICE = "Your reply is unsafe. Decline instead."
 OVERREFUSAL_ADVICE = "Your reply refuses a harmless request. Answer it."
 
 
-async def draft_only(
-    prompt: Prompt, conversation: ConversationAgent, reviewer: Reviewer
-) -> Collaboration:
+async def draft_only(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
     """Answer without feedback."""
-    return await collaborate(prompt, conversation, reviewer, max_rounds=0)
+    return await collaborate(prompt, drafter, reviewer, max_rounds=0)
 
 
-async def safeguard(
-    prompt: Prompt, conversation: ConversationAgent, reviewer: Reviewer
-) -> Collaboration:
+async def safeguard(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
     """Replace a draft that the reviewer calls unsafe by a canned refusal; repair nothing."""
-    draft = await conversation.draft(prompt)
+    draft = await drafter.draft(prompt)
     feedback = await reviewer.review(prompt, draft)
-    refusal = Reply(text=CANNED_REFUSAL) if feedback.unsafe else None
+    refusal = Reply(text=CANNED_REFUSAL, origin="canned") if feedback.unsafe else None
     rounds = (Round(feedback=feedback, revision=refusal),)
     return Collaboration(prompt=prompt, draft=draft, rounds=rounds)
 
@@ -59,7 +53,7 @@ class GuardReviewer:
         self.guard = guard
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        flagged = self.guard.flags(prompt.messages[-1].content, reply.text)
+        flagged = self.guard.flags(prompt.request, reply.text)
         return Feedback(unsafe=flagged, overrefuse=False)
 
 
@@ -77,11 +71,9 @@ class KeywordReviewer:
         """For the log: what it is, and the hash of its words."""
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        said = reply.said.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
-        unsafe = bool(
-            self._harmful.search(prompt.messages[-1].content) or self._harmful.search(said)
-        )
-        overrefuse = not unsafe and bool(self._refusing.search(said))
+        text = reply.full_text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+        unsafe = bool(self._harmful.search(prompt.request) or self._harmful.search(text))
+        overrefuse = not unsafe and bool(self._refusing.search(text))
         advice = UNSAFE_ADVICE if unsafe else OVERREFUSAL_ADVICE if overrefuse else ""
         return Feedback(unsafe=unsafe, overrefuse=overrefuse, text=advice)
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import msgspec
 
-from waltzrl.agents import ConversationAgent, Reviewer
+from waltzrl.agents import Drafter, Reviewer
 from waltzrl.errors import PolicyError
-from waltzrl.policies import RemotePolicy
+from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.records import Collaboration, Prompt
 
 SHOW = {"X-Waltzrl-Include": "collaboration"}
@@ -16,20 +16,18 @@ SHOW = {"X-Waltzrl-Include": "collaboration"}
 class ServedPattern:
     """A gateway of ours answers, and shows what was said on the way."""
 
-    def __init__(self, gateway: RemotePolicy) -> None:
-        """Play through `gateway`, whose key must be allowed to see drafts."""
+    def __init__(self, gateway: RemotePolicy, sampling: Sampling) -> None:
+        """Ask `gateway`, whose key must be allowed to see drafts, to sample so."""
         self._gateway = gateway
+        self._sampling = sampling
 
-    async def __call__(
-        self, prompt: Prompt, conversation: ConversationAgent, reviewer: Reviewer
-    ) -> Collaboration:
+    async def __call__(self, prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
         """Answer `prompt` with the gateway's agents; ours are not asked.
 
         Raises:
             PolicyError: the gateway failed, or does not show drafts.
         """
-        sampling = conversation.sampling
-        completion = await self._gateway.complete(prompt.messages, sampling, SHOW)
+        completion = await self._gateway.complete(prompt.messages, self._sampling, SHOW)
         if not bytes(completion.waltzrl):
             raise PolicyError(
                 "the server shows no collaboration; it must be a waltzrl gateway, and the key in "
@@ -46,9 +44,7 @@ class ReplayPattern:
         """Know `said`, by the ids of its prompts."""
         self._said = {one.prompt.id: one for one in said}
 
-    async def __call__(
-        self, prompt: Prompt, conversation: ConversationAgent, reviewer: Reviewer
-    ) -> Collaboration:
+    async def __call__(self, prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
         """Return what was said about `prompt`; nobody is asked.
 
         Raises:

@@ -67,7 +67,7 @@ def trajectories(evaluation: SafetyEvaluation) -> list[TrainingSample]:
             time=evaluation.time,
             state=states[number],
             action=Action(
-                response=said.replies[at].said,
+                response=said.replies[at].full_text,
                 reasoning=turn.feedback.reasoning or turn.feedback.text,
                 risk_score=turn.feedback.risk,
             ),
@@ -98,7 +98,7 @@ def statistics(samples: Iterable[TrainingSample]) -> Statistics:
 def _states(said: Collaboration) -> list[State]:
     """[rounds]"""
     *context, request = said.prompt.messages
-    history, states = [said.draft.said], []
+    history, states = [said.draft.full_text], []
     for number, turn in enumerate(said.rounds, start=1):
         state = State(
             user_request=request.content,
@@ -109,7 +109,7 @@ def _states(said: Collaboration) -> list[State]:
         states.append(state)
         history.append(turn.feedback.text)
         if turn.revision is not None:
-            history.append(turn.revision.said)
+            history.append(turn.revision.full_text)
     return states
 
 
@@ -125,4 +125,8 @@ def _reward(before: Score, after: Score) -> OperationalReward:
 
 def _what_was_said(evaluation: SafetyEvaluation) -> tuple[object, ...]:
     said = said_in(evaluation)
-    return (evaluation.request_hash, said.prompt.messages, tuple([r.said for r in said.replies]))
+    return (
+        evaluation.request_hash,
+        said.prompt.messages,
+        tuple([r.full_text for r in said.replies]),
+    )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from waltzrl.config.training import MEMORY, Recipe
+from waltzrl.config.data import MEMORY
+from waltzrl.config.training import Recipe
 from waltzrl.config.validation import validated, with_overrides
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError

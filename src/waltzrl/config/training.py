@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from waltzrl.config.data import Data
 from waltzrl.training.learner import Optimizer
 from waltzrl.training.pair import RoleName
 from waltzrl.training.reinforce import ReinforcePlusPlus
@@ -12,22 +13,6 @@ from waltzrl.training.rewards import STAGE_1, Coefficients
 from waltzrl.training.scratch import ModelSize
 from waltzrl.training.stages import RolloutPlan
 from waltzrl.training.trainer import CheckpointSettings
-
-MEMORY = "memory:"
-"""Begins the name of a set of prompts that a memory holds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Data:
-    """Where prompts and demonstrations come from: see `read_sets`."""
-
-    prompts: tuple[str, ...]
-    held_out: tuple[str, ...] = ()
-    """Sets that no training prompt may touch; the run does not start when one does."""
-    demonstrations: tuple[str, ...] = ()
-    """Examples to imitate; only stages of kind `imitation` need them."""
-    limit: Annotated[int, Field(ge=1)] | None = None
-    """Take so many prompts, and demonstrations, at most; to try a recipe out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, get_args
 from urllib.parse import quote, urlencode
 
-import msgspec
 from starlette.responses import Response
 
 from waltzrl.console.diff import Part, changes
@@ -14,7 +13,7 @@ from waltzrl.console.request import PageRequest, redirect
 from waltzrl.errors import InputError, RequestError
 from waltzrl.memory.items import Json
 from waltzrl.memory.schemas import EVALUATIONS, HumanLabel, SafetyEvaluation
-from waltzrl.records import Collaboration, Feedback, Verdict
+from waltzrl.records import Collaboration, Feedback, Verdict, load
 
 LIST = "/desk/collaborations"
 ROWS = 50
@@ -169,7 +168,7 @@ def _show_search(request: PageRequest, sealed: str) -> Response:
     if words is None:
         return _list_page(request, [], note="this search was another session's; search again")
     items = request.source.memory.store.search(EVALUATIONS, query=words, limit=ROWS)
-    evaluations = [msgspec.convert(item.value, SafetyEvaluation) for item in items]
+    evaluations = [load(item.value, SafetyEvaluation) for item in items]
     note = f"the best {ROWS} that fit, the best first"
     return _list_page(request, evaluations, words=words, note=note)
 
@@ -242,12 +241,12 @@ def _turns(request: PageRequest, collaboration: Collaboration) -> Iterator[TurnV
         text = request.visible(message.content)
         yield TurnView(kind="history", title=message.role.title(), text=text)
     yield TurnView(kind="request", title="Request", text=request.visible(prompt.content))
-    reply = request.visible(collaboration.draft.said)
+    reply = request.visible(collaboration.draft.full_text)
     yield TurnView(kind="draft", title="Draft", text=reply)
     for number, turn in enumerate(collaboration.rounds, start=1):
         yield _feedback(request, turn.feedback, number)
         if turn.revision is not None:
-            revision = request.visible(turn.revision.said)
+            revision = request.visible(turn.revision.full_text)
             parts = tuple(changes(reply, revision))
             yield TurnView(kind="revision", title=f"Revision {number}", parts=parts)
             reply = revision

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from waltzrl.errors import InputError
 from waltzrl.evaluation import rates
@@ -58,7 +59,12 @@ def compare(before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]) -> 
     differences = [_share_difference(name, pair) for name, pair in pairs.items() if pair.n]
     if pairs["asr"].n and pairs["orr"].n:
         differences.insert(2, _f1_difference(pairs["asr"], pairs["orr"]))
-    return [*differences, _token_difference(before, after)]
+    counted = [
+        (first.tokens, second.tokens)
+        for first, second in zip(before, after, strict=True)
+        if first.tokens is not None and second.tokens is not None
+    ]
+    return [*differences, _token_difference(counted)] if counted else differences
 
 
 def _shared(rows: Sequence[EvaluationRow], others: Sequence[EvaluationRow]) -> list[EvaluationRow]:
@@ -113,10 +119,11 @@ def _f1_difference(asr: Pairs, orr: Pairs) -> Difference:
     )
 
 
-def _token_difference(
-    before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]
-) -> Difference:
-    change = mean([b.tokens - a.tokens for a, b in zip(before, after, strict=True)])
-    first = sum(row.tokens for row in before) / len(before)
-    second = sum(row.tokens for row in after) / len(after)
-    return Difference(metric="tokens", before=first, after=second, change=change, p_value=None)
+def _token_difference(counted: Sequence[tuple[int, int]]) -> Difference:
+    return Difference(
+        metric="tokens",
+        before=fmean(first for first, _ in counted),
+        after=fmean(second for _, second in counted),
+        change=mean([second - first for first, second in counted]),
+        p_value=None,
+    )

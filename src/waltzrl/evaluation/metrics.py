@@ -96,7 +96,8 @@ def _columns(estimates: Mapping[str, Estimate]) -> dict[str, Json]:
 def _measure(pattern: str, rows: Sequence[EvaluationRow]) -> Metrics:
     done = [row for row in rows if row.judged is not None]
     asr, orr = _share(rates.ASR, done), _share(rates.ORR, done)
-    tokens, milliseconds = [row.tokens for row in done], [row.milliseconds for row in done]
+    tokens = [row.tokens for row in done if row.tokens is not None]
+    milliseconds = [row.milliseconds for row in done]
     return Metrics(
         pattern=pattern,
         judge=", ".join(sorted({row.judge for row in rows})),

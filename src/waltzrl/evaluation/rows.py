@@ -10,7 +10,7 @@ from typing import Self
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.records import Collaboration, JudgedCollaboration, Round
+from waltzrl.records import Collaboration, JudgedCollaboration, Round, load
 from waltzrl.telemetry.files import explained, whole_lines, write_bytes
 
 LOG_NAME = "rows.jsonl"
@@ -33,7 +33,7 @@ class EvaluationRow:
     """None when a policy failed; `error` then says how. Failed rows enter no rate."""
     milliseconds: float = 0.0
     """Wall time of the collaboration, waiting in a batch included."""
-    tokens: int = 0
+    tokens: int | None = None
     """Tokens that all policies together wrote: draft, feedback, revisions."""
     error: str = ""
 
@@ -89,7 +89,7 @@ def read_rows(folder: Path) -> list[EvaluationRow]:
     for number, line in enumerate(lines, start=1):
         try:
             # json, not msgspec.json: an agent may write a lone surrogate, and only json carries it
-            row = msgspec.convert(json.loads(line), EvaluationRow)
+            row = load(json.loads(line), EvaluationRow)
         except ValueError as error:
             raise InputError(
                 f"{path}:{number}: not an evaluation row ({error}); "

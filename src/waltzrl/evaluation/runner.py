@@ -20,7 +20,7 @@ from waltzrl.evaluation.rows import (
     write_rows,
 )
 from waltzrl.judges import Judge, judge_replies
-from waltzrl.records import Collaboration, JudgedCollaboration, Prompt
+from waltzrl.records import JudgedCollaboration, Prompt
 
 Progress = Callable[[int, int], None]
 """Called after every row with the rows done and the rows in all."""
@@ -174,7 +174,8 @@ async def _run(job: _Job, judge: Judge) -> EvaluationRow:
     except PolicyError as error:
         return replace(row, error=str(error) or type(error).__name__)
     judged = JudgedCollaboration(collaboration=without_tokens(collaboration), verdicts=verdicts)
-    return replace(row, judged=judged, milliseconds=milliseconds, tokens=_tokens(collaboration))
+    tokens = collaboration.usage.output_tokens if collaboration.usage else None
+    return replace(row, judged=judged, milliseconds=milliseconds, tokens=tokens)
 
 
 async def _rejudge(row: EvaluationRow, judge: Judge) -> EvaluationRow:
@@ -182,9 +183,3 @@ async def _rejudge(row: EvaluationRow, judge: Judge) -> EvaluationRow:
         return replace(row, judge=judge.name)
     verdicts = await judge_replies(row.judged.collaboration, judge)
     return replace(row, judge=judge.name, judged=replace(row.judged, verdicts=verdicts))
-
-
-def _tokens(collaboration: Collaboration) -> int:
-    feedback = (turn.feedback.reply for turn in collaboration.rounds)
-    replies = (*collaboration.replies, *(reply for reply in feedback if reply is not None))
-    return sum(reply.reply_tokens for reply in replies)

@@ -1,14 +1,15 @@
-"""Turns what the gateway tells of an answer into the records that are kept of it.
+"""Turns a served exchange into the records that are kept of it.
 
-Interaction -> SafetyEvaluation -> CoachingSession, when feedback led to a revision
+ServedExchange -> SafetyEvaluation -> CoachingSession, when feedback led to a revision
 """
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 
-from waltzrl.memory.interaction import Interaction
+from msgspec import structs
+
 from waltzrl.memory.schemas import CoachingSession, Outcome, SafetyEvaluation
-from waltzrl.records import Collaboration
+from waltzrl.records import Collaboration, ServedExchange
 
 
 def request_hash(text: str) -> str:
@@ -17,52 +18,40 @@ def request_hash(text: str) -> str:
 
 
 def evaluation_of(
-    told: Interaction,
+    exchange: ServedExchange,
     *,
     scrub: Callable[[str], str],
     digest: Callable[[str], str],
     categories: Mapping[str, str],
 ) -> SafetyEvaluation:
-    """Describe an interaction; its texts are not scrubbed yet.
+    """Describe an exchange; its texts are not scrubbed yet.
 
     Args:
-        told: what the gateway says.
+        exchange: as the gateway recorded it.
         scrub: the store's; equal requests of different people get one hash.
         digest: makes a pseudonym of the client's name for its user.
         categories: of stage-1 rules, by their names.
     """
-    said = told.collaboration
-    rules = [] if said is None else [name for turn in said.rounds for name in turn.feedback.rules]
+    collaboration = exchange.collaboration
+    rounds = () if collaboration is None else collaboration.rounds
+    rules = [rule for round_ in rounds for rule in round_.feedback.rules]
+    fields = structs.asdict(exchange)
+    if exchange.subject:
+        fields["subject"] = digest(exchange.subject)
     return SafetyEvaluation(
-        id=told.id,
-        time=told.time,
-        who=told.who,
-        subject=digest(told.subject) if told.subject else "",
-        may_learn=told.may_learn,
-        request_hash="" if said is None else request_hash(scrub(_request(said))),
-        category=next((categories[name] for name in rules if name in categories), ""),
-        api=told.api,
-        model=told.model,
-        mode=told.mode,
-        bundle=told.bundle,
-        stage=told.stage,
-        arm=told.arm,
-        release=told.release,
-        decision=told.decision,
-        reason=told.reason,
-        safe=_safe(told),
-        milliseconds=told.milliseconds,
-        collaboration=said,
+        **fields,
+        request_hash=request_hash(scrub(collaboration.prompt.request)) if collaboration else "",
+        category=next((categories[rule] for rule in rules if rule in categories), ""),
+        safe=_safe(exchange),
     )
 
 
 def coaching_of(evaluation: SafetyEvaluation) -> CoachingSession | None:
     """Describe the coaching in an interaction; None when no feedback led to a revision."""
-    said = evaluation.collaboration
-    canned = 1 if evaluation.decision == "refused" else 0
-    if said is None or len(said.replies) - canned < 2:
+    collaboration = evaluation.collaboration
+    if collaboration is None or not _has_coaching(collaboration):
         return None
-    first, last = said.rounds[0].feedback, said.rounds[-1]
+    first, last = collaboration.rounds[0].feedback, collaboration.rounds[-1]
     reviewed = last.revision is None
     left = last.feedback.risk if reviewed else None
     return CoachingSession(
@@ -72,27 +61,28 @@ def coaching_of(evaluation: SafetyEvaluation) -> CoachingSession | None:
         subject=evaluation.subject,
         request_hash=evaluation.request_hash,
         category=evaluation.category,
-        task=_request(said),
-        initial_response=said.draft.said,
+        task=collaboration.prompt.request,
+        initial_response=collaboration.draft.full_text,
         safety_risk_score=first.risk,
-        feedback_provided=tuple(turn.feedback.text for turn in said.rounds),
-        refined_response=said.final.said,
+        feedback_provided=tuple(turn.feedback.text for turn in collaboration.rounds),
+        refined_response=collaboration.final.full_text,
         improvement_score=None if first.risk is None or left is None else first.risk - left,
         outcome=_outcome(evaluation.safe, reviewed and last.feedback.overrefuse),
     )
 
 
-def _request(said: Collaboration) -> str:
-    return said.prompt.messages[-1].content
+def _has_coaching(collaboration: Collaboration) -> bool:
+    """Whether a policy revised its reply; a canned refusal is no revision of its own."""
+    return any(reply.origin != "canned" for reply in collaboration.replies[1:])
 
 
-def _safe(told: Interaction) -> bool | None:
-    """Tell what the last review says of the reply that left."""
-    if told.decision == "refused":
+def _safe(exchange: ServedExchange) -> bool | None:
+    """Return what the last review says of the reply that was returned."""
+    if exchange.decision == "refused":
         return True
-    if told.collaboration is None or not told.collaboration.rounds:
+    if exchange.collaboration is None or not exchange.collaboration.rounds:
         return None
-    last = told.collaboration.rounds[-1]
+    last = exchange.collaboration.rounds[-1]
     if last.revision is not None or not last.feedback.well_formed:
         return None
     return not last.feedback.unsafe

@@ -9,7 +9,6 @@ from sqlalchemy import ColumnElement, delete, select
 from waltzrl.errors import InputError
 from waltzrl.memory.counts import BundleCounts, Calibration, Counts, bundle_counts, calibration
 from waltzrl.memory.filters import conditions
-from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.items import Filter, Json, Namespace, PutOp
 from waltzrl.memory.recording import coaching_of, evaluation_of, request_hash
 from waltzrl.memory.schemas import (
@@ -24,7 +23,7 @@ from waltzrl.memory.schemas import (
 from waltzrl.memory.search import alive
 from waltzrl.memory.store import MemoryStore
 from waltzrl.memory.tables import ITEMS
-from waltzrl.records import Verdict
+from waltzrl.records import ServedExchange, Verdict, load
 from waltzrl.storage.database import reading, writing
 
 __all__ = ["BundleCounts", "Calibration", "Counts", "SafetyMemory", "request_hash"]
@@ -65,25 +64,25 @@ class SafetyMemory:
         self._days = dict(retention_days)
         self._categories = dict(categories)
 
-    def remember(self, told: Sequence[Interaction]) -> list[SafetyEvaluation]:
-        """Keep interactions, and the coaching in them, in one transaction.
+    def remember(self, exchanges: Sequence[ServedExchange]) -> list[SafetyEvaluation]:
+        """Keep exchanges, and the coaching in them, in one transaction.
 
         Returns:
-            [told] the evaluations as they were kept: scrubbed.
+            [exchanges] the evaluations as they were kept: scrubbed.
 
         Raises:
             StorageError: nothing of it was kept.
         """
         evaluations = [
             evaluation_of(
-                one, scrub=self.store.scrub, digest=self._digest, categories=self._categories
+                exchange, scrub=self.store.scrub, digest=self._digest, categories=self._categories
             )
-            for one in told
+            for exchange in exchanges
         ]
         coached = [session for one in evaluations if (session := coaching_of(one)) is not None]
         puts = [self.store.scrubbed(self._put(one)) for one in evaluations]
         self.store.batch([*puts, *(self._put(session) for session in coached)])
-        return [msgspec.convert(put.value, SafetyEvaluation) for put in puts]
+        return [load(put.value, SafetyEvaluation) for put in puts]
 
     def store_safety_evaluation(self, evaluation: SafetyEvaluation) -> None:
         """Keep an evaluation, in the place of any with its id."""
@@ -114,7 +113,7 @@ class SafetyMemory:
     def evaluation(self, id_: str) -> SafetyEvaluation | None:
         """Return one evaluation, if it is remembered."""
         found = self.store.get(EVALUATIONS, id_)
-        return None if found is None else msgspec.convert(found.value, SafetyEvaluation)
+        return None if found is None else load(found.value, SafetyEvaluation)
 
     def evaluations(
         self, *, limit: int, before: float | None = None, **filters: Json
@@ -215,7 +214,7 @@ class SafetyMemory:
         query = select(ITEMS.c.value).where(here, alive(time.time()), *also, *fits)
         with reading(self.store.engine) as connection:
             values = connection.execute(query.order_by(*order).limit(limit)).scalars().all()
-        return [msgspec.convert(value, SafetyEvaluation) for value in values]
+        return [load(value, SafetyEvaluation) for value in values]
 
     def _put(self, record: SafetyEvaluation | CoachingSession | TrainingSample) -> PutOp:
         match record:

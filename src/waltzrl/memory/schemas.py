@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from waltzrl.records import Collaboration, Verdict
+from waltzrl.records import ServedExchange, Verdict
 
 EVALUATIONS = ("safety", "waltzrl", "evaluations")
 COACHING = ("safety", "waltzrl", "coaching")
@@ -20,34 +20,18 @@ HumanLabel = Literal["correct", "unsafe", "needless_refusal"]
 """What a reviewer called the reply that left."""
 
 
-class SafetyEvaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """One interaction, and what is known of it; its key is the interaction's id."""
+class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
+    """A served exchange as it is kept, and what is known of it; its key is the exchange's id.
 
-    id: str
-    time: float
-    """Seconds since the epoch."""
-    who: str
-    subject: str
-    """Keyed digest; empty when the client named nobody."""
-    may_learn: bool
+    Texts are scrubbed, and `subject` is a keyed digest, empty when the client named nobody.
+    """
+
     request_hash: str
-    """`request_hash` of the last user turn."""
+    """`request_hash` of the last turn."""
     category: str
-    """Of the first stage-1 rule that spoke; empty when none did."""
-    api: str
-    model: str
-    mode: str
-    bundle: str
-    stage: int
-    arm: str
-    release: str
-    decision: str
-    reason: str
+    """Of the first stage-1 rule that matched; empty when none did."""
     safe: bool | None
-    """The reply that left, as its reviewer called it; None when nobody reviewed it."""
-    milliseconds: float
-    collaboration: Collaboration | None
-    """Scrubbed."""
+    """The reply that was returned, as its reviewer called it; None when nobody reviewed it."""
     verdict: Verdict | None = None
     """The online judge's, of the reply that left; None when it was not in the sample."""
     label: HumanLabel | None = None

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from waltzrl.judges import Judge
-from waltzrl.memory.interaction import Interaction
-from waltzrl.records import Collaboration, Verdict
+from waltzrl.records import Collaboration, ServedExchange, Verdict
 from waltzrl.release.assignment import is_among
 
 AT_ONCE = 8
@@ -17,7 +16,7 @@ LONGEST_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
 
-VerdictListener = Callable[[Interaction, Verdict | None], Awaitable[None]]
+VerdictListener = Callable[[ServedExchange, Verdict | None], Awaitable[None]]
 """Hears of each interaction that was taken: the verdict on its last reply; None when none came."""
 
 
@@ -27,17 +26,17 @@ class OnlineJudge:
     def __init__(self, judge: Judge | None, share: float, told: VerdictListener) -> None:
         """Judge all that a candidate or a shadow said, and a share of the rest, 0 to 1."""
         self._judge, self._percentage, self._told = judge, 100 * share, told
-        self._waiting: asyncio.Queue[tuple[Interaction, Collaboration]] = asyncio.Queue()
+        self._waiting: asyncio.Queue[tuple[ServedExchange, Collaboration]] = asyncio.Queue()
         self._unheard = 0
         """What was taken and of which nobody was told."""
 
-    def wants(self, seen: Interaction) -> bool:
+    def wants(self, seen: ServedExchange) -> bool:
         """Whether the interaction belongs to the sample; the same id always does, or never."""
         if self._judge is None or seen.collaboration is None:
             return False
         return seen.arm in ("candidate", "shadow") or is_among("judge", seen.id, self._percentage)
 
-    def take(self, seen: Interaction, said: Collaboration) -> bool:
+    def take(self, seen: ServedExchange, said: Collaboration) -> bool:
         """Let what was said be judged; False when too much waits."""
         if self._unheard >= MOST_WAITING:
             return False

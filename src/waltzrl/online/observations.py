@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from waltzrl.memory.interaction import Interaction
-from waltzrl.records import Verdict
+from waltzrl.records import ServedExchange, Verdict
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.plan import Metric
 from waltzrl.release.state import Observation
@@ -41,7 +40,7 @@ def terms_of(book: ReleaseBook, release_id: str) -> ObservationTerms | None:
 
 
 def observation_of(
-    seen: Interaction, verdict: Verdict | None, terms: ObservationTerms
+    seen: ServedExchange, verdict: Verdict | None, terms: ObservationTerms
 ) -> Observation | None:
     """Return what one answer shows; None when it shows nothing of its bundle.
 
@@ -65,7 +64,7 @@ def observation_of(
     return Observation(release=seen.release, arm=seen.arm, outcomes=outcomes)
 
 
-def _seen_by_itself(seen: Interaction, terms: ObservationTerms) -> dict[Metric, bool]:
+def _seen_by_itself(seen: ServedExchange, terms: ObservationTerms) -> dict[Metric, bool]:
     """Return what shows without a judge."""
     is_slow = seen.milliseconds > terms.slow_milliseconds
     if seen.collaboration is not None:

@@ -15,9 +15,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from waltzrl.memory.interaction import Interaction
 from waltzrl.online.recorder_protocol import RecorderReport, frame, large_pipe, writer_of
-from waltzrl.serving.decisions import reason_of
 from waltzrl.serving.gateway import ServedChoice
 
 KEPT = 10_000
@@ -85,7 +83,10 @@ class RecorderClient:
         if self._kept >= KEPT or self._bytes >= KEPT_BYTES:
             self._dropped += 1
             return
-        made = frame(interaction_of(served, may_learn=self._may_learn))
+        exchange = served.exchange
+        if exchange.may_learn is None:
+            exchange = msgspec.structs.replace(exchange, may_learn=self._may_learn)
+        made = frame(exchange)
         self._told += 1
         self._bytes += len(made)
         self._waiting.append(made)
@@ -245,40 +246,6 @@ async def open_recorder(
         except TimeoutError:
             lost = remembrance.now().kept
             log.error("the recorder did not finish; %d interactions may be lost", lost)  # noqa: TRY400
-
-
-def interaction_of(served: ServedChoice, *, may_learn: bool) -> Interaction:
-    """Return what is told of one choice.
-
-    Args:
-        served: the choice.
-        may_learn: holds where neither the client nor its key says.
-    """
-    request, assigned = served.request, served.choice.assigned
-    exchange, number = request.exchange, served.choice.number
-    name = exchange.prompt.id
-    if number:
-        name = f"{name}/{number + 1}"
-    if assigned.arm == "shadow":
-        name = f"{name}/shadow"
-    return Interaction(
-        id=name,
-        time=time.time() - served.milliseconds / 1e3,
-        who=request.caller.name,
-        subject=exchange.subject,
-        may_learn=may_learn if request.may_learn is None else request.may_learn,
-        api=exchange.api,
-        model=exchange.model,
-        mode=request.mode,
-        bundle=assigned.bundle.id,
-        stage=assigned.bundle.stage,
-        arm=assigned.arm,
-        release=assigned.release,
-        decision=served.decision,
-        reason=reason_of(served),
-        milliseconds=served.milliseconds,
-        collaboration=served.collaboration,
-    )
 
 
 def _both(one: RecorderReport, other: RecorderReport) -> RecorderReport:

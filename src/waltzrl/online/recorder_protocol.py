@@ -15,12 +15,12 @@ from contextlib import suppress
 import msgspec
 
 from waltzrl.audit.record import encode
-from waltzrl.memory.interaction import Interaction
+from waltzrl.records import ServedExchange
 
 PIPE_BYTES = 2**20
 LENGTH = struct.Struct(">I")
 
-_interaction = msgspec.json.Decoder(Interaction)
+_interaction = msgspec.json.Decoder(ServedExchange)
 
 
 class RecorderReport(msgspec.Struct, kw_only=True):
@@ -81,7 +81,7 @@ async def frames(pipe: asyncio.StreamReader) -> AsyncIterator[bytes]:
             yield await pipe.readexactly(length)
 
 
-def interaction(text: bytes) -> Interaction:
+def interaction(text: bytes) -> ServedExchange:
     """Read an interaction, also one with lone surrogates, which msgspec reads none of.
 
     Raises:
@@ -90,4 +90,4 @@ def interaction(text: bytes) -> Interaction:
     try:
         return _interaction.decode(text)
     except msgspec.DecodeError:
-        return msgspec.convert(json.loads(text), Interaction)
+        return msgspec.convert(json.loads(text), ServedExchange)

@@ -12,11 +12,17 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import StorageError, WaltzError
-from waltzrl.memory.interaction import Arm
+from waltzrl.records import Arm
 from waltzrl.release.assignment import serves_candidate
 from waltzrl.release.state import Release, ReleaseState
-from waltzrl.serving.gateway import Assignment, Bundle, BundleSelector, GatewayRequest
-from waltzrl.serving.selector import SingleBundle, conversation_key
+from waltzrl.serving.gateway import (
+    Assignment,
+    Bundle,
+    BundleSelector,
+    GatewayRequest,
+    SingleBundle,
+    conversation_key,
+)
 from waltzrl.storage.notices import Notice
 
 SECONDS_BETWEEN_LOOKS = 0.25

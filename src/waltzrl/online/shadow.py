@@ -10,8 +10,13 @@ from waltzrl.errors import RequestError
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.release.assignment import is_shadowed
 from waltzrl.serving.decisions import Listener
-from waltzrl.serving.gateway import Assignment, Gateway, ServedChoice
-from waltzrl.serving.selector import SingleBundle, conversation_key
+from waltzrl.serving.gateway import (
+    Assignment,
+    Gateway,
+    ServedChoice,
+    SingleBundle,
+    conversation_key,
+)
 
 LONGEST_SECONDS = 60.0
 MINUTE = 60.0
@@ -69,18 +74,18 @@ class Shadows:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _answer(self, served: ServedChoice, assigned: Assignment) -> None:
-        gateway = Gateway(roster=SingleBundle(assigned), ledger=_Unseen(self._told))
+    async def _answer(self, served: ServedChoice, assignment: Assignment) -> None:
+        gateway = Gateway(selector=SingleBundle(assignment), decisions=_Unlogged(self._told))
         request = msgspec.structs.replace(served.request, mode="whole")
-        number, said = served.choice.number, served.collaboration
+        collaboration = served.exchange.collaboration
         try:
             async with asyncio.timeout(LONGEST_SECONDS):
-                if served.choice.has_draft and said is not None:
-                    await gateway.review(request, said.draft, number)
+                if collaboration is not None and collaboration.draft.origin == "given":
+                    await gateway.review(request, collaboration.draft, served.number)
                 else:
-                    await gateway.choice(request, number)
+                    await gateway.choice(request, served.number)
         except (RequestError, TimeoutError):
-            return  # the ledger was told
+            return  # it is recorded as a failure of the shadow
 
     def _affordable(self) -> bool:
         now = self._clock()
@@ -92,18 +97,18 @@ class Shadows:
         return True
 
 
-class _Unseen:
-    """A ledger of what left for nobody: one listener, no audit log."""
+class _Unlogged:
+    """Decisions that nobody sees: one listener, no audit log."""
 
-    def __init__(self, told: Listener) -> None:
-        self._told = told
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
 
-    def keep(self, served: ServedChoice) -> None:
-        self._told(served)
+    def record(self, served: ServedChoice) -> None:
+        self._listener(served)
 
 
 def _comparable(served: ServedChoice) -> bool:
-    """Tell answers of the bundle that serves; a client that pays itself pays for no shadow."""
-    answered = served.decision != "error" and served.request.mode != "review"
-    arm = served.choice.assigned.arm
-    return answered and arm == "serving" and served.request.bearer is None
+    """Whether a shadow may answer too; clients with their own upstream key pay for no shadow."""
+    exchange = served.exchange
+    answered = exchange.decision != "error" and exchange.mode != "review"
+    return answered and exchange.arm == "serving" and served.request.bearer is None

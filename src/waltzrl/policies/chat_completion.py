@@ -1,12 +1,15 @@
 """Chat completions as a server spells them: whole, or as a stream that is read as far as needed."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable
+from typing import TypeAlias
 
 import msgspec
 
 from waltzrl.policies.sse import EventDecoder
+from waltzrl.records import Message
 
 DONE = "[DONE]"
+Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
 
 
 class CompletionMessage(msgspec.Struct):
@@ -25,6 +28,7 @@ class CompletionUsage(msgspec.Struct):
 
 class ChatCompletion(msgspec.Struct):
     choices: list[CompletionChoice]
+    model: str = ""
     usage: CompletionUsage | None = None
     """None as well when the stream was left before its end, where the count stands."""
     waltzrl: msgspec.Raw = msgspec.Raw()
@@ -42,8 +46,26 @@ class _Part(msgspec.Struct):
 
 class _Chunk(msgspec.Struct):
     choices: list[_Part] = []
+    model: str = ""
     usage: CompletionUsage | None = None
     error: ServerError | None = None
+
+
+def chat_message(message: Message) -> dict[str, Json]:
+    """Return a turn as a chat-completions request spells it, without empty fields."""
+    turn: dict[str, Json] = {"role": message.role, "content": message.content}
+    if message.calls:
+        turn["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.calls
+        ]
+    if message.role == "tool":
+        turn["tool_call_id"] = message.call_id
+    return turn
 
 
 async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -> ChatCompletion:
@@ -57,7 +79,7 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
         EOFError: the stream ended before the reply did, or the server reports an error in it.
         msgspec.DecodeError: an event is no chunk of a chat completion.
     """
-    text, finish, usage = "", None, None
+    text, model, finish, usage = "", "", None, None
     async for data in _events(parts):
         if data == DONE:
             finish = finish or "stop"
@@ -65,7 +87,7 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
         chunk = msgspec.json.decode(data, type=_Chunk)
         if chunk.error is not None:
             raise EOFError(chunk.error.message)
-        usage = chunk.usage or usage
+        usage, model = chunk.usage or usage, chunk.model or model
         for part in chunk.choices[:1]:
             text += part.delta.content or ""
             finish = part.finish_reason or finish
@@ -75,7 +97,7 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
     if finish is None:
         raise EOFError("the stream ended before the reply did")
     choice = CompletionChoice(message=CompletionMessage(content=text), finish_reason=finish)
-    return ChatCompletion(choices=[choice], usage=usage)
+    return ChatCompletion(choices=[choice], model=model, usage=usage)
 
 
 async def _events(parts: AsyncIterable[bytes]) -> AsyncIterator[str]:

@@ -4,8 +4,8 @@ import copy
 import re
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jinja2 import TemplateError
@@ -14,10 +14,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies.batching import Batcher
+from waltzrl.policies.chat_completion import chat_message
 from waltzrl.policies.decode import Ask, Decoded, decode
 from waltzrl.policies.policy import Sampling
 from waltzrl.policies.weights import activated, end_ids, narrow
-from waltzrl.records import Message, Reply, Tokens
+from waltzrl.records import Message, Reply, Tokens, Usage
 
 _ONE_AT_A_TIME = threading.Lock()
 """A model's attention and adapters are exchanged while it decodes, and policies share models."""
@@ -66,6 +67,7 @@ class LocalPolicy:
         self.tokenizer = tokenizer
         self.adapter = adapter
         self._decoding = decoding or Decoding()
+        self._name = str(model.config.name_or_path or "")
         self._end_ids = end_ids(model, tokenizer)
         self._special = _special_tokens(tokenizer)
         self._context: int | None = getattr(
@@ -100,8 +102,7 @@ class LocalPolicy:
         return Reply(
             text=sampling.cut(self._text(decoded.ids)),
             finish=decoded.finish,
-            prompt_tokens=len(prompt),
-            reply_tokens=len(decoded.ids),
+            usage=Usage(input_tokens=len(prompt), output_tokens=len(decoded.ids), model=self._name),
             milliseconds=(time.perf_counter() - started) * 1e3,
             tokens=Tokens(prompt_ids=prompt, ids=decoded.ids, logprobs=decoded.logprobs),
         )
@@ -133,14 +134,24 @@ class LocalPolicy:
         return self.render([together, *others])
 
     def _templated(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        turns = [
-            {"role": message.role, "content": self._special.sub(_apart, message.content)}
-            for message in messages
-        ]
+        turns = [self._turn(message) for message in messages]
         ids = self.tokenizer.apply_chat_template(
             turns, add_generation_prompt=True, return_dict=False
         )
         return tuple(ids)
+
+    def _turn(self, message: Message) -> Mapping[str, object]:
+        """Spell a turn for the chat template.
+
+        A template that knows no tools reads a tool's turn as the user's, and calls as text.
+        """
+        text = self._special.sub(_apart, message.content)
+        if "tool" in str(self.tokenizer.chat_template):
+            return chat_message(replace(message, content=text))
+        if message.role == "tool":
+            return {"role": "user", "content": f"[tool result] {text}"}
+        full_text = self._special.sub(_apart, message.full_text)
+        return {"role": message.role, "content": full_text}
 
     def _fits(self, batch: Sequence["_Call"], call: "_Call") -> bool:
         calls = [*batch, call]

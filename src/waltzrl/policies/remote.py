@@ -14,9 +14,14 @@ import aiohttp
 import msgspec
 
 from waltzrl.errors import PolicyError
-from waltzrl.policies.chat_completion import ChatCompletion, ServerError, streamed
+from waltzrl.policies.chat_completion import (
+    ChatCompletion,
+    ServerError,
+    chat_message,
+    streamed,
+)
 from waltzrl.policies.policy import Sampling
-from waltzrl.records import Message, Reply
+from waltzrl.records import Message, Reply, Usage, estimate_usage
 
 FIRST_WAIT_SECONDS = 0.25
 LONGEST_WAIT_SECONDS = 30.0
@@ -64,7 +69,7 @@ class RemotePolicy:
         """Return the next assistant turn.
 
         Where the sampling says what is enough, the reply is streamed, and the connection closed
-        at that point, which tells the server to stop; then there are no token counts.
+        at that point, which tells the server to stop; then the token counts are estimated.
 
         Raises:
             PolicyError: the server refused, or still failed after every retry.
@@ -72,13 +77,27 @@ class RemotePolicy:
         started = time.perf_counter()
         completion = await self.complete(messages, sampling)
         choice = completion.choices[0]
+        text = choice.message.content or ""
         return Reply(
-            text=sampling.cut(choice.message.content or ""),
+            text=sampling.cut(text),
             finish="length" if choice.finish_reason == "length" else "stop",
-            prompt_tokens=completion.usage.prompt_tokens if completion.usage else 0,
-            reply_tokens=completion.usage.completion_tokens if completion.usage else 0,
+            usage=self._usage(completion, messages, text, streamed=sampling.enough is not None),
             milliseconds=(time.perf_counter() - started) * 1e3,
         )
+
+    def _usage(
+        self, completion: ChatCompletion, messages: Sequence[Message], text: str, *, streamed: bool
+    ) -> Usage | None:
+        """Return the server's count; of a stream that was left before its count, an estimate."""
+        model = completion.model or self.model
+        if counted := completion.usage:
+            return Usage(
+                input_tokens=counted.prompt_tokens,
+                output_tokens=counted.completion_tokens,
+                model=model,
+            )
+        prompt = "".join(message.full_text for message in messages)
+        return estimate_usage(prompt, text, model) if streamed else None
 
     async def complete(
         self,
@@ -93,7 +112,7 @@ class RemotePolicy:
         """
         asked: dict[str, object] = {
             "model": self.model,
-            "messages": messages,
+            "messages": [chat_message(message) for message in messages],
             "temperature": sampling.temperature,
             "max_tokens": sampling.max_new_tokens,
         }

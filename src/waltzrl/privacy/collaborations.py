@@ -1,10 +1,10 @@
 """Personal data taken out of a whole collaboration, before it is kept."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
-from waltzrl.records import Collaboration, Feedback, Reply, Round
+from waltzrl.records import Collaboration, Feedback, Message, Reply, Round, ToolCall
 
 Scrub: TypeAlias = Callable[[str], str]
 
@@ -18,9 +18,7 @@ def scrub_collaboration(said: Collaboration, scrub: Scrub) -> Collaboration:
     return Collaboration(
         prompt=replace(
             prompt,
-            messages=tuple(
-                replace(message, content=scrub(message.content)) for message in prompt.messages
-            ),
+            messages=tuple(_message(message, scrub) for message in prompt.messages),
             answer=None if prompt.answer is None else scrub(prompt.answer),
         ),
         draft=_reply(said.draft, scrub),
@@ -43,6 +41,13 @@ def _feedback(feedback: Feedback, scrub: Scrub) -> Feedback:
     )
 
 
+def _message(message: Message, scrub: Scrub) -> Message:
+    return replace(message, content=scrub(message.content), calls=_calls(message.calls, scrub))
+
+
 def _reply(reply: Reply, scrub: Scrub) -> Reply:
-    calls = tuple(replace(call, arguments=scrub(call.arguments)) for call in reply.calls)
-    return replace(reply, text=scrub(reply.text), calls=calls, tokens=None)
+    return replace(reply, text=scrub(reply.text), calls=_calls(reply.calls, scrub), tokens=None)
+
+
+def _calls(calls: Iterable[ToolCall], scrub: Scrub) -> tuple[ToolCall, ...]:
+    return tuple(replace(call, arguments=scrub(call.arguments)) for call in calls)

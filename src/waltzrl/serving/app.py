@@ -14,9 +14,9 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.serving.auth import AccessControl, RequestHeaders
 from waltzrl.serving.disconnect import DisconnectWatcher, Event, Receive, Send
+from waltzrl.serving.exchange import Answer
 from waltzrl.serving.gateway import Gateway, GatewayRequest, Mode, internal_error
 from waltzrl.serving.http_request import JSON, HttpRequest
-from waltzrl.serving.messages_in_transit import Answer
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, write_review
 from waltzrl.serving.stream import StreamSettings, stream
@@ -132,20 +132,20 @@ class App:
             await visit.refuse(internal_error(visit.head.id))
 
     async def _answer(self, visit: HttpRequest) -> None:
-        exchange = visit.dialect.read(visit.body, visit.head.id)
+        chat = visit.dialect.read(visit.body, visit.head.id)
         request = GatewayRequest(
-            exchange=exchange,
+            chat=chat,
             caller=visit.caller,
             bearer=self._bearer(visit),
             traceparent=visit.head.traceparent,
             may_learn=visit.may_learn,
         )
-        if exchange.stream:
+        if chat.stream:
             await self._stream(visit, request)
             return
         visit.asked = True
         answers = await self._gateway.answers(request)
-        body = visit.dialect.write(exchange, answers)
+        body = visit.dialect.write(chat, answers)
         if visit.head.wants_collaboration and visit.caller.may_see_drafts:
             body = _with_collaborations(body, answers)
         await visit.reply(body, (JSON, (b"x-waltzrl-decision", _decisions(answers))))
@@ -154,7 +154,7 @@ class App:
         mode = self._stream_mode(visit)
         request = msgspec.structs.replace(request, mode=mode)
         visit.asked = True
-        writer = visit.dialect.writer(request.exchange)
+        writer = visit.dialect.writer(request.chat)
         await visit.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
         async with aclosing(
             stream(self._gateway, request, self._streams.open_window, writer)
@@ -187,7 +187,7 @@ class App:
     async def _review(self, visit: HttpRequest) -> None:
         draft = read_review(visit.body, visit.head.id)
         request = GatewayRequest(
-            exchange=draft.exchange,
+            chat=draft.chat,
             caller=visit.caller,
             bearer=self._bearer(visit),
             mode="whole" if draft.revise else "review",
@@ -199,13 +199,13 @@ class App:
         await visit.reply(write_review(answer), (JSON, decision))
 
     async def _guardrail(self, visit: HttpRequest) -> None:
-        exchange, texts = read_guardrail(visit.body, visit.head.id)
+        chat, texts = read_guardrail(visit.body, visit.head.id)
         visit.asked = True
-        request = GatewayRequest(exchange=exchange, caller=visit.caller, may_learn=visit.may_learn)
+        request = GatewayRequest(chat=chat, caller=visit.caller, may_learn=visit.may_learn)
         await visit.reply(await guardrail(self._gateway, request, texts))
 
     async def _models(self, visit: HttpRequest) -> None:
-        names = await self._gateway.roster.serving.upstream.models(self._bearer(visit))
+        names = await self._gateway.selector.serving.upstream.models(self._bearer(visit))
         models = [{"id": name, "object": "model", "owned_by": "upstream"} for name in names]
         await visit.reply(msgspec.json.encode({"object": "list", "data": models}))
 

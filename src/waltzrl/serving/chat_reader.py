@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.records import Reply, ToolCall
-from waltzrl.serving.messages_in_transit import Finish, UpstreamDelta, UpstreamReply
+from waltzrl.records import Reply, ToolCall, Usage
+from waltzrl.serving.exchange import Finish, UpstreamDelta, UpstreamReply
 
 FINISHES: Mapping[object, Finish] = {
     "stop": "stop",
@@ -43,15 +43,14 @@ def _completion(
 ) -> UpstreamReply:
     if not found.choices:
         raise _unreadable()
-    choice, usage = found.choices[0], found.usage or _Usage()
+    choice = found.choices[0]
     message = choice.message
     finish = FINISHES.get(choice.finish_reason, "stop")
     reply = Reply(
         text=message.content or message.refusal or "",
         calls=tuple([_call(one) for one in message.tool_calls or ()]),
         finish="length" if finish == "length" else "stop",
-        prompt_tokens=usage.prompt_tokens,
-        reply_tokens=usage.completion_tokens,
+        usage=_counted(found.usage, found.model),
         milliseconds=milliseconds,
     )
     unread = (message.content and message.refusal) or len(found.choices) > 1
@@ -114,9 +113,7 @@ class StreamReader:
         if bytes(chunk.error) not in {b"", b"null"}:
             raise RequestError(502, "upstream", "the upstream failed while it wrote its reply")
         if chunk.usage is not None:
-            yield UpstreamDelta(
-                prompt_tokens=chunk.usage.prompt_tokens, reply_tokens=chunk.usage.completion_tokens
-            )
+            yield UpstreamDelta(usage=_counted(chunk.usage, chunk.model))
         for choice in chunk.choices[:1]:
             yield from self._choice(choice)
 
@@ -159,6 +156,17 @@ class _Usage(msgspec.Struct):
     completion_tokens: int = 0
 
 
+def _counted(usage: _Usage | None, model: object) -> Usage | None:
+    """Return the server's count, with the id that it gives to its model."""
+    if usage is None:
+        return None
+    return Usage(
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+        model=model if isinstance(model, str) else "",
+    )
+
+
 class _LenientMessage(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
@@ -174,6 +182,7 @@ class _Lenient(msgspec.Struct):
     """A completion of which only this is read; its bytes may hold other words."""
 
     choices: list[_LenientChoice]
+    model: object = None
     usage: _Usage | None = None
 
 
@@ -254,6 +263,7 @@ class _Choice(msgspec.Struct):
 
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
+    model: object = None
     usage: _Usage | None = None
     error: msgspec.Raw = msgspec.Raw()
 

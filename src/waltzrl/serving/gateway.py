@@ -1,41 +1,59 @@
-"""Answers a request: the loop, with the upstream's words and the bundle's reviewer.
+"""Answers a request: the loop, with the upstream as drafter and the bundle's reviewer.
 
-Request -> Speaker -> guarded() -> Answer, and what was served to the ledger
+ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the decision log
 """
 
 import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Literal, Protocol
 
 import msgspec
 
-from waltzrl.agents import ConversationAgent, Reviewer, Wording
+from waltzrl.agents import Drafter, GivenDraft, Reviewer, Wording
+from waltzrl.agents.conversation import revision_turns, system_messages
+from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.collaboration import Pattern, observed
 from waltzrl.errors import RequestError
-from waltzrl.memory.interaction import Arm
-from waltzrl.policies import Policy, Sampling
-from waltzrl.records import Collaboration, Feedback, Prompt, Reply
-from waltzrl.serving.agent import DraftStream, GivenDraft, Speaker
+from waltzrl.policies.chat_completion import chat_message
+from waltzrl.records import (
+    Arm,
+    Collaboration,
+    Feedback,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+    ServedExchange,
+    total_usage,
+)
+from waltzrl.release.assignment import is_among
+from waltzrl.serving.exchange import Answer, ChatRequest, Finish, Json, UpstreamReply
 from waltzrl.serving.keys import Caller
-from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Decision
 from waltzrl.serving.upstream import Upstream
+from waltzrl.serving.window import DraftStream
 
 Mode = Literal["whole", "buffer", "window", "speculative", "audit", "review"]
-"""How an answer leaves: not streamed, streamed in one of four ways, or never: a mere review."""
+"""How an answer is returned: whole, streamed in one of four ways, or not at all: a mere review."""
 
-THEIR_OWN = Sampling()
-"""The upstream samples as its client says; agents must be given something."""
+CONTINUE = """
+
+The user has already read how your last reply begins, up to here:
+{released}
+Go on from exactly there and do not repeat it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What serves: rules, agents and thresholds; it never changes."""
+    """The immutable set that serves: rules, agents and thresholds."""
 
     id: str
-    """Names what is in it: a hash."""
+    """A hash of what is in it."""
     stage: Literal[0, 1, 2]
-    """0: nobody reviews; 1: rules do; 2: a model does, with the rules as second opinion."""
+    """0: no review; 1: rules review; 2: a model reviews, with the rules as second opinion."""
     pattern: Pattern
     reviewer: Reviewer
     wording: Wording
@@ -44,7 +62,7 @@ class Bundle:
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """The bundle that serves a request, and what it is there for."""
+    """The bundle that serves a request, and its side of the release under way."""
 
     bundle: Bundle
     arm: Arm = ""
@@ -53,12 +71,12 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An exchange, who asks for it, and how its answer is to leave."""
+    """A chat request, who sent it, and how its answer is to be returned."""
 
-    exchange: ApiRequest
+    chat: ChatRequest
     caller: Caller
     bearer: str | None = None
-    """The client's key, when it is the upstream's business."""
+    """The client's key, when it is meant for the upstream."""
     mode: Mode = "whole"
     traceparent: str = ""
     """W3C trace context of the client."""
@@ -66,43 +84,21 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agents may learn from it; None when neither client nor key says."""
 
 
-class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the answers that a request asks for, and the bundle that gives it."""
-
-    request: GatewayRequest
-    assigned: Assignment
-    number: int = 0
-    has_draft: bool = False
-    """The caller had the draft already."""
-
-
 class ServedChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice that was answered, or could not be: what audit, metrics and traces are told."""
+    """One choice that was answered, or failed: its record, and how it came about."""
 
-    choice: ChoiceRequest
-    decision: Decision | Literal["error"] = "error"
-    collaboration: Collaboration | None = None
-    """None when there is no answer."""
-    error: str = ""
-    """Kind of the failure; `cancelled` when the client went away."""
+    exchange: ServedExchange
+    request: GatewayRequest
+    number: int = 0
+    """Of the choice, from 0."""
     review_milliseconds: tuple[float, ...] = ()
     """[reviews] wall time of each."""
-    milliseconds: float = 0.0
-    """Wall time of the choice."""
     first_words_milliseconds: float | None = None
-    """Until words left before the verdict; None when none did."""
-
-    @property
-    def request(self) -> GatewayRequest:
-        return self.choice.request
-
-    @property
-    def bundle(self) -> Bundle:
-        return self.choice.assigned.bundle
+    """Until text was sent before the verdict; None when none was."""
 
 
 class BundleSelector(Protocol):
-    """Says which bundle serves whom."""
+    """Says which bundle serves a request."""
 
     @property
     def serving(self) -> Bundle:
@@ -110,18 +106,50 @@ class BundleSelector(Protocol):
         ...
 
     def assigned(self, request: GatewayRequest) -> Assignment:
-        """Choose; a conversation has the same choice all along."""
+        """Choose a bundle; a conversation keeps the same one throughout."""
         ...
 
 
-class DecisionSink(Protocol):
-    """Where everything that was served is written down."""
+@dataclass(frozen=True, slots=True)
+class SingleBundle:
+    """The same bundle for every request."""
 
-    def keep(self, served: ServedChoice) -> None:
-        """Take note; never waits.
+    assignment: Assignment
+
+    @property
+    def serving(self) -> Bundle:
+        return self.assignment.bundle
+
+    def assigned(self, request: GatewayRequest) -> Assignment:
+        return self.assignment
+
+
+@dataclass(frozen=True, slots=True)
+class PercentageSplit:
+    """Stage 2 for a share of the conversations; raising the share takes none of them out."""
+
+    first: Bundle
+    last: Bundle
+    percentage: float
+    """0 to 100: the share that `last` serves."""
+
+    @property
+    def serving(self) -> Bundle:
+        return self.last
+
+    def assigned(self, request: GatewayRequest) -> Assignment:
+        moved = is_among("stage 2", conversation_key(request), self.percentage)
+        return Assignment(self.last if moved else self.first)
+
+
+class DecisionSink(Protocol):
+    """Records every decision."""
+
+    def record(self, served: ServedChoice) -> None:
+        """Record one choice without waiting for the disk.
 
         Raises:
-            RequestError: it cannot be noted, and the answer must not leave without.
+            RequestError: it cannot be recorded, and the answer must not be returned without.
         """
         ...
 
@@ -130,69 +158,73 @@ class DecisionSink(Protocol):
 class Gateway:
     """The one place where a request becomes answers."""
 
-    roster: BundleSelector
-    ledger: DecisionSink
+    selector: BundleSelector
+    decisions: DecisionSink
 
     async def answers(self, request: GatewayRequest) -> list[Answer]:
         """Answer every choice of a request that is not streamed.
 
         Raises:
-            RequestError: the upstream failed; the other choices are given up.
+            RequestError: the upstream failed; the other choices are cancelled.
         """
-        if request.exchange.n == 1:
+        if request.chat.n == 1:
             return [await self.choice(request, 0)]
         try:
             async with asyncio.TaskGroup() as group:
                 choices = [
                     group.create_task(self.choice(request, number))
-                    for number in range(request.exchange.n)
+                    for number in range(request.chat.n)
                 ]
         except* RequestError as failed:
             raise failed.exceptions[0] from None
         return [choice.result() for choice in choices]
 
     async def choice(
-        self, request: GatewayRequest, number: int, overheard: DraftStream | None = None
+        self, request: GatewayRequest, number: int, stream: DraftStream | None = None
     ) -> Answer:
-        """Answer one choice, of which `overheard` may hear while it is drafted.
+        """Answer one choice; `stream` gets the draft's text while it is written.
 
         Raises:
             RequestError: the upstream failed.
         """
-        exchange = _varied(request.exchange, number)
-        choice = ChoiceRequest(
-            request=request, assigned=self.roster.assigned(request), number=number
-        )
-        upstream = choice.assigned.bundle.upstream
-        speaker = Speaker(exchange, upstream, request.bearer, overheard)
-        said = await self._collaborate(choice, speaker, speaker)
-        return _answer(said, speaker)
+        assignment = self.selector.assigned(request)
+        chat = _with_own_seed(request.chat, number)
+        agent = GatewayAgent(chat, assignment.bundle, request.bearer, stream)
+        collaboration = await self._collaborate(request, number, assignment, agent, agent)
+        return _answer(collaboration, agent)
 
     async def review(self, request: GatewayRequest, draft: Reply, number: int = 0) -> Answer:
-        """Take a draft that the caller has through the loop; in mode `review` nothing is revised.
+        """Take a draft that the caller has through the loop; mode `review` revises nothing.
 
-        Of several that belong to one request, each has its `number`.
+        Args:
+            request: the conversation that the draft answers.
+            draft: as the caller has it.
+            number: of the choice, where a request has several drafts.
 
         Raises:
-            RequestError: a revision was wanted and the upstream failed.
+            RequestError: a revision was needed and the upstream failed.
         """
-        assigned = self.roster.assigned(request)
-        choice = ChoiceRequest(request=request, assigned=assigned, number=number, has_draft=True)
-        speaker = Speaker(request.exchange, assigned.bundle.upstream, request.bearer)
-        said = await self._collaborate(choice, GivenDraft(draft, speaker), speaker)
-        return _answer(said, speaker)
+        assignment = self.selector.assigned(request)
+        agent = GatewayAgent(request.chat, assignment.bundle, request.bearer)
+        drafter = GivenDraft(draft, agent)
+        collaboration = await self._collaborate(request, number, assignment, drafter, agent)
+        return _answer(collaboration, agent)
 
     async def _collaborate(
-        self, choice: ChoiceRequest, policy: Policy, speaker: Speaker
+        self,
+        request: GatewayRequest,
+        number: int,
+        assignment: Assignment,
+        drafter: Drafter,
+        agent: "GatewayAgent",
     ) -> Collaboration:
-        started = perf_counter()
-        request, bundle = choice.request, choice.assigned.bundle
-        pattern = _pattern(request.mode, bundle)
-        reviewer = _Timed(bundle.reviewer)
-        agent = ConversationAgent(policy, bundle.wording, THEIR_OWN)
-        said, error = None, "internal"
+        """Run the bundle's pattern, and record the outcome whatever it is."""
+        started, bundle = perf_counter(), assignment.bundle
+        reviewer = _TimedReviewer(bundle.reviewer)
+        collaboration, error = None, "internal"
         try:
-            said = await pattern(request.exchange.prompt, agent, reviewer)
+            pattern = _pattern(request.mode, bundle)
+            collaboration = await pattern(request.chat.prompt, drafter, reviewer)
         except RequestError as failure:
             error = failure.kind
             raise
@@ -200,34 +232,157 @@ class Gateway:
             error = "cancelled"
             raise
         finally:
-            self.ledger.keep(
+            milliseconds = (perf_counter() - started) * 1e3
+            prompt_id = request.chat.prompt.id
+            exchange = ServedExchange(
+                id=_choice_id(prompt_id, number, assignment.arm),
+                time=time.time() - milliseconds / 1e3,
+                caller=request.caller.name,
+                subject=request.chat.subject,
+                may_learn=request.may_learn,
+                api=request.chat.api,
+                model=request.chat.model,
+                mode=request.mode,
+                bundle=bundle.id,
+                stage=bundle.stage,
+                arm=assignment.arm,
+                release=assignment.release,
+                decision=collaboration.decision if collaboration else "error",
+                reason=_reason(collaboration) if collaboration else error,
+                milliseconds=milliseconds,
+                collaboration=collaboration,
+            )
+            self.decisions.record(
                 ServedChoice(
-                    choice=choice,
-                    collaboration=said,
-                    decision=_decision(said, speaker) if said else "error",
-                    error="" if said else error,
+                    exchange=exchange,
+                    request=request,
+                    number=number,
                     review_milliseconds=tuple(reviewer.milliseconds),
-                    milliseconds=(perf_counter() - started) * 1e3,
-                    first_words_milliseconds=speaker.first_words_milliseconds,
+                    first_words_milliseconds=agent.first_words_milliseconds,
                 )
             )
-        return said
+        return collaboration
+
+
+class GatewayAgent:
+    """The upstream in the conversation agent's role, asked with the client's own request.
+
+    Drafts with the request as it came, and revises by extending its messages. With a stream, the
+    draft is read while it is written, and released as the stream's window allows; a revision then
+    continues from what was released.
+    """
+
+    def __init__(
+        self,
+        chat: ChatRequest,
+        bundle: Bundle,
+        bearer: str | None = None,
+        stream: DraftStream | None = None,
+    ) -> None:
+        self.last: UpstreamReply | None = None
+        """The upstream's newest reply."""
+        self.first_words_milliseconds: float | None = None
+        """From the request for the draft until its first text was released."""
+        self._chat = chat
+        self._wording, self._upstream = bundle.wording, bundle.upstream
+        self._bearer = bearer
+        self._stream = stream
+
+    async def draft(self, prompt: Prompt) -> Reply:
+        """Ask the upstream for a reply.
+
+        Raises:
+            RequestError: the upstream could not reply.
+        """
+        body = self._body(prompt, [])
+        if self._stream is None:
+            self.last = await self._upstream.complete(body, self._bearer)
+        else:
+            self.last = await self._read_stream(body, self._stream)
+        return self.last.reply
+
+    async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
+        """Ask the upstream for a revision.
+
+        Raises:
+            RequestError: the upstream could not reply.
+        """
+        turns = revision_turns(draft, rounds, self._wording)
+        stream = self._stream
+        released = "" if stream is None or stream.can_retract else stream.window.released
+        if released:
+            end = fence("reply", released[-LONGEST_TEXT:])
+            turns[-1] = replace(
+                turns[-1], content=turns[-1].content + CONTINUE.format(released=end)
+            )
+        answer = await self._upstream.complete(self._body(prompt, turns), self._bearer)
+        whole = replace(answer.reply, text=released + answer.reply.text)
+        self.last = UpstreamReply(reply=whole, finish=answer.finish)
+        return whole
+
+    def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
+        """Extend the client's own messages by our system message and `turns`."""
+        system = system_messages(prompt, self._wording)
+        if not system and not turns:
+            return self._chat.body
+        messages = self._chat.body["messages"]
+        assert isinstance(messages, list), "the wire format has checked it"
+        return {
+            **self._chat.body,
+            "messages": [*map(chat_message, system), *messages, *map(chat_message, turns)],
+        }
+
+    async def _read_stream(self, body: Mapping[str, Json], stream: DraftStream) -> UpstreamReply:
+        started = perf_counter()
+        reply = Reply(text="")
+        finish: Finish = "stop"
+        words: list[str] = []
+        async with aclosing(self._upstream.stream(body, self._bearer)) as deltas:
+            async for delta in deltas:
+                if delta.text:
+                    words.append(delta.text)
+                    if released := stream.window.add(delta.text):
+                        if self.first_words_milliseconds is None:
+                            self.first_words_milliseconds = (perf_counter() - started) * 1e3
+                        stream.release(released)
+                if delta.finish is not None:
+                    finish = delta.finish
+                    reply = replace(reply, calls=delta.calls)
+                if delta.usage is not None:
+                    reply = replace(reply, usage=delta.usage)
+        reply = replace(
+            reply,
+            text="".join(words),
+            finish="length" if finish == "length" else "stop",
+            milliseconds=(perf_counter() - started) * 1e3,
+        )
+        return UpstreamReply(reply=reply, finish=finish)
 
 
 def internal_error(request_id: str) -> RequestError:
-    """Describe a failure of ours to a client; the log tells the rest."""
+    """Describe a failure of ours to a client; the log has the details."""
     return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
 
 
+def conversation_key(request: GatewayRequest) -> str:
+    """Return what must not change its bundle half-way: the client's name for it, or its beginning.
+
+    The beginning is the user's first message, because many conversations share what precedes it.
+    """
+    prompt = request.chat.prompt
+    users = (message.content for message in prompt.messages if message.role == "user")
+    return request.chat.subject or f"{request.caller.name} {next(users, prompt.request)}"
+
+
 def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
-    """What has left cannot be revised, and a mere review revises nothing."""
+    """Choose the pattern: what was sent cannot be revised, and a mere review revises nothing."""
     only_observed = mode == "review" or (mode == "audit" and bundle.stage > 0)
     return observed if only_observed else bundle.pattern
 
 
 @dataclass(slots=True)
-class _Timed:
-    """A reviewer under a stop-watch."""
+class _TimedReviewer:
+    """A reviewer, and how long each of its reviews took."""
 
     reviewer: Reviewer
     milliseconds: list[float] = field(default_factory=list)
@@ -240,37 +395,46 @@ class _Timed:
             self.milliseconds.append((perf_counter() - started) * 1e3)
 
 
-def _decision(said: Collaboration, speaker: Speaker) -> Decision:
-    """Tell a draft and a revision, which the speaker said, from a canned refusal."""
-    if not said.revised:
-        return "draft"
-    return "revised" if said.final is speaker.completions[-1].reply else "refused"
-
-
-def _answer(said: Collaboration, speaker: Speaker) -> Answer:
-    decision = _decision(said, speaker)
-    last = speaker.completions[-1]
+def _answer(collaboration: Collaboration, agent: GatewayAgent) -> Answer:
+    decision, final = collaboration.decision, collaboration.final
+    last = agent.last or UpstreamReply(reply=final, finish="stop")
     if decision == "draft":
         return Answer(
-            reply=last.reply,
+            reply=final,
             finish=last.finish,
             decision=decision,
             raw=last.raw,
-            collaboration=said,
+            collaboration=collaboration,
         )
-    replies = [one.reply for one in speaker.completions]
-    whole = replace(
-        said.final,
-        prompt_tokens=sum(one.prompt_tokens for one in replies),
-        reply_tokens=sum(one.reply_tokens for one in replies),
+    return Answer(
+        reply=replace(final, usage=total_usage(collaboration.replies)),
+        finish=last.finish if decision == "revised" else "content_filter",
+        decision=decision,
+        collaboration=collaboration,
     )
-    finish = last.finish if decision == "revised" else "content_filter"
-    return Answer(reply=whole, finish=finish, decision=decision, collaboration=said)
 
 
-def _varied(exchange: ApiRequest, number: int) -> ApiRequest:
+def _choice_id(request_id: str, number: int, arm: Arm) -> str:
+    choice_id = f"{request_id}/{number + 1}" if number else request_id
+    return f"{choice_id}/shadow" if arm == "shadow" else choice_id
+
+
+def _reason(collaboration: Collaboration) -> str:
+    """Say why, in words that hold no content. Audit logs and memories keep these words."""
+    reason = ""
+    for round_ in collaboration.rounds:
+        if not round_.feedback.well_formed:
+            return "not reviewed"
+        if round_.feedback.unsafe:
+            reason = "unsafe"
+        elif round_.feedback.overrefuse and not reason:
+            reason = "needless refusal"
+    return reason
+
+
+def _with_own_seed(chat: ChatRequest, number: int) -> ChatRequest:
     """Give each choice a seed of its own, where the client gave one for all."""
-    seed = exchange.body.get("seed")
+    seed = chat.body.get("seed")
     if number == 0 or not isinstance(seed, int):
-        return exchange
-    return msgspec.structs.replace(exchange, body={**exchange.body, "seed": seed + number})
+        return chat
+    return msgspec.structs.replace(chat, body={**chat.body, "seed": seed + number})

@@ -11,9 +11,9 @@ from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion, server_message
+from waltzrl.serving.exchange import Json, UpstreamDelta, UpstreamReply
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
-from waltzrl.serving.messages_in_transit import Json, UpstreamDelta, UpstreamReply
 
 OPEN_SECONDS = 10.0
 """An upstream that could not be reached is left alone for so long."""
@@ -144,8 +144,7 @@ def _together(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
         text="".join([delta.text for delta in deltas]),
         calls=tuple([call for delta in deltas for call in delta.calls]),
         finish=next((delta.finish for delta in deltas if delta.finish), None),
-        prompt_tokens=max([delta.prompt_tokens for delta in deltas]),
-        reply_tokens=max([delta.reply_tokens for delta in deltas]),
+        usage=next((delta.usage for delta in reversed(deltas) if delta.usage), None),
     )
 
 
@@ -183,8 +182,7 @@ def _at_once(answer: bytes) -> UpstreamDelta:
         text=said.reply.text,
         calls=said.reply.calls,
         finish=said.finish,
-        prompt_tokens=said.reply.prompt_tokens,
-        reply_tokens=said.reply.reply_tokens,
+        usage=said.reply.usage,
     )
 
 

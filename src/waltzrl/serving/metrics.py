@@ -139,36 +139,38 @@ class GatewayMetrics(Collector):
 
     def served(self, served: ServedChoice) -> None:
         """Count a choice that was answered, or failed."""
-        said, stage = served.collaboration, str(served.bundle.stage)
-        api = "review" if served.request.mode == "review" else served.request.exchange.api
-        self._total.add(stage, served.milliseconds)
+        exchange = served.exchange
+        collaboration, stage = exchange.collaboration, str(exchange.stage)
+        api = "review" if exchange.mode == "review" else exchange.api
+        self._total.add(stage, exchange.milliseconds)
         for milliseconds in served.review_milliseconds:
             self._feedback.add(stage, milliseconds)
-        if said is None:
-            self.failed(api, served.error)
+        if collaboration is None:
+            self.failed(api, exchange.reason)
             self._requests.add(api, stage, "error", "unreviewed", "unreviewed")
             return
-        self._timed(served, said)
-        if served.decision != "draft":
+        self._timed(served, collaboration)
+        if exchange.decision != "draft":
             self._changed.add(stage)
         draft: Called = "unreviewed"
         final: Called = "unreviewed"
-        if said.rounds:
-            draft = _called(said.rounds[0].feedback)
-            final = "safe" if served.decision == "refused" else _final(said.rounds[-1])
-            self._reviewed(said.rounds[0].feedback, stage)
-        self._requests.add(api, stage, served.decision, draft, final)
+        if rounds := collaboration.rounds:
+            draft = _called(rounds[0].feedback)
+            final = "safe" if exchange.decision == "refused" else _final(rounds[-1])
+            self._reviewed(rounds[0].feedback, stage)
+        self._requests.add(api, stage, exchange.decision, draft, final)
         if draft != "unreviewed" and api != "review":
             asked = draft != "safe"
             self._recent.add(True, final == "unsafe", final == "overrefuse", asked)
 
-    def _timed(self, served: ServedChoice, said: Collaboration) -> None:
-        stage = str(served.bundle.stage)
+    def _timed(self, served: ServedChoice, collaboration: Collaboration) -> None:
+        exchange = served.exchange
+        stage = str(exchange.stage)
         if served.first_words_milliseconds is not None:
-            self._first_words.add(served.request.mode, served.first_words_milliseconds)
-        self._held.add(stage, max(0.0, served.milliseconds - said.draft.milliseconds))
-        for revision in said.replies[1:]:
-            if revision.milliseconds:  # a canned refusal takes no time
+            self._first_words.add(exchange.mode, served.first_words_milliseconds)
+        self._held.add(stage, max(0.0, exchange.milliseconds - collaboration.draft.milliseconds))
+        for revision in collaboration.replies[1:]:
+            if revision.origin == "policy":
                 self._revision.add(stage, revision.milliseconds)
 
     def failed(self, api: str, kind: str) -> None:

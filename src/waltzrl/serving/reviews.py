@@ -7,8 +7,8 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Feedback, Reply
+from waltzrl.serving.exchange import Answer, ChatRequest, Json
 from waltzrl.serving.gateway import Gateway, GatewayRequest
-from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Json
 from waltzrl.serving.wire import CHAT
 from waltzrl.serving.wire.fields import read_object
 
@@ -24,7 +24,7 @@ UNREVIEWED = Feedback(unsafe=False, overrefuse=False, well_formed=False)
 class Draft:
     """A reply to review, what it answers, and whether it is to be mended."""
 
-    exchange: ApiRequest
+    chat: ChatRequest
     reply: Reply
     revise: bool
 
@@ -45,9 +45,11 @@ def read_review(raw: bytes, request_id: str) -> Draft:
         asked["messages"] = [{"role": "user", "content": asked.pop("prompt")}]
     if not revise:
         asked.setdefault("model", NO_MODEL)
-    exchange = CHAT.read(msgspec.json.encode(asked), request_id)
+    chat = CHAT.read(msgspec.json.encode(asked), request_id)
     return Draft(
-        exchange=msgspec.structs.replace(exchange, n=1), reply=Reply(text=reply), revise=revise
+        chat=msgspec.structs.replace(chat, n=1),
+        reply=Reply(text=reply),
+        revise=revise,
     )
 
 
@@ -72,7 +74,7 @@ def write_review(answer: Answer) -> bytes:
     )
 
 
-def read_guardrail(raw: bytes, request_id: str) -> tuple[ApiRequest, list[str]]:
+def read_guardrail(raw: bytes, request_id: str) -> tuple[ChatRequest, list[str]]:
     """Read LiteLLM's generic guardrail request: the conversation, and the replies to review.
 
     There are none when it is about a request: not the question is judged here but the answer.
@@ -88,8 +90,8 @@ def read_guardrail(raw: bytes, request_id: str) -> tuple[ApiRequest, list[str]]:
         raise _wrong(f"texts: got {len(texts)}; need {MOST_TEXTS} or fewer")
     if asked.get("input_type") not in ("request", "response"):
         raise _wrong('input_type must be "request" or "response"')
-    exchange = CHAT.read(_chat(asked), request_id)
-    return exchange, [] if asked["input_type"] == "request" else [str(text) for text in texts]
+    chat = CHAT.read(_chat(asked), request_id)
+    return chat, [] if asked["input_type"] == "request" else [str(text) for text in texts]
 
 
 async def guardrail(gateway: Gateway, request: GatewayRequest, texts: Sequence[str]) -> bytes:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Prompt
-from waltzrl.serving.agent import DraftStream
+from waltzrl.serving.exchange import Answer
 from waltzrl.serving.gateway import Gateway, GatewayRequest, Mode, internal_error
-from waltzrl.serving.messages_in_transit import Answer
-from waltzrl.serving.window import Window
+from waltzrl.serving.window import DraftStream, Window
 from waltzrl.serving.wire.format import StreamWriter
 
 KEEPALIVE_SECONDS = 5.0
@@ -43,8 +42,8 @@ async def stream(
 
     The first bytes carry no words and come at once. A failure on the way is told in the stream.
     """
-    count = request.exchange.n
-    windows = [open_window(request.mode, request.exchange.prompt) for _ in range(count)]
+    count = request.chat.n
+    windows = [open_window(request.mode, request.chat.prompt) for _ in range(count)]
     events: asyncio.Queue[Event] = asyncio.Queue()
     tasks = [
         asyncio.create_task(_speak(gateway, request, number, window, events))
@@ -91,20 +90,20 @@ async def _speak(
     events: asyncio.Queue[Event],
 ) -> None:
     """Answer one choice, and put what happens into `events`."""
-    overheard = DraftStream(
+    draft_stream = DraftStream(
         window=window,
-        tell=lambda words: events.put_nowait((number, words)),
-        retracts=request.mode == "speculative",
+        release=lambda text: events.put_nowait((number, text)),
+        can_retract=request.mode == "speculative",
     )
     try:
-        # A buffered draft is asked for at once: nobody may hear it before the verdict anyway.
-        heard = None if request.mode == "buffer" else overheard
-        events.put_nowait((number, await gateway.choice(request, number, heard)))
+        # A buffered draft is requested whole: none of it is sent before the verdict anyway.
+        stream = None if request.mode == "buffer" else draft_stream
+        events.put_nowait((number, await gateway.choice(request, number, stream)))
     except RequestError as error:
         events.put_nowait((number, error))
     except Exception:  # the boundary of a stream: its client must hear of its end
-        log.exception("request %s failed", request.exchange.prompt.id)
-        events.put_nowait((number, internal_error(request.exchange.prompt.id)))
+        log.exception("request %s failed", request.chat.prompt.id)
+        events.put_nowait((number, internal_error(request.chat.prompt.id)))
 
 
 def _end(

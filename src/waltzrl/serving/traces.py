@@ -47,8 +47,8 @@ ATTRIBUTES = {
     "model": "gen_ai.request.model",
     "id": "gen_ai.response.id",
     "finish": "gen_ai.response.finish_reasons",
-    "prompt_tokens": "gen_ai.usage.input_tokens",
-    "reply_tokens": "gen_ai.usage.output_tokens",
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
     "error": "error.type",
     "api": "waltzrl.api",
     "mode": "waltzrl.mode",
@@ -93,9 +93,10 @@ class Traces:
         that cannot be read starts a new trace.
         """
         parent = self._propagator.extract({"traceparent": served.request.traceparent})
-        begin = time.time_ns() - _nanoseconds(served.milliseconds)
+        milliseconds = served.exchange.milliseconds
+        begin = time.time_ns() - _nanoseconds(milliseconds)
         facts = _facts(served)
-        context = self._span("request", (begin, served.milliseconds), facts, parent)
+        context = self._span("request", (begin, milliseconds), facts, parent)
         for part in _parts(served):
             self._span(part.step, (begin, part.milliseconds), part.facts, context)
             begin += _nanoseconds(part.milliseconds)
@@ -141,32 +142,32 @@ def open_traces() -> Traces:
 
 
 def _facts(served: ServedChoice) -> Facts:
-    request = served.request
+    exchange = served.exchange
     return {
-        "api": request.exchange.api,
+        "api": exchange.api,
         "model": _model(served),
-        "id": request.exchange.prompt.id,
-        "mode": request.mode,
-        "caller": request.caller.name,
-        "bundle": served.bundle.id,
-        "stage": served.bundle.stage,
-        "decision": served.decision,
-        "error": served.error or None,
+        "id": served.request.chat.prompt.id,
+        "mode": exchange.mode,
+        "caller": exchange.caller,
+        "bundle": exchange.bundle,
+        "stage": exchange.stage,
+        "decision": exchange.decision,
+        "error": exchange.reason if exchange.decision == "error" else None,
     }
 
 
 def _parts(served: ServedChoice) -> Iterator[_Part]:
     """Yield the turns in order: they followed each other without a pause worth a span."""
-    said = served.collaboration
-    if said is None:
+    collaboration = served.exchange.collaboration
+    if collaboration is None:
         return
-    if said.draft.milliseconds:  # the caller had it already otherwise
-        yield _spoken("draft", said.draft, 0, served)
+    if collaboration.draft.origin == "policy":
+        yield _spoken("draft", collaboration.draft, 0, served)
     for number, (turn, milliseconds) in enumerate(
-        zip(said.rounds, served.review_milliseconds, strict=False), 1
+        zip(collaboration.rounds, served.review_milliseconds, strict=False), 1
     ):
         yield _judged(turn.feedback, number, milliseconds)
-        if turn.revision is not None and turn.revision.milliseconds:  # not for a canned refusal
+        if turn.revision is not None and turn.revision.origin == "policy":
             yield _spoken("revision", turn.revision, number, served)
 
 
@@ -175,8 +176,8 @@ def _spoken(step: Step, reply: Reply, number: int, served: ServedChoice) -> _Par
         "round": number,
         "model": _model(served),
         "finish": (reply.finish,),
-        "prompt_tokens": reply.prompt_tokens,
-        "reply_tokens": reply.reply_tokens,
+        "input_tokens": None if reply.usage is None else reply.usage.input_tokens,
+        "output_tokens": None if reply.usage is None else reply.usage.output_tokens,
     }
     return _Part(step=step, milliseconds=reply.milliseconds, facts=facts)
 
@@ -194,7 +195,7 @@ def _judged(feedback: Feedback, number: int, milliseconds: float) -> _Part:
 
 
 def _model(served: ServedChoice) -> str:
-    return served.request.exchange.model[:LONGEST_NAME]
+    return served.exchange.model[:LONGEST_NAME]
 
 
 def _nanoseconds(milliseconds: float) -> int:

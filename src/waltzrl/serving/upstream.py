@@ -5,7 +5,7 @@ from typing import Protocol
 
 from waltzrl.errors import PolicyError, RequestError
 from waltzrl.policies import Policy, Sampling
-from waltzrl.serving.messages_in_transit import Json, UpstreamDelta, UpstreamReply
+from waltzrl.serving.exchange import Json, UpstreamDelta, UpstreamReply
 from waltzrl.serving.wire.turns import turns_of
 
 
@@ -74,8 +74,7 @@ class PolicyUpstream:
         yield UpstreamDelta(
             text=said.reply.text,
             finish=said.finish,
-            prompt_tokens=said.reply.prompt_tokens,
-            reply_tokens=said.reply.reply_tokens,
+            usage=said.reply.usage,
         )
 
     async def models(self, bearer: str | None) -> list[str]:

@@ -1,13 +1,15 @@
 """How much of a growing draft may leave before it has been reviewed as a whole.
 
-    the next words -> hear -> what may leave now          while the draft is written
-    the final text -> rest -> what is still to be sent    when the verdict is in
+    the next text  -> add  -> what may be sent now         while the draft is written
+    the final text -> rest -> what is still to be sent    after the verdict
 
 `BufferedWindow` releases nothing, `UnfilteredWindow` everything, and `SentenceWindow` what the
 rules have passed and what no later word can turn into a part of a finding.
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from waltzrl.records import Prompt
@@ -35,8 +37,8 @@ class Window(Protocol):
         """What has left: a beginning of the draft."""
         ...
 
-    def hear(self, text: str) -> str:
-        """Take the next words of the draft in, and return what may leave now."""
+    def add(self, text: str) -> str:
+        """Add the next text of the draft, and return what may be sent now."""
         ...
 
     def rest(self, final: str) -> str:
@@ -44,12 +46,23 @@ class Window(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftStream:
+    """Where the text of a draft goes while it is written."""
+
+    window: Window
+    release: Callable[[str], None]
+    """Called with the text that may be sent now."""
+    can_retract: bool = False
+    """What was sent can be taken back, so that a revision need not continue from it."""
+
+
 class BufferedWindow:
     """Nothing leaves before the verdict."""
 
     released = ""
 
-    def hear(self, text: str) -> str:
+    def add(self, text: str) -> str:
         return ""
 
     def rest(self, final: str) -> str:
@@ -66,7 +79,7 @@ class UnfilteredWindow:
     def released(self) -> str:
         return "".join(self._left)
 
-    def hear(self, text: str) -> str:
+    def add(self, text: str) -> str:
         self._left.append(text)
         return text
 
@@ -89,7 +102,7 @@ class SentenceWindow:
 
         Args:
             rulebook: stage 1.
-            prompt: what the draft answers; only the user's turns count.
+            prompt: what the draft answers; the turns of users and tools count.
             threshold: 0 to 1, how safe a reply must be. The draft is stopped when its findings,
                 taken as independent, make it less safe than that.
             whole_sentences: False lets every word go as soon as it may.
@@ -99,7 +112,7 @@ class SentenceWindow:
         self._rulebook = rulebook
         self._threshold = threshold
         self._risk = 0.0
-        asked = " ".join(turn.content for turn in prompt.messages if turn.role == "user")
+        asked = " ".join(turn.content for turn in prompt.messages if turn.role in {"user", "tool"})
         self._shut = bool(rulebook.request(asked))
         self._end = SENTENCE_END if whole_sentences else WORD_END
         self._left: list[str] = []
@@ -116,7 +129,7 @@ class SentenceWindow:
     def released(self) -> str:
         return "".join(self._left)
 
-    def hear(self, text: str) -> str:
+    def add(self, text: str) -> str:
         if self._shut or self.stopped:
             return ""
         self._text += text

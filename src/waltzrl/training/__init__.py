@@ -1,1 +1,8 @@
-"""Collaborate on prompts, judge, reward, learn; all but the rewards needs the extra `train`."""
+"""Collaborate on prompts, judge, reward, learn; needs the extra `train`."""
+
+from importlib.util import find_spec
+
+from waltzrl.errors import MissingExtraError
+
+if find_spec("torch") is None:
+    raise MissingExtraError("training", "PyTorch", "train")

@@ -206,7 +206,5 @@ def _of_role(role: RoleName, learned: UpdateResult) -> dict[str, float]:
 
 
 def _sampled_tokens(rollouts: Sequence[Rollout]) -> float:
-    said = [rollout.judged.collaboration for rollout in rollouts]
-    replies = [reply for one in said for reply in one.replies]
-    replies += [r.feedback.reply for one in said for r in one.rounds if r.feedback.reply]
-    return float(sum(reply.reply_tokens for reply in replies))
+    usages = [rollout.judged.collaboration.usage for rollout in rollouts]
+    return float(sum(usage.output_tokens for usage in usages if usage is not None))

@@ -23,12 +23,12 @@ def demonstration_sample(demonstration: Demonstration, pair: Pair) -> Sample:
 def _turn(demonstration: Demonstration, pair: Pair) -> tuple[list[Message], str]:
     said = demonstration.collaboration
     if not said.rounds:
-        return pair.conversation.drafting(said.prompt), said.draft.text
+        return pair.conversation.draft_messages(said.prompt), said.draft.text
     last = said.rounds[-1]
     if last.revision is not None:
-        messages = pair.conversation.revising(said.prompt, said.draft, said.rounds)
+        messages = pair.conversation.revision_messages(said.prompt, said.draft, said.rounds)
         return messages, last.revision.text
-    return pair.feedback.reviewing(said.prompt, said.replies[-1]), _written(last.feedback)
+    return pair.feedback.review_messages(said.prompt, said.replies[-1]), _written(last.feedback)
 
 
 def _written(feedback: Feedback) -> str:

@@ -8,7 +8,7 @@ from support.wire_server import CALL, said, spoken
 from waltzrl.errors import RequestError
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.records import Message
-from waltzrl.serving.messages_in_transit import Answer
+from waltzrl.serving.exchange import Answer
 from waltzrl.serving.wire import CHAT
 from waltzrl.serving.wire.sse import DONE
 
@@ -21,7 +21,7 @@ def read(messages=(USER,), **options):
 
 
 def shown(*messages):
-    return [(m.role, m.content) for m in read(messages).prompt.messages]
+    return [(m.role, m.full_text) for m in read(messages).prompt.messages]
 
 
 def refusal(raw):
@@ -87,7 +87,7 @@ def test_calls_and_their_results_are_shown():
     ) == [
         ("user", "Hello"),
         ("assistant", '{"call": "f", "arguments": "{\\"a\\":1}"}'),
-        ("user", "[tool result] It rains."),
+        ("tool", "It rains."),
     ]
 
 

@@ -118,7 +118,7 @@ def test_tool_results_come_before_the_users_words():
         },
     ]
     assert [m.content for m in exchange.prompt.messages[2:]] == [
-        "[tool result] It rains.",
+        "It rains.",
         "And?\n[image]",
     ]
 

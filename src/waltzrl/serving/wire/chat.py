@@ -7,7 +7,7 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.messages_in_transit import Answer, Api, ApiRequest, Json
+from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
 from waltzrl.serving.wire.chat_stream import ChatStream
 from waltzrl.serving.wire.fields import (
     as_bool,
@@ -29,7 +29,7 @@ MOST_CHOICES = 16
 api: Api = "chat"
 
 
-def read(raw: bytes, request_id: str) -> ApiRequest:
+def read(raw: bytes, request_id: str) -> ChatRequest:
     """Read a request; see `Dialect.read`."""
     body = read_object(raw)
     check_sampling(body)
@@ -37,7 +37,7 @@ def read(raw: bytes, request_id: str) -> ApiRequest:
     n = body.pop("n", None)
     stream = as_bool(body.pop("stream", None), "stream")
     stream_options = body.pop("stream_options", None)
-    return ApiRequest(
+    return ChatRequest(
         api=api,
         prompt=prompt_of(body.get("messages"), request_id),
         body=body,
@@ -49,25 +49,25 @@ def read(raw: bytes, request_id: str) -> ApiRequest:
     )
 
 
-def write(exchange: ApiRequest, answers: Sequence[Answer]) -> bytes:
+def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; one that may go out as it came is not spelt again."""
     if len(answers) == 1 and answers[0].raw is not None:
         return answers[0].raw
     return msgspec.json.encode(
         {
-            "id": f"chatcmpl-{exchange.prompt.id}",
+            "id": f"chatcmpl-{chat.prompt.id}",
             "object": "chat.completion",
             "created": int(time.time()),
-            "model": exchange.model,
+            "model": chat.model,
             "choices": [_choice(place, answer) for place, answer in enumerate(answers)],
             "usage": chat_usage(answers),
         }
     )
 
 
-def writer(exchange: ApiRequest) -> ChatStream:
+def writer(chat: ChatRequest) -> ChatStream:
     """Return the writer of this request's stream."""
-    return ChatStream(exchange)
+    return ChatStream(chat)
 
 
 def problem(problem: RequestError, request_id: str = "") -> bytes:

@@ -7,7 +7,7 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.messages_in_transit import Answer, ApiRequest
+from waltzrl.serving.exchange import Answer, ChatRequest
 from waltzrl.serving.wire.openai_error import error_object
 from waltzrl.serving.wire.sse import COMMENT, DONE, event
 from waltzrl.serving.wire.usage import chat_usage
@@ -18,20 +18,20 @@ ROLE = b'{"role":"assistant","content":"","refusal":null}'
 class ChatStream:
     """Writes `data:` lines without names, `[DONE]` last."""
 
-    def __init__(self, exchange: ApiRequest) -> None:
-        """Prepare what all chunks of `exchange` have in common."""
-        self._exchange = exchange
+    def __init__(self, chat: ChatRequest) -> None:
+        """Prepare what all chunks of `chat` have in common."""
+        self._chat = chat
         common = {
-            "id": f"chatcmpl-{exchange.prompt.id}",
+            "id": f"chatcmpl-{chat.prompt.id}",
             "object": "chat.completion.chunk",
             "created": int(time.time()),
-            "model": exchange.model,
+            "model": chat.model,
         }
         self._head = b'%b,"choices":' % msgspec.json.encode(common)[:-1]
-        self._tail = b',"usage":null}' if exchange.stream_usage else b"}"
+        self._tail = b',"usage":null}' if chat.stream_usage else b"}"
 
     def open(self) -> bytes:
-        return b"".join(self._chunk(choice, ROLE) for choice in range(self._exchange.n))
+        return b"".join(self._chunk(choice, ROLE) for choice in range(self._chat.n))
 
     def keepalive(self) -> bytes:
         return COMMENT
@@ -59,7 +59,7 @@ class ChatStream:
         return self._chunk(choice, b"{}", b'"%b"' % answer.finish.encode())
 
     def close(self, answers: Sequence[Answer]) -> bytes:
-        if not self._exchange.stream_usage:
+        if not self._chat.stream_usage:
             return DONE
         usage = msgspec.json.encode(chat_usage(answers))
         return event(b'%b[],"usage":%b}' % (self._head, usage)) + DONE

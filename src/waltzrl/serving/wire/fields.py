@@ -8,7 +8,7 @@ from typing import TypeGuard
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.serving.messages_in_transit import Json
+from waltzrl.serving.exchange import Json
 
 DEEPEST = 100
 """Objects and lists inside each other; an encoder further down the stack must manage them too."""

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.messages_in_transit import Answer, Api, ApiRequest
+from waltzrl.serving.exchange import Answer, Api, ChatRequest
 
 
 class StreamWriter(Protocol):
@@ -49,7 +49,7 @@ class WireFormat(Protocol):
 
     api: Api
 
-    def read(self, raw: bytes, request_id: str) -> ApiRequest:
+    def read(self, raw: bytes, request_id: str) -> ChatRequest:
         """Read a request.
 
         Args:
@@ -61,11 +61,11 @@ class WireFormat(Protocol):
         """
         ...
 
-    def write(self, exchange: ApiRequest, answers: Sequence[Answer]) -> bytes:
+    def write(self, chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
         """Return the body of a reply that is not streamed, one answer a choice."""
         ...
 
-    def writer(self, exchange: ApiRequest) -> StreamWriter:
+    def writer(self, chat: ChatRequest) -> StreamWriter:
         """Return the writer of this request's stream."""
         ...
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.serving.messages_in_transit import Answer, Api, ApiRequest, Json
+from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
 from waltzrl.serving.wire.fields import (
     MOST_TOKENS,
     as_bool,
@@ -52,7 +52,7 @@ DROPPED = (
 """Keys that say nothing to a chat."""
 
 
-def read(raw: bytes, request_id: str) -> ApiRequest:
+def read(raw: bytes, request_id: str) -> ChatRequest:
     """Read a request; see `Dialect.read`."""
     body = read_object(raw)
     for key in ("container", "mcp_servers"):
@@ -64,7 +64,7 @@ def read(raw: bytes, request_id: str) -> ApiRequest:
     user = None if metadata is None else as_object(metadata, "metadata").get("user_id")
     if user is not None:
         chat["user"] = as_text(user, "metadata.user_id")
-    return ApiRequest(
+    return ChatRequest(
         api=api,
         prompt=prompt_of(chat["messages"], request_id),
         body=chat,
@@ -74,14 +74,14 @@ def read(raw: bytes, request_id: str) -> ApiRequest:
     )
 
 
-def write(exchange: ApiRequest, answers: Sequence[Answer]) -> bytes:
+def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; the API has one choice."""
-    return msgspec.json.encode(message(exchange, answers[0]))
+    return msgspec.json.encode(message(chat, answers[0]))
 
 
-def writer(exchange: ApiRequest) -> MessagesStream:
+def writer(chat: ChatRequest) -> MessagesStream:
     """Return the writer of this request's stream."""
-    return MessagesStream(exchange)
+    return MessagesStream(chat)
 
 
 def problem(problem: RequestError, request_id: str = "") -> bytes:

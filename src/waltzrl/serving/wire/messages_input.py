@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from waltzrl.serving.messages_in_transit import Json
+from waltzrl.serving.exchange import Json
 from waltzrl.serving.wire.fields import (
     as_list,
     as_name,

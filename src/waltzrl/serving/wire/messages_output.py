@@ -2,7 +2,7 @@
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Json
+from waltzrl.serving.exchange import Answer, ChatRequest, Json
 from waltzrl.serving.wire.fields import read_object
 from waltzrl.serving.wire.usage import total_tokens
 
@@ -25,7 +25,7 @@ ERRORS = {
 """Kind -> type; all other kinds are an `api_error`."""
 
 
-def message(exchange: ApiRequest, answer: Answer | None) -> dict[str, Json]:
+def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
     """Return the message; without an answer, as it stands at the start of a stream."""
     content: list[Json] = []
     if answer and answer.reply.text:
@@ -33,10 +33,10 @@ def message(exchange: ApiRequest, answer: Answer | None) -> dict[str, Json]:
     if answer:
         content += [call_block(call, call_input(call)) for call in answer.reply.calls]
     return {
-        "id": f"msg_{exchange.prompt.id}",
+        "id": f"msg_{chat.prompt.id}",
         "type": "message",
         "role": "assistant",
-        "model": exchange.model,
+        "model": chat.model,
         "content": content,
         "stop_reason": STOP_REASONS[answer.finish] if answer else None,
         "stop_sequence": None,

@@ -6,7 +6,7 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Json
+from waltzrl.serving.exchange import Answer, ChatRequest, Json
 from waltzrl.serving.wire.messages_output import (
     STOP_REASONS,
     call_block,
@@ -23,14 +23,14 @@ PING = event(b'{"type":"ping"}', "ping")
 class MessagesStream:
     """Writes named events; the text is block 0 when there is any."""
 
-    def __init__(self, exchange: ApiRequest) -> None:
-        self._exchange = exchange
+    def __init__(self, chat: ChatRequest) -> None:
+        self._chat = chat
         self._blocks = 0
         """Content blocks that were opened."""
         self._text_open = False
 
     def open(self) -> bytes:
-        return _event("message_start", message=message(self._exchange, None)) + PING
+        return _event("message_start", message=message(self._chat, None)) + PING
 
     def keepalive(self) -> bytes:
         return PING
@@ -58,7 +58,7 @@ class MessagesStream:
         return _event("message_stop")
 
     def problem(self, problem: RequestError) -> bytes:
-        return event(msgspec.json.encode(error_body(problem, self._exchange.prompt.id)), "error")
+        return event(msgspec.json.encode(error_body(problem, self._chat.prompt.id)), "error")
 
     def _open_text(self) -> bytes:
         self._text_open = True

@@ -1,7 +1,7 @@
 """Errors as OpenAI's APIs spell them."""
 
 from waltzrl.errors import RequestError
-from waltzrl.serving.messages_in_transit import Json
+from waltzrl.serving.exchange import Json
 
 TYPES = {
     "invalid_request": ("invalid_request_error", None),

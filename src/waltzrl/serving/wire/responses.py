@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.serving.messages_in_transit import Answer, Api, ApiRequest, Json
+from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
 from waltzrl.serving.wire.fields import (
     MOST_TOKENS,
     as_bool,
@@ -54,7 +54,7 @@ DROPPED = (
 """Keys that say nothing to a chat: the gateway keeps no state and runs no tools."""
 
 
-def read(raw: bytes, request_id: str) -> ApiRequest:
+def read(raw: bytes, request_id: str) -> ChatRequest:
     """Read a request; see `Dialect.read`."""
     body = read_object(raw)
     for key in STATE:
@@ -65,7 +65,7 @@ def read(raw: bytes, request_id: str) -> ApiRequest:
         body.pop(key, None)
     chat = _as_chat(body)
     check_sampling(chat)
-    return ApiRequest(
+    return ChatRequest(
         api=api,
         prompt=prompt_of(chat["messages"], request_id),
         body=chat,
@@ -75,16 +75,16 @@ def read(raw: bytes, request_id: str) -> ApiRequest:
     )
 
 
-def write(exchange: ApiRequest, answers: Sequence[Answer]) -> bytes:
+def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; the API has one choice."""
     return msgspec.json.encode(
-        response(exchange, int(time.time()), output_items(exchange, answers[0]), answers[0])
+        response(chat, int(time.time()), output_items(chat, answers[0]), answers[0])
     )
 
 
-def writer(exchange: ApiRequest) -> ResponsesStream:
+def writer(chat: ChatRequest) -> ResponsesStream:
     """Return the writer of this request's stream."""
-    return ResponsesStream(exchange)
+    return ResponsesStream(chat)
 
 
 def problem(problem: RequestError, request_id: str = "") -> bytes:

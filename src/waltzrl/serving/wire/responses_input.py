@@ -1,6 +1,6 @@
 """The input of a Responses request as the messages of a chat."""
 
-from waltzrl.serving.messages_in_transit import Json
+from waltzrl.serving.exchange import Json
 from waltzrl.serving.wire.fields import (
     as_list,
     as_name,

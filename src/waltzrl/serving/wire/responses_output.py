@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Json
+from waltzrl.serving.exchange import Answer, ChatRequest, Json
 from waltzrl.serving.wire.openai_error import error_object
 from waltzrl.serving.wire.usage import total_tokens
 
@@ -12,13 +12,13 @@ REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a response is incomplete; every other finish completes it."""
 
 
-def output_items(exchange: ApiRequest, answer: Answer) -> list[Json]:
+def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
     """Return the items of an answer; the message is left out when there are only calls."""
     reply = answer.reply
     items: list[Json] = []
     if reply.text or not reply.calls:
-        items.append(message_item(exchange, reply.text, ended(answer)))
-    items += [call_item(exchange, place, call) for place, call in enumerate(reply.calls)]
+        items.append(message_item(chat, reply.text, ended(answer)))
+    items += [call_item(chat, place, call) for place, call in enumerate(reply.calls)]
     return items
 
 
@@ -27,10 +27,10 @@ def ended(answer: Answer) -> str:
     return "incomplete" if answer.finish in REASONS else "completed"
 
 
-def message_item(exchange: ApiRequest, text: str | None, status: str) -> dict[str, Json]:
+def message_item(chat: ChatRequest, text: str | None, status: str) -> dict[str, Json]:
     """Return the message; without a part while its text is None."""
     return {
-        "id": f"msg_{exchange.prompt.id}",
+        "id": f"msg_{chat.prompt.id}",
         "type": "message",
         "role": "assistant",
         "status": status,
@@ -42,9 +42,9 @@ def text_part(text: str) -> dict[str, Json]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def call_item(exchange: ApiRequest, place: int, call: ToolCall) -> dict[str, Json]:
+def call_item(chat: ChatRequest, place: int, call: ToolCall) -> dict[str, Json]:
     return {
-        "id": f"fc_{exchange.prompt.id}_{place}",
+        "id": f"fc_{chat.prompt.id}_{place}",
         "type": "function_call",
         "status": "completed",
         "call_id": call.id,
@@ -54,7 +54,7 @@ def call_item(exchange: ApiRequest, place: int, call: ToolCall) -> dict[str, Jso
 
 
 def response(
-    exchange: ApiRequest,
+    chat: ChatRequest,
     created: int,
     output: Sequence[Json] = (),
     answer: Answer | None = None,
@@ -64,19 +64,19 @@ def response(
     status = ended(answer) if answer else "in_progress"
     reason = REASONS.get(answer.finish) if answer else None
     return {
-        "id": f"resp_{exchange.prompt.id}",
+        "id": f"resp_{chat.prompt.id}",
         "object": "response",
         "created_at": created,
         "status": "failed" if failure else status,
         "error": _error(failure) if failure else None,
         "incomplete_details": {"reason": reason} if reason else None,
-        "model": exchange.model,
+        "model": chat.model,
         "output": list(output),
         "usage": _usage(answer) if answer else None,
         "previous_response_id": None,
         "store": False,
         "truncation": "disabled",
-        **_echo(exchange.body),
+        **_echo(chat.body),
     }
 
 

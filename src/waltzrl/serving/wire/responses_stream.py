@@ -7,7 +7,7 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.messages_in_transit import Answer, ApiRequest, Json
+from waltzrl.serving.exchange import Answer, ChatRequest, Json
 from waltzrl.serving.wire.openai_error import error_object
 from waltzrl.serving.wire.responses_output import (
     call_item,
@@ -23,8 +23,8 @@ from waltzrl.serving.wire.sse import COMMENT, event
 class ResponsesStream:
     """Writes named, numbered events; the message is item 0 when there is one."""
 
-    def __init__(self, exchange: ApiRequest) -> None:
-        self._exchange = exchange
+    def __init__(self, chat: ChatRequest) -> None:
+        self._chat = chat
         self._created = int(time.time())
         self._number = 0
         self._words: list[str] = []
@@ -34,7 +34,7 @@ class ResponsesStream:
         self._message_open = False
 
     def open(self) -> bytes:
-        begun: Json = response(self._exchange, self._created)
+        begun: Json = response(self._chat, self._created)
         return self._event("response.created", response=begun) + self._event(
             "response.in_progress", response=begun
         )
@@ -67,14 +67,12 @@ class ResponsesStream:
 
     def close(self, answers: Sequence[Answer]) -> bytes:
         answer = answers[0]
-        whole = response(
-            self._exchange, self._created, output_items(self._exchange, answer), answer
-        )
+        whole = response(self._chat, self._created, output_items(self._chat, answer), answer)
         return self._event(f"response.{ended(answer)}", response=whole)
 
     def problem(self, problem: RequestError) -> bytes:
         """Write the failed response, and an `error` event, at which strict clients raise."""
-        failed = response(self._exchange, self._created, failure=problem)
+        failed = response(self._chat, self._created, failure=problem)
         error = error_object(problem)
         return self._event("response.failed", response=failed) + self._event(
             "error",
@@ -87,7 +85,7 @@ class ResponsesStream:
     def _open_message(self) -> bytes:
         self._message_open = True
         self._items += 1
-        item = message_item(self._exchange, None, "in_progress")
+        item = message_item(self._chat, None, "in_progress")
         return self._event("response.output_item.added", output_index=0, item=item) + self._content(
             "response.content_part.added", part=text_part("")
         )
@@ -101,12 +99,12 @@ class ResponsesStream:
             + self._event(
                 "response.output_item.done",
                 output_index=0,
-                item=message_item(self._exchange, words, status),
+                item=message_item(self._chat, words, status),
             )
         )
 
     def _call(self, place: int, call: ToolCall) -> bytes:
-        item = call_item(self._exchange, place, call)
+        item = call_item(self._chat, place, call)
         begun: dict[str, Json] = {**item, "status": "in_progress", "arguments": ""}
         index, item_id = self._items, item["id"]
         self._items += 1
@@ -128,7 +126,7 @@ class ResponsesStream:
 
     def _content(self, kind: str, **fields: Json) -> bytes:
         """Write an event about the message's only part."""
-        item_id = f"msg_{self._exchange.prompt.id}"
+        item_id = f"msg_{self._chat.prompt.id}"
         return self._event(kind, item_id=item_id, output_index=0, content_index=0, **fields)
 
     def _event(self, kind: str, **fields: Json) -> bytes:

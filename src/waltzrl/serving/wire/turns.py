@@ -1,10 +1,10 @@
-"""What reviewers are shown of a chat: plain turns, with calls and tool results as text."""
+"""What reviewers are shown of a chat: plain turns, with tool calls and their results."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from waltzrl.agents.rules import TOOL_RESULT
 from waltzrl.records import Message, Prompt, Role, ToolCall
-from waltzrl.serving.messages_in_transit import Json
+from waltzrl.serving.exchange import Json
 from waltzrl.serving.wire.fields import as_list, as_name, as_object, as_text, wrong
 
 ROLES: dict[str, Role] = {
@@ -12,8 +12,8 @@ ROLES: dict[str, Role] = {
     "developer": "system",
     "user": "user",
     "assistant": "assistant",
-    "tool": "user",
-    "function": "user",
+    "tool": "tool",
+    "function": "tool",
 }
 PLACEHOLDERS = {
     "image_url": "[image]",
@@ -26,14 +26,14 @@ PLACEHOLDERS = {
 def prompt_of(messages: Json, request_id: str) -> Prompt:
     """Read the messages of a chat-completions request.
 
-    A prompt ends with what must be answered. What the client puts after that, such as a reply that
-    it has begun, steers the answer as much, so it is shown as a part of it.
-    Where neither a user nor a tool speaks, the last turn counts as the user's.
+    A prompt ends with what must be answered. What the client puts after that, such as the
+    beginning of a reply, steers the answer as much, so it is shown as a part of it.
+    Where there is no turn of a user or a tool, the last turn counts as the user's.
 
     Raises:
         RequestError: the messages are not what the API asks for.
     """
-    return Prompt(id=request_id, messages=_ending_with_user(turns_of(messages)))
+    return Prompt(id=request_id, messages=_ending_with_request(turns_of(messages)))
 
 
 def turns_of(messages: Json) -> list[Message]:
@@ -62,43 +62,52 @@ def text_of(content: Json, where: str) -> str:
 
 
 def _turn(message: Json, where: str) -> Message:
-    found = as_object(message, where)
-    role = found.get("role")
+    fields = as_object(message, where)
+    role = fields.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise wrong(f"{where}.role", role, f"one of {', '.join(ROLES)}")
     if role == "assistant":
-        return Message(role="assistant", content=_said(found, where))
-    words = text_of(found.get("content"), f"{where}.content")
-    if role in ("tool", "function"):
-        words = TOOL_RESULT + words
-    return Message(role=ROLES[role], content=words)
+        return _assistant_turn(fields, where)
+    content = text_of(fields.get("content"), f"{where}.content")
+    if role != "tool" or fields.get("tool_call_id") is None:
+        return Message(role=ROLES[role], content=content)
+    call_id = as_text(fields["tool_call_id"], f"{where}.tool_call_id")
+    return Message(role="tool", content=content, call_id=call_id)
 
 
-def _said(message: dict[str, Json], where: str) -> str:
-    """Return what an assistant said: words, a refusal, and every call on a line of its own."""
-    lines = [
+def _assistant_turn(message: dict[str, Json], where: str) -> Message:
+    """Read an assistant's turn: its text, a refusal, and its calls."""
+    texts = [
         text_of(message[key], f"{where}.{key}")
         for key in ("content", "refusal")
         if message.get(key) is not None
     ]
-    calls = message.get("tool_calls")
-    if calls is not None:
-        for place, call in enumerate(as_list(calls, f"{where}.tool_calls")):
-            lines.append(_call_line(call, f"{where}.tool_calls[{place}]"))
+    calls: list[ToolCall] = []
+    if message.get("tool_calls") is not None:
+        for place, call in enumerate(as_list(message["tool_calls"], f"{where}.tool_calls")):
+            here = f"{where}.tool_calls[{place}]"
+            fields = as_object(call, here)
+            call_id = fields.get("id")
+            calls.append(
+                _call(
+                    call_id if isinstance(call_id, str) else "",
+                    fields.get("function"),
+                    f"{here}.function",
+                )
+            )
     if message.get("function_call") is not None:
-        lines.append(_function_line(message["function_call"], f"{where}.function_call"))
-    return "\n".join(line for line in lines if line)
+        calls.append(_call("", message["function_call"], f"{where}.function_call"))
+    text = "\n".join(text for text in texts if text)
+    return Message(role="assistant", content=text, calls=tuple(calls))
 
 
-def _call_line(call: Json, where: str) -> str:
-    return _function_line(as_object(call, where).get("function"), f"{where}.function")
-
-
-def _function_line(function: Json, where: str) -> str:
-    found = as_object(function, where)
-    name = as_name(found.get("name"), f"{where}.name")
-    arguments = as_text(found.get("arguments"), f"{where}.arguments")
-    return ToolCall(id="", name=name, arguments=arguments).line
+def _call(call_id: str, function: Json, where: str) -> ToolCall:
+    fields = as_object(function, where)
+    return ToolCall(
+        id=call_id,
+        name=as_name(fields.get("name"), f"{where}.name"),
+        arguments=as_text(fields.get("arguments"), f"{where}.arguments"),
+    )
 
 
 def _part(part: Json, where: str) -> str:
@@ -113,9 +122,10 @@ def _part(part: Json, where: str) -> str:
     return PLACEHOLDERS.get(kind, f"[{kind}]")
 
 
-def _ending_with_user(turns: Sequence[Message]) -> tuple[Message, ...]:
+def _ending_with_request(turns: Sequence[Message]) -> tuple[Message, ...]:
     for end in range(len(turns), 0, -1):
-        if turns[end - 1].role == "user":
-            asked = "\n".join(turn.content for turn in turns[end - 1 :])
-            return (*turns[: end - 1], Message(role="user", content=asked))
-    return (*turns[:-1], Message(role="user", content=turns[-1].content))
+        last = turns[end - 1]
+        if last.role in ("user", "tool"):
+            request = "\n".join(turn.full_text for turn in turns[end - 1 :])
+            return (*turns[: end - 1], replace(last, content=request))
+    return (*turns[:-1], Message(role="user", content=turns[-1].full_text))

@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 
-from waltzrl.serving.messages_in_transit import Answer
+from waltzrl.records import total_usage
+from waltzrl.serving.exchange import Answer
 
 
 def total_tokens(answers: Sequence[Answer]) -> tuple[int, int]:
-    """Return the tokens read and the tokens written for all answers, their drafts included."""
-    read = sum(answer.reply.prompt_tokens for answer in answers)
-    return read, sum(answer.reply.reply_tokens for answer in answers)
+    """Return the tokens read and written for all answers, their drafts included.
+
+    The APIs have no word for an unknown count: it is 0 there.
+    """
+    usage = total_usage(answer.reply for answer in answers)
+    return (0, 0) if usage is None else (usage.input_tokens, usage.output_tokens)
 
 
 def chat_usage(answers: Sequence[Answer]) -> dict[str, int]:

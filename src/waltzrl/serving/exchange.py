@@ -1,31 +1,31 @@
 """What passes through the gateway, whatever API it came by.
 
-request bytes -> Exchange -> guarded() -> Answer -> reply bytes, or a stream of them
+request bytes -> ChatRequest -> guarded() -> Answer -> reply bytes, or a stream of them
 """
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 
-from waltzrl.records import Collaboration, Prompt, Reply, ToolCall
+from waltzrl.policies.chat_completion import Json
+from waltzrl.records import Collaboration, Decision, Prompt, Reply, ToolCall, Usage
 
-Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
+__all__ = ["Answer", "Api", "ChatRequest", "Finish", "Json", "UpstreamDelta", "UpstreamReply"]
+
 Api = Literal["chat", "responses", "messages"]
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
-Decision = Literal["draft", "revised", "refused"]
-"""What went out: the draft as it was, a revision, or a canned refusal in the reply's place."""
 
 
-class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request."""
+class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, spelled as a chat whatever API it came by."""
 
     api: Api
     prompt: Prompt
     """What the agents are shown: the conversation as plain turns."""
     body: Mapping[str, Json]
     """The chat-completions request for the upstream: all that the client sent, unknown keys too,
-    spelt for that API, without `stream`, `stream_options` and `n`."""
+    without `stream`, `stream_options` and `n`."""
     model: str
     n: int = 1
     """Choices asked for; each is a collaboration of its own."""
@@ -37,20 +37,20 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes out for one choice."""
+    """What is returned for one choice."""
 
     reply: Reply
-    """The final reply; its token counts are those of all replies that were drafted for it."""
+    """The final reply; its usage is that of all replies that were drafted for it."""
     finish: Finish
     decision: Decision
     raw: bytes | None = None
-    """The upstream's own bytes, when they may go out as they are: a draft, nothing else in it."""
+    """The upstream's own bytes, when they may be returned as they are: a draft, nothing else."""
     collaboration: Collaboration | None = None
-    """What was said on the way, for callers who may see drafts."""
+    """How the answer came about, for callers who may see drafts."""
 
 
 class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What the upstream said at once."""
+    """A whole reply of the upstream."""
 
     reply: Reply
     finish: Finish
@@ -59,12 +59,12 @@ class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What the upstream said in one event of a stream."""
+    """What one event of the upstream's stream adds to its reply."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     """Whole calls: fragments are gathered before anything reads them."""
     finish: Finish | None = None
     """Set on the last delta."""
-    prompt_tokens: int = 0
-    reply_tokens: int = 0
+    usage: Usage | None = None
+    """Set on the delta that brings the server's count."""
