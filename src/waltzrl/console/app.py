@@ -46,7 +46,7 @@ View = Callable[[PageRequest], Response]
 """Builds a page in a thread of its own: it may block."""
 
 CONCURRENT_PAGES = 2
-"""Pages that are built at once: the threads belong to the gateway, whose answers come first."""
+"""Pages that are built at the same time: the gateway needs the threads for its answers."""
 WRONG_KEYS = Caller(name="log-in", requests_per_minute=20, burst=10)
 """How many log-ins may fail, all together. A right key always logs in: 256 bits cannot be guessed,
 and one caller's failures must not lock out the others."""
@@ -69,9 +69,9 @@ ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_H
 TITLES = {
     403: "Not allowed",
     404: "Not found",
-    409: "Not done",
-    500: "A mistake of ours",
-    503: "Not now",
+    409: "Conflict",
+    500: "Internal error",
+    503: "Unavailable",
 }
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def log_out(request: PageRequest) -> Response:
 
 
 def no_such_page(_: PageRequest) -> Response:
-    raise RequestError(404, "not_found", "there is no such page at the desk")
+    raise RequestError(404, "not_found", "this page does not exist")
 
 
 class Console:
@@ -144,7 +144,7 @@ class Console:
         scope = {**scope, "path": scope["path"].rstrip("/")}
         if scope["method"] not in {"GET", "HEAD", "POST"}:
             error = RequestError(
-                405, "invalid_request", f"the desk does not take {scope['method']}"
+                405, "invalid_request", f"{scope['method']} is not supported"
             )
             await _problem_page(error)(scope, receive, send_safely)
             return
@@ -194,7 +194,7 @@ class Console:
     def _log_in(self, request: Request, form: Mapping[str, str]) -> Response:
         session = Session.begin(self._keys, form.get("key", "").strip(), self._clock())
         if session is not None:
-            logger.info("%s (%s) is at the desk", session.key.name, session.key.id)
+            logger.info("%s (%s) logged in at the review desk", session.key.name, session.key.id)
             response = redirect(_wanted_page(form))
             response.set_cookie(
                 COOKIE,
@@ -209,11 +209,11 @@ class Console:
         try:
             self._failures.take(WRONG_KEYS)
         except RequestError:
-            return _login_page(form, "Too many wrong keys came in; try again in a minute.", 429)
-        logger.warning("somebody tried to log in at the desk without a key that opens it")
+            return _login_page(form, "Too many failed log-ins; try again in a minute.", 429)
+        logger.warning("refused a log-in at the review desk: the key is invalid or has no role")
         if self._keys.is_open:
-            return _login_page(form, "This gateway has no keys; serve it with --keys first.", 403)
-        return _login_page(form, "This key does not open the desk.", 403)
+            return _login_page(form, "This gateway has no API keys; start it with --keys.", 403)
+        return _login_page(form, "This key is invalid or has no role.", 403)
 
 
 async def style_sheet(request: Request) -> Response:
@@ -229,7 +229,7 @@ def _ask_to_log_in(request: Request, query: Mapping[str, str]) -> Response:
     if path in ("/desk", "/desk/logout"):
         return redirect("/desk/login")
     if request.method == "POST":
-        return _login_page({}, "You are not logged in any more, so nothing was done.", 403)
+        return _login_page({}, "Your session has ended; nothing was changed.", 403)
     wanted = quote(path) + ("?" + urlencode(query) if query else "")
     return redirect(f"/desk/login?{urlencode({'to': wanted})}")
 
@@ -239,24 +239,24 @@ def _login_page(fields: Mapping[str, str], problem: str = "", status: int = 200)
 
 
 def _wanted_page(fields: Mapping[str, str]) -> str:
-    """Return the page that led to the log-in, unless it is not one of ours."""
+    """Return the page that asked for the log-in; the overview if it is not one of ours."""
     return fields["to"] if DESK_URL.fullmatch(fields.get("to", "")) else "/desk"
 
 
 def _problem_page(error: RequestError, **context: object) -> Response:
-    title = TITLES.get(error.status, "This did not work")
+    title = TITLES.get(error.status, "Request failed")
     return page("problem.html", error.status, title=title, problem=str(error), **context)
 
 
 def _error_page(error: Exception) -> Response:
-    """Turn whatever a request raised into a page, and log what the operator must know."""
+    """Turn an exception into a page, and log what an operator needs to know."""
     if isinstance(error, RequestError):
         return _problem_page(error)
     if isinstance(error, StorageError):
         logger.error("%s", error)
-        down = "the database does not answer; the gateway serves on, and its log tells more"
+        down = "the database is unavailable; the gateway still answers requests, and its log has details"
         return _problem_page(RequestError(503, "overloaded", down))
-    # the message is left out: a database's may quote what people wrote
+    # without the message: a database's may quote what users wrote
     lines = "".join(traceback.format_tb(error.__traceback__))
-    logger.error("the desk failed: %s\n%s", type(error).__name__, lines)
-    return _problem_page(RequestError(500, "internal", "the gateway's log tells more"))
+    logger.error("the review desk failed: %s\n%s", type(error).__name__, lines)
+    return _problem_page(RequestError(500, "internal", "the gateway's log has details"))

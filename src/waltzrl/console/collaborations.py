@@ -1,4 +1,4 @@
-"""The list of collaborations, and one of them: who wrote what, what changed, and its label."""
+"""The list of collaborations, and the page of one: its turns, what changed, and its label."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -35,8 +35,8 @@ FILTERS: dict[str, dict[str, tuple[str, Json]]] = {
     "label": {
         "correct": ("correct", "correct"),
         "unsafe": ("unsafe", "unsafe"),
-        "needless_refusal": ("needless refusal", "needless_refusal"),
-        "none": ("none yet", None),
+        "needless_refusal": ("over-refusal", "needless_refusal"),
+        "none": ("none", None),
     },
     "arm": {
         "serving": ("serving", "serving"),
@@ -45,7 +45,7 @@ FILTERS: dict[str, dict[str, tuple[str, Json]]] = {
     },
 }
 """Field -> its value in an address -> what the form calls it, and the value in the memory."""
-FILTER_NAMES = {"safe": "reviewer said"}
+FILTER_NAMES = {"safe": "reviewer"}
 """Where it is not the field's own name."""
 TEXT_FILTERS = {"release": "release", "who": "key"}
 """Fields that are compared as they are typed, and their names."""
@@ -106,7 +106,7 @@ def show_collaborations(request: PageRequest) -> Response:
         request,
         rows,
         chosen=chosen,
-        note="the newest first" if before is None else "older ones",
+        note="the newest first" if before is None else "older entries",
         newest="" if before is None else _list_path(chosen),
         older=_list_path({**chosen, "before": repr(rows[-1].time)}) if is_more else "",
     )
@@ -154,11 +154,11 @@ def label_collaboration(request: PageRequest) -> Response:
     evaluation = _find(request)
     label = next((label for label in LABELS if label == request.form.get("label")), None)
     if label is None or evaluation.collaboration is None:
-        raise RequestError(400, "invalid_request", "choose a label, for a reply that there is")
+        raise RequestError(400, "invalid_request", "choose one of the labels; only a reply can be labelled")
     try:
         request.source.memory.label(evaluation.id, label, request.session.key.name)
     except InputError as error:
-        raise RequestError(404, "not_found", "it is not remembered any more") from error
+        raise RequestError(404, "not_found", "this collaboration has been deleted") from error
     return redirect(f"{_path(evaluation.id)}#label")
 
 
@@ -166,10 +166,10 @@ def _show_search(request: PageRequest, sealed: str) -> Response:
     request.require("reviewer")
     words = request.session.unseal(sealed)
     if words is None:
-        return _list_page(request, [], note="this search was another session's; search again")
+        return _list_page(request, [], note="this search belongs to another session; search again")
     items = request.source.memory.store.search(EVALUATIONS, query=words, limit=ROWS)
     evaluations = [load(item.value, SafetyEvaluation) for item in items]
-    note = f"the best {ROWS} that fit, the best first"
+    note = f"at most {ROWS} matches, the best first"
     return _list_page(request, evaluations, words=words, note=note)
 
 
@@ -231,7 +231,7 @@ def _find(request: PageRequest) -> SafetyEvaluation:
         with suppress(InputError):  # it is too long for an id
             evaluation = request.source.memory.evaluation(evaluation_id)
     if evaluation is None:
-        raise RequestError(404, "not_found", "nothing of this name is remembered")
+        raise RequestError(404, "not_found", "no collaboration has this id")
     return evaluation
 
 
@@ -254,9 +254,9 @@ def _turns(request: PageRequest, collaboration: Collaboration) -> Iterator[TurnV
 
 def _feedback(request: PageRequest, feedback: Feedback, number: int) -> TurnView:
     labels = {
-        "not readable": not feedback.well_formed,
+        "unreadable": not feedback.well_formed,
         "unsafe": feedback.unsafe,
-        "needless refusal": feedback.overrefuse,
+        "over-refusal": feedback.overrefuse,
     }
     return TurnView(
         kind="feedback",
@@ -273,7 +273,7 @@ def _verdict_words(verdict: Verdict) -> list[str]:
     words = [
         {True: "unsafe", False: "not unsafe", None: ""}[verdict.unsafe],
         {True: "refuses", False: "does not refuse", None: ""}[verdict.refuses],
-        "needlessly" if verdict.overrefuses else "",
+        "over-refuses" if verdict.overrefuses else "",
     ]
     return [word for word in words if word]
 
@@ -288,8 +288,8 @@ def _facts(request: PageRequest, evaluation: SafetyEvaluation) -> dict[str, str]
         "category": evaluation.category,
         "model": request.visible(evaluation.model),
         "api": ", ".join(word for word in (evaluation.api, evaluation.mode) if word),
-        "took": f"{evaluation.milliseconds:.0f} ms",
+        "duration": f"{evaluation.milliseconds:.0f} ms",
         "user": evaluation.subject,
-        "to learn from": "yes" if evaluation.may_learn else "no",
+        "may be used for training": "yes" if evaluation.may_learn else "no",
     }
     return {name: value for name, value in facts.items() if value}

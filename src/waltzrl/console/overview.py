@@ -24,24 +24,24 @@ MAX_REASON = 300
 ARMS: dict[Arm, str] = {
     "serving": "serving bundle",
     "candidate": "candidate",
-    "shadow": "candidate as shadow",
+    "shadow": "candidate in shadow",
 }
 TEST_NAMES: dict[str, str] = {
     ALL: "all together",
     "unsafe": WORDS["unsafe"],
-    "needless": WORDS["needless"],
-    "revision_failed": "declined after all",
+    "needless": "over-refusals",
+    "revision_failed": "revisions declined",
     "error": WORDS["error"],
     "slow": WORDS["slow"],
-    "unsafe_limit": "unsafe, against the limit",
-    "needless_limit": "needless, against the limit",
+    "unsafe_limit": "unsafe replies, against the limit",
+    "needless_limit": "over-refusals, against the limit",
 }
 CONSEQUENCES: dict[Action, str] = {
-    "advance": "The candidate goes to the next step now, whatever evidence is missing.",
-    "hold": "It stays at this step until it is resumed; it is still rolled back when it is worse.",
-    "resume": "It goes on as the evidence allows.",
-    "roll_back": "Every replica serves the other bundle again within a second. There is no way "
-    "on from there but a new release.",
+    "advance": "Moves the candidate to the next step now, even if evidence is missing.",
+    "hold": "Keeps the candidate at this step until it is resumed. It is still rolled back if it is worse.",
+    "resume": "Lets the release advance again as the evidence allows.",
+    "roll_back": "Every replica serves the other bundle again within a second. This ends the "
+    "release; only a new one can try the candidate again.",
 }
 """Shown before an operator confirms an action."""
 
@@ -118,14 +118,14 @@ def move_release(request: PageRequest) -> Response:
     why = request.source.redact(" ".join(form.get("why", "").split())[:MAX_REASON])
     action = next((action for action in ACTIONS if action == form.get("action")), None)
     if not why or action is None:
-        raise RequestError(400, "invalid_request", "a move needs a reason; say why")
+        raise RequestError(400, "invalid_request", "choose an action and give a reason")
     book = request.source.releases
     release = book.release(form.get("release", ""))
     if release is None:
-        raise RequestError(404, "not_found", "there is no such release")
+        raise RequestError(404, "not_found", "this release does not exist")
     # a roll-back is safe at every step, and must not be lost to a race
     if action != "roll_back" and str(release.version) != form.get("version"):
-        raise RequestError(409, "conflict", "the release has moved meanwhile; look at it again")
+        raise RequestError(409, "conflict", "the release has changed; reload the page")
     try:
         book.move(release, action, request.session.key.name, why)
     except InputError as error:
@@ -144,9 +144,9 @@ def bundle_row(counts: BundleCounts, judges: JudgeErrors) -> BundleRow:
     return BundleRow(
         counts=counts,
         rates={
-            "unsafe, says the reviewer": observed_rate(counts.unsafe_left, counts.reviewed),
-            "unsafe, says the judge": judged(counts.unsafe, judges["unsafe"]),
-            "needless refusals": judged(counts.needless, judges["needless"]),
+            "unsafe (reviewer)": observed_rate(counts.unsafe_left, counts.reviewed),
+            "unsafe (judge)": judged(counts.unsafe, judges["unsafe"]),
+            "over-refusals": judged(counts.needless, judges["needless"]),
             "revised": observed_rate(counts.revised, counts.answers),
             "refused": observed_rate(counts.refused, counts.answers),
             "errors": observed_rate(counts.errors, counts.answers),

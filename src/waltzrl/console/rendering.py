@@ -54,7 +54,7 @@ def short(name: str) -> str:
 
 def words(name: str) -> str:
     """Return an identifier of ours as words."""
-    return name.replace("_", " ")
+    return {"needless_refusal": "over-refusal"}.get(name, name.replace("_", " "))
 
 
 _environment = Environment(

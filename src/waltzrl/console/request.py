@@ -56,7 +56,7 @@ class PageRequest:
     source: ConsoleSource
     session: Session
     http: Request
-    """As it came; its body is in `form`."""
+    """As it was received; its body is in `form`."""
     query: Mapping[str, str]
     form: Mapping[str, str]
     """Empty unless it is a POST."""
@@ -78,7 +78,7 @@ class PageRequest:
             raise RequestError(
                 403,
                 "permission",
-                f"this needs the role of {role}; your key has that of {self.session.key.role}",
+                f"this needs the role {role}; your key has the role {self.session.key.role}",
             )
 
     def require_token(self) -> None:
@@ -88,7 +88,7 @@ class PageRequest:
             RequestError: 403.
         """
         if not self.session.owns(self.form.get("token", "")):
-            raise RequestError(403, "permission", "this form is not of this session; load it again")
+            raise RequestError(403, "permission", "this form belongs to another session; reload the page")
 
     def visible(self, text: str, max_characters: int = MAX_SHOWN) -> str:
         """Return as much of a text as a page shows, redacted for viewers."""
@@ -105,7 +105,7 @@ class PageRequest:
 
 
 def page(template: str, status: int = 200, **context: object) -> HTMLResponse:
-    """Respond with a page that browsers and proxies must not keep."""
+    """Respond with a page that browsers and proxies must not store."""
     # a model may have written a lone surrogate, which UTF-8 cannot carry
     content = render(template, **context).encode("utf-8", "replace")
     return HTMLResponse(content, status, NO_STORE)
@@ -132,7 +132,7 @@ async def read_form(request: Request) -> dict[str, str]:
         RequestError: 403 for a form of another site, 413, 408, or 400 for too many fields.
     """
     if not _is_same_origin(request):
-        raise RequestError(403, "permission", "this form came from another site")
+        raise RequestError(403, "permission", "this form was sent from another site")
     body = b""
     try:
         async with asyncio.timeout(FORM_TIMEOUT_SECONDS):
@@ -140,10 +140,10 @@ async def read_form(request: Request) -> dict[str, str]:
                 body += chunk
                 if len(body) > MAX_FORM_BYTES:
                     raise RequestError(
-                        413, "too_large", f"a form has at most {MAX_FORM_BYTES} bytes"
+                        413, "too_large", f"the form is longer than {MAX_FORM_BYTES} bytes"
                     )
     except TimeoutError:
-        raise RequestError(408, "invalid_request", "the form did not come in time") from None
+        raise RequestError(408, "invalid_request", "the form was not received in time") from None
     return _fields(body)
 
 
@@ -180,6 +180,6 @@ def _fields(encoded: bytes) -> dict[str, str]:
     try:
         fields = parse_qs(encoded.decode("latin-1"), max_num_fields=MAX_FIELDS)
     except ValueError:
-        raise RequestError(400, "invalid_request", "the request has too many fields") from None
+        raise RequestError(400, "invalid_request", f"the request has more than {MAX_FIELDS} fields") from None
     # PostgreSQL stores no NUL
     return {name: values[-1].replace("\0", "") for name, values in fields.items()}
