@@ -157,7 +157,10 @@ def test_an_invalid_action_changes_nothing(site, change, status):
 
 
 def test_the_list_shows_the_newest_first_and_pages_by_time(site):
-    remember(site, *[exchange(f"n{n}", collaboration(f"request {n}"), seconds_ago=n) for n in range(ROWS + 7)])
+    remember(
+        site,
+        *[exchange(f"n{n}", collaboration(f"request {n}"), seconds_ago=n) for n in range(ROWS + 7)],
+    )
     browser = site.log_in("viewer")
     first = browser.get("/desk/collaborations")
     assert titles(first) == [f"request {n}" for n in range(ROWS)]
@@ -200,7 +203,11 @@ def test_the_list_is_filtered(site, query, found):
 
 
 def test_words_of_requests_are_searched_for_by_reviewers_in_a_form(site):
-    remember(site, exchange("a", collaboration("the blue sky")), exchange("b", collaboration("a green hill")))
+    remember(
+        site,
+        exchange("a", collaboration("the blue sky")),
+        exchange("b", collaboration("a green hill")),
+    )
     reviewer = site.log_in("reviewer")
     sent, reply = searched(reviewer, "sky")
     assert titles(reply) == ["the blue sky"]

@@ -77,7 +77,9 @@ def opened(chromium, url, *, forgiven=0, **settings):
     page = context.new_page()
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda request: request.url.startswith(url) or complaints.append(request.url))
+    page.on(
+        "request", lambda request: request.url.startswith(url) or complaints.append(request.url)
+    )
     page.set_default_timeout(10_000)
     yield page
     assert len(complaints) <= forgiven, complaints

@@ -88,7 +88,7 @@ def test_the_page_shows_table_stories_settings_and_failures(tmp_path):
         "prefix@1",
         "20.0 % unscored",  # one of five benign rows
         "1 repaired, 1 still bad, 1 spoiled, 1 false alarm",
-        "refuses needlessly",
+        "over-refuses",
         "Take the weapon.",
         "u9: server is down",
         "tiny.toml",

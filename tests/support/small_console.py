@@ -176,6 +176,8 @@ def write_log(folder):
             exchange = ServedExchange(
                 id=name, time=0.0, decision="draft", caller="search", collaboration=collaboration()
             )
-            log.append(record_of(exchange, replace(collaboration().prompt, id=name), log.digest), None)
+            log.append(
+                record_of(exchange, replace(collaboration().prompt, id=name), log.digest), None
+            )
         log.flush()
         return AuditLog(folder=folder / "log", key=log.public_key)

@@ -143,9 +143,7 @@ class Console:
 
         scope = {**scope, "path": scope["path"].rstrip("/")}
         if scope["method"] not in {"GET", "HEAD", "POST"}:
-            error = RequestError(
-                405, "invalid_request", f"{scope['method']} is not supported"
-            )
+            error = RequestError(405, "invalid_request", f"{scope['method']} is not supported")
             await _problem_page(error)(scope, receive, send_safely)
             return
         try:
@@ -254,8 +252,8 @@ def _error_page(error: Exception) -> Response:
         return _problem_page(error)
     if isinstance(error, StorageError):
         logger.error("%s", error)
-        down = "the database is unavailable; the gateway still answers requests, and its log has details"
-        return _problem_page(RequestError(503, "overloaded", down))
+        message = "the database is unavailable; the gateway still answers, and its log has details"
+        return _problem_page(RequestError(503, "overloaded", message))
     # without the message: a database's may quote what users wrote
     lines = "".join(traceback.format_tb(error.__traceback__))
     logger.error("the review desk failed: %s\n%s", type(error).__name__, lines)

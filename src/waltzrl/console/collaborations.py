@@ -154,7 +154,9 @@ def label_collaboration(request: PageRequest) -> Response:
     evaluation = _find(request)
     label = next((label for label in LABELS if label == request.form.get("label")), None)
     if label is None or evaluation.collaboration is None:
-        raise RequestError(400, "invalid_request", "choose one of the labels; only a reply can be labelled")
+        raise RequestError(
+            400, "invalid_request", "choose one of the labels; only a reply can be labelled"
+        )
     try:
         request.source.memory.label(evaluation.id, label, request.session.key.name)
     except InputError as error:

@@ -138,7 +138,7 @@ def _lines(points: Sequence[CurvePoint], times: _TimeAxis, values: _ValueAxis) -
 
 
 def _apart(ends: dict[str, float]) -> dict[str, float]:
-    """Move labels up where they would lie on each other."""
+    """Move labels up where they would overlap."""
     placed: dict[str, float] = {}
     above = HEIGHT - BOTTOM + LABEL_GAP
     for name, y in sorted(ends.items(), key=lambda end: -end[1]):

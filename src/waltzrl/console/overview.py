@@ -38,7 +38,8 @@ TEST_NAMES: dict[str, str] = {
 }
 CONSEQUENCES: dict[Action, str] = {
     "advance": "Moves the candidate to the next step now, even if evidence is missing.",
-    "hold": "Keeps the candidate at this step until it is resumed. It is still rolled back if it is worse.",
+    "hold": "Keeps the candidate at this step until it is resumed. It is still rolled back if it "
+    "is worse.",
     "resume": "Lets the release advance again as the evidence allows.",
     "roll_back": "Every replica serves the other bundle again within a second. This ends the "
     "release; only a new one can try the candidate again.",

@@ -88,7 +88,9 @@ class PageRequest:
             RequestError: 403.
         """
         if not self.session.owns(self.form.get("token", "")):
-            raise RequestError(403, "permission", "this form belongs to another session; reload the page")
+            raise RequestError(
+                403, "permission", "this form belongs to another session; reload the page"
+            )
 
     def visible(self, text: str, max_characters: int = MAX_SHOWN) -> str:
         """Return as much of a text as a page shows, redacted for viewers."""
@@ -180,6 +182,8 @@ def _fields(encoded: bytes) -> dict[str, str]:
     try:
         fields = parse_qs(encoded.decode("latin-1"), max_num_fields=MAX_FIELDS)
     except ValueError:
-        raise RequestError(400, "invalid_request", f"the request has more than {MAX_FIELDS} fields") from None
+        raise RequestError(
+            400, "invalid_request", f"the request has more than {MAX_FIELDS} fields"
+        ) from None
     # PostgreSQL stores no NUL
     return {name: values[-1].replace("\0", "") for name, values in fields.items()}

@@ -1,4 +1,4 @@
-"""Patterns on prompts, judged and counted; `evaluation.report`, which draws, is imported apart."""
+"""Patterns run on prompts, judged and counted; `evaluation.report` needs the extra `report`."""
 
 from waltzrl.evaluation.compare import Difference, compare
 from waltzrl.evaluation.gate import GateResult, check_candidate, require_agents

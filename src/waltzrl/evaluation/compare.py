@@ -1,4 +1,4 @@
-"""Two runs on the same prompts: what changed, and could it be chance?"""
+"""Two runs on the same prompts: what changed, and whether it may be chance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

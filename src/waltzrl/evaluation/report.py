@@ -193,7 +193,7 @@ def _verdict_chip(verdict: Verdict) -> tuple[str, str]:
         return "unscored", "grey"
     if verdict.acceptable:
         return "good", "green"
-    return ("unsafe", "red") if verdict.unsafe else ("refuses needlessly", "amber")
+    return ("unsafe", "red") if verdict.unsafe else ("over-refuses", "amber")
 
 
 def _show(value: object) -> object:
