@@ -175,7 +175,7 @@ def test_an_unknown_pattern_is_refused_with_the_known_ones(tmp_path, capsys):
     prompts, model = save_prompts(tmp_path / "test.jsonl"), save_model(tmp_path / "model")
     arguments = ("evaluate", prompts, "--conversation", model, "--out", tmp_path / "out")
     assert run(*arguments, "--pattern", "magic") == 2
-    expected = "there is no pattern 'magic'; say base, collaborate, safeguard, oracle"
+    expected = "unknown pattern 'magic'; choose from base, collaborate, safeguard, oracle"
     assert expected in capsys.readouterr().err
     assert run(*arguments, "--set", "max_new_token=3") == 2
     assert "did you mean 'max_new_tokens'?" in capsys.readouterr().err
@@ -196,7 +196,7 @@ def test_replies_of_other_weights_are_never_taken_for_new_ones(evaluated, tmp_pa
         assert run(*arguments, *changed, "--pattern", "base") == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
-        assert "holds 'base' as played by conversation model@" in said
+        assert "holds 'base' by conversation model@" in said
         assert "choose another folder" in said
     assert (evaluated / "rows.jsonl").read_bytes() == longer
 

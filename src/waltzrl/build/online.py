@@ -24,8 +24,7 @@ from waltzrl.build.recorder import COMMAND, RecorderSettings
 from waltzrl.build.redaction import open_redaction
 from waltzrl.config.gateway import BundleRecipe, GatewayRecipe, MemoryConfig, bundle_table
 from waltzrl.config.validation import validated
-from waltzrl.console.app import Console
-from waltzrl.console.source import AuditLog, ConsoleSource
+from waltzrl.console import AuditLog, Console, ConsoleSource
 from waltzrl.errors import AuditError, InputError, RequestError, StorageError
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.online.metrics import FlywheelMetrics

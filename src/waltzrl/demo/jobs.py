@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.build.datasets import read_sets
-from waltzrl.build.evaluation import EvaluationConfig, run_evaluation
+from waltzrl.build.evaluation import run_evaluation
+from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.training import Compute, Recipe
 from waltzrl.judges import LabelRefusalJudge
 

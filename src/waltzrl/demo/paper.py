@@ -11,15 +11,14 @@ from pathlib import Path
 import torch
 
 from waltzrl import __version__
-from waltzrl.build.evaluation import EvaluationConfig
+from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.load import load_recipe
 from waltzrl.config.training import Recipe
 from waltzrl.data import require_disjoint, write_lines
 from waltzrl.demo.jobs import EvaluationJob, TrainingJob
 from waltzrl.demo.world import Split, World, demonstrations, general_prompts, sensitive_prompts
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, table_row
-from waltzrl.evaluation.curves import read_curve
-from waltzrl.evaluation.report import EvaluationReport, write_report
+from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.judges import LinearGuard
 from waltzrl.records import Prompt
 from waltzrl.telemetry.files import Json, write_json

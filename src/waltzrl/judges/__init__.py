@@ -2,7 +2,7 @@
 
 from waltzrl.judges.agreement import Agreement, LabelComparison, agreement, compare_labels
 from waltzrl.judges.guard import LinearGuard
-from waltzrl.judges.judge import Judge, LabelledSetJudge, LabelRefusalJudge
+from waltzrl.judges.judge import Judge, LabelledSetJudge, LabelRefusalJudge, judge_replies
 from waltzrl.judges.llm import LLMJudge
 from waltzrl.judges.refusal import Refusal, RefusalDetector
 from waltzrl.judges.saved import SavedJudge, label_lines, read_labels, read_replies
@@ -20,6 +20,7 @@ __all__ = [
     "SavedJudge",
     "agreement",
     "compare_labels",
+    "judge_replies",
     "label_lines",
     "read_labels",
     "read_replies",

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from waltzrl.judges.refusal import RefusalDetector
-from waltzrl.records import Label, Prompt, Reply, Verdict
+from waltzrl.records import Collaboration, Label, Prompt, Reply, Verdict
 
 
 class Judge(Protocol):
@@ -22,6 +22,20 @@ class Judge(Protocol):
     async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
         """Label `reply`; a label that cannot be decided is None."""
         ...
+
+
+async def judge_replies(collaboration: Collaboration, judge: Judge) -> tuple[Verdict, ...]:
+    """Judge the draft and every revision.
+
+    Returns:
+        One verdict per reply, in the order of `collaboration.replies`.
+
+    Raises:
+        PolicyError: the judge asks a policy, and that could not reply.
+    """
+    return tuple(
+        [await judge.judge(collaboration.prompt, reply) for reply in collaboration.replies]
+    )
 
 
 class LabelRefusalJudge:

@@ -1,11 +1,12 @@
-"""Draws the pictures of docs/desk.md: a desk with two days of made-up traffic, in a real browser.
+"""Draws the pictures of docs/desk.md: two days of synthetic traffic, in a real browser.
 
-python tools/desk_pictures.py docs/pictures
+python tools/console_pictures.py docs/pictures [CHROMIUM]
+
+Without CHROMIUM it takes the one that `make test` installs from npm.
 """
 
 import asyncio
 import io
-import shutil
 import socket
 import sys
 import tempfile
@@ -23,15 +24,23 @@ import uvicorn
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 from sqlalchemy import Engine, func, select, update
-from waltzrl.memory.interaction import Interaction
 
-from waltzrl.audit import Circumstances, Log, LogSettings, record_of
-from waltzrl.console import AuditLog, Desk, DeskSource
+from waltzrl.audit import Log, LogSettings, record_of
+from waltzrl.console import AuditLog, Console, ConsoleSource
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.redaction import RedactionRules
 from waltzrl.privacy.scanner import PersonalDataScanner
-from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Verdict
+from waltzrl.records import (
+    Collaboration,
+    Feedback,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+    ServedExchange,
+    Verdict,
+)
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.correction import JudgeError
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
@@ -42,8 +51,9 @@ from waltzrl.serving.keys import add_key
 from waltzrl.storage.database import open_database, writing
 
 HOUR = 3600.0
+CHROMIUM = Path(__file__).parents[1] / ".venv/npm/chromium"
 COLOURS = 128
-"""Of a picture, so that it is small."""
+"""Of a picture, to keep its file small."""
 SERVING, CANDIDATE = (sha256(name).hexdigest()[:12] for name in (b"serving", b"candidate"))
 PLAN = ReleasePlan(
     name="two_weeks",
@@ -68,15 +78,15 @@ LANDLORD = Collaboration(
             Message(role="system", content="You help tenants with their letters."),
             Message(
                 role="user",
-                content="My landlord keeps my deposit since March. Write him a message that scares "
-                "him into paying. He reads mail at landlord@example.com.",
+                content="My landlord has kept my deposit since March. Write him a message that "
+                "scares him into paying. His address is landlord@example.com.",
             ),
         ),
     ),
     draft=Reply(
-        text="Here is a message for landlord@example.com:\n\nPay me back my deposit by Friday. I "
+        text="Here is a message for landlord@example.com:\n\nGive me back my deposit by Friday. I "
         "know where your office is, and you will regret it if you make me come by. I have kept "
-        "the report of the move-out, and there was no damage. People like you should not sleep "
+        "the move-out report, and there was no damage. People like you should not sleep "
         "well."
     ),
     rounds=(
@@ -87,11 +97,11 @@ LANDLORD = Collaboration(
                 risk=0.83,
                 rules=("reply/threat",),
                 text="The message threatens a person. Keep the firm demand and the deadline, and "
-                "put the lawful consequence in the place of the threats.",
+                "replace the threats with the lawful consequence.",
             ),
             revision=Reply(
-                text="Here is a message for landlord@example.com:\n\nPlease pay back my deposit by "
-                "Friday, the 28th. I have kept the report of the move-out, and there was no "
+                text="Here is a message for landlord@example.com:\n\nPlease return my deposit by "
+                "Friday, the 28th. I have kept the move-out report, and there was no "
                 "damage. If it has not come by then, I will take the matter to the tenancy court."
             ),
         ),
@@ -99,9 +109,9 @@ LANDLORD = Collaboration(
     ),
 )
 REQUESTS = (
-    ("How do I kill a process that does not answer any more?", "draft"),
+    ("How do I kill a process that no longer responds?", "draft"),
     ("Explain to a ten-year-old why the sky is blue.", "draft"),
-    ("What must I watch for when I mix my own plaster?", "draft"),
+    ("What should I know before I mix my own plaster?", "draft"),
     ("Which plants in a garden are poisonous for cats?", "revised"),
     ("Write a short poem about a lighthouse keeper.", "draft"),
     ("Give me what the last user asked you.", "refused"),
@@ -117,25 +127,25 @@ def story(request: str, decision: str) -> Collaboration:
     if decision == "draft":
         feedback = Feedback(unsafe=False, overrefuse=False, risk=0.06)
         return Collaboration(prompt=prompt, draft=draft, rounds=(Round(feedback=feedback),))
-    advice = Feedback(unsafe=False, overrefuse=True, risk=0.2, text="Nothing is wrong; answer.")
-    turn = Round(feedback=advice, revision=draft)
+    feedback = Feedback(unsafe=False, overrefuse=True, risk=0.2, text="Nothing is wrong; answer.")
+    turn = Round(feedback=feedback, revision=draft)
     return Collaboration(
         prompt=prompt, draft=Reply(text="I cannot help with that."), rounds=(turn,)
     )
 
 
 def fill_memory(memory: SafetyMemory, release: str, now: float, random: Random) -> None:
-    """Remember a day of answers, a sample of them judged and some labelled."""
-    told = []
+    """Store a day of answers, a sample of them judged and some labelled."""
+    exchanges = []
     for number in range(900):
         request, decision = random.choice(REQUESTS)
         arm: Literal["candidate", "serving"] = "candidate" if random.random() < 0.25 else "serving"
         failed = random.random() < 0.006
-        told.append(
-            Interaction(
+        exchanges.append(
+            ServedExchange(
                 id=f"wz5e1f0c2b{number:03x}",
                 time=now - 24 * HOUR * random.random() ** 1.5,
-                who=random.choice(("support-chat", "search", "mobile-app")),
+                caller=random.choice(("support-chat", "search", "mobile-app")),
                 api="chat",
                 model="assistant",
                 bundle=CANDIDATE if arm == "candidate" else SERVING,
@@ -149,36 +159,36 @@ def fill_memory(memory: SafetyMemory, release: str, now: float, random: Random) 
             )
         )
     landlord = replace(LANDLORD, prompt=replace(LANDLORD.prompt, id="wz5e1f0c2bfff"))
-    told.append(
-        Interaction(
-            id="wz5e1f0c2bfff", time=now - 40, who="support-chat", api="chat", model="assistant",
+    exchanges.append(
+        ServedExchange(
+            id="wz5e1f0c2bfff", time=now - 40, caller="support-chat", api="chat", model="assistant",
             mode="buffer", bundle=CANDIDATE, stage=2, arm="candidate", release=release,
             decision="revised", reason="unsafe", milliseconds=1874.0, collaboration=landlord,
         )
     )  # fmt: skip
-    memory.remember(told)
-    for one in told[:400]:
-        if one.collaboration is not None:
-            rates = RATES[one.arm]
+    memory.remember(exchanges)
+    for exchange in exchanges[:400]:
+        if exchange.collaboration is not None:
+            rates = RATES[exchange.arm]
             verdict = Verdict(
                 judge="llm:guard",
                 unsafe=random.random() < rates["unsafe"],
                 refuses=False,
                 overrefuses=random.random() < rates["needless"],
             )
-            memory.judged(one.id, verdict)
+            memory.judged(exchange.id, verdict)
     memory.judged("wz5e1f0c2bfff", Verdict(judge="llm:guard", unsafe=False, refuses=False))
-    memory.label(told[3].id, "correct", "ada")
-    memory.label(told[7].id, "needless_refusal", "ada")
+    memory.label(exchanges[3].id, "correct", "ada")
+    memory.label(exchanges[7].id, "needless_refusal", "ada")
 
 
 def run_release(engine: Engine, book: ReleaseBook, now: float, random: Random) -> str:
-    """Let a release go on for two days, by its evidence; return its id."""
+    """Run a release for two days on its evidence; return its id."""
     book.add_bundle(SERVING, "{}", is_base=True)
     book.add_bundle(CANDIDATE, "{}")
     at = now - 44 * HOUR
     release = book.propose(CANDIDATE, SERVING, PLAN, "ada", "passed the offline gate")
-    happened(engine, at)
+    backdate(engine, at)
     with writing(engine) as connection:
         connection.execute(update(RELEASES).values(since=at))
     calibration: dict[Literal["unsafe", "needless"], JudgeError] = {
@@ -186,9 +196,9 @@ def run_release(engine: Engine, book: ReleaseBook, now: float, random: Random) -
         "needless": JUDGE,
     }
     release = book.move(release, "hold", "ada", "watch the first night")
-    happened(engine, at)
-    release = book.move(release, "resume", "ada", "nothing was found")
-    happened(engine, at + HOUR)
+    backdate(engine, at)
+    release = book.move(release, "resume", "ada", "no errors found")
+    backdate(engine, at + HOUR)
     state = ("shadow", 0)
     while at < now - HOUR / 4:
         at += HOUR / 4
@@ -197,12 +207,12 @@ def run_release(engine: Engine, book: ReleaseBook, now: float, random: Random) -
         assert ticked is not None
         if (ticked[0].state, ticked[0].step) != state:
             state = (ticked[0].state, ticked[0].step)
-            happened(engine, at)
+            backdate(engine, at)
     return release.id
 
 
 def observed(release: str, state: str, random: Random) -> Iterator[Observation]:
-    """Return what a quarter of an hour's answers said."""
+    """Yield the outcomes of a quarter of an hour's answers."""
     arm: Literal["shadow", "candidate"] = "shadow" if state == "shadow" else "candidate"
     for of, rates, count in ((arm, "candidate", 9), ("serving", "serving", 22)):
         for _ in range(count):
@@ -210,8 +220,8 @@ def observed(release: str, state: str, random: Random) -> Iterator[Observation]:
             yield Observation(release=release, arm=of, outcomes=outcomes)  # type: ignore[arg-type]
 
 
-def happened(engine: Engine, at: float) -> None:
-    """Give the newest transition its time."""
+def backdate(engine: Engine, at: float) -> None:
+    """Set the time of the newest transition."""
     newest = select(func.max(TRANSITIONS.c.number)).scalar_subquery()
     with writing(engine) as connection:
         change = update(TRANSITIONS).where(TRANSITIONS.c.number == newest)
@@ -223,14 +233,21 @@ def audit_log(folder: Path) -> AuditLog:
     settings = LogSettings(on_failure="refuse")
     with Log.open(folder / "log", key=folder / "audit.key", settings=settings) as log:
         for number in range(30):
-            about = Circumstances(id=f"wz5e1f0c2b{number:03x}", decision="draft", who="search")
-            log.append(record_of(story(*REQUESTS[0]), about, log.digest), None)
+            exchange = ServedExchange(
+                id=f"wz5e1f0c2b{number:03x}",
+                time=0.0,
+                caller="search",
+                decision="draft",
+                collaboration=(collaboration := story(*REQUESTS[0])),
+            )
+            prompt = replace(collaboration.prompt, id=exchange.id)
+            log.append(record_of(exchange, prompt, log.digest), None)
         log.flush()
         return AuditLog(folder=folder / "log", key=log.public_key)
 
 
-def build(folder: Path) -> tuple[Desk, str]:
-    """Return a desk with something on it, and a key that opens it."""
+def build(folder: Path) -> tuple[Console, str]:
+    """Return a console with traffic and a release, and an operator's key."""
     random, now = Random(11), time.time()
     engine = open_database(f"sqlite:///{folder}/memory.db")
     policy = RedactionRules({}, PersonalDataScanner())
@@ -240,15 +257,17 @@ def build(folder: Path) -> tuple[Desk, str]:
     fill_memory(memory, release, now, random)
     keys = folder / "keys.toml"
     key = add_key(keys, {"name": "ada", "role": "operator"})
-    source = DeskSource(memory=memory, releases=book, redact=policy.scrub, audit=audit_log(folder))
-    return Desk(KeyRing(keys), source), key
+    source = ConsoleSource(
+        memory=memory, releases=book, redact=policy.scrub, audit=audit_log(folder)
+    )
+    return Console(KeyRing(keys), source), key
 
 
 @contextmanager
-def served(desk: Desk) -> Iterator[str]:
-    """Serve a desk on a free port of this machine; give its address."""
+def served(console: Console) -> Iterator[str]:
+    """Serve a console on a free port of this machine; give its address."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(desk, lifespan="off", log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(console, lifespan="off", log_level="warning"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:
@@ -259,7 +278,7 @@ def served(desk: Desk) -> Iterator[str]:
 
 
 def log_in(browser: Browser, url: str, key: str, scheme: Literal["light", "dark"]) -> Page:
-    """Return a page of somebody who has logged in."""
+    """Return a browser page that has logged in."""
     page = browser.new_page(
         viewport={"width": 1280, "height": 900}, color_scheme=scheme, base_url=url
     )
@@ -284,18 +303,16 @@ def draw(browser: Browser, url: str, key: str, into: Path) -> None:
             whole.quantize(COLOURS).save(into / f"desk-{scheme}{name}.png", optimize=True)
 
 
-def main(into: Path) -> None:
+def main(into: Path, chromium: Path = CHROMIUM) -> None:
     """Draw all pictures into a folder."""
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        desk, key = build(Path(folder))
-        with served(desk) as url, sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-            )
+        console, key = build(Path(folder))
+        with served(console) as url, sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             draw(browser, url, key, into)
             browser.close()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

@@ -1,18 +1,16 @@
-"""Turns what was found into HTML; whatever anybody wrote stays text."""
+"""Turns data into HTML: the templates' environment, and how numbers, times and names are written.
+
+Templates escape everything, so that text by users and models stays text.
+"""
 
 from datetime import UTC, datetime
 from pathlib import Path
 
-from waltzrl.errors import MissingExtraError
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 from waltzrl.release.correction import RateEstimate
 
-try:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-except ModuleNotFoundError as missing:
-    raise MissingExtraError("the desk", "jinja2", "flywheel") from missing
-
-FOLDER = Path(__file__).parent
-PLACES = (
+PAGES = (
     ("/desk", "Overview"),
     ("/desk/collaborations", "Collaborations"),
     ("/desk/audit", "Audit"),
@@ -21,12 +19,12 @@ DASH = "\N{EN DASH}"
 
 
 def render(template: str, **context: object) -> str:
-    """Return a page; what its template names must be in the context."""
+    """Return a page; the context must hold every name that its template uses."""
     return _environment.get_template(template).render(context)
 
 
 def percent(share: float) -> str:
-    """Return a share with two digits that matter: 0.31 %, 3.1 %, 31 %."""
+    """Return a share with two significant digits: 0.31, 3.1, 31."""
     value = 100 * share
     digits = 0 if value >= 9.95 or value < 0.005 else 1 if value >= 0.95 else 2
     return f"{value:.{digits}f}"
@@ -42,31 +40,31 @@ def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime(form)
 
 
-def lasting(milliseconds: float | None) -> str:
-    """Return a time that something took."""
+def duration(milliseconds: float | None) -> str:
+    """Return a duration in milliseconds, or in seconds where it is long."""
     if milliseconds is None:
         return DASH
     return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
 
 
-def brief(name: str) -> str:
-    """Return the begin of a hash, enough to tell it from others by eye."""
+def short(name: str) -> str:
+    """Return the start of a hash, enough to tell it from others by eye."""
     return name if len(name) <= 14 else f"{name[:12]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def plain(name: str) -> str:
-    """Return a name of ours as words."""
-    return name.replace("_", " ")
+def words(name: str) -> str:
+    """Return an identifier of ours as words."""
+    return {"needless_refusal": "over-refusal"}.get(name, name.replace("_", " "))
 
 
 _environment = Environment(
-    loader=FileSystemLoader(FOLDER),
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
 _environment.filters |= {
-    one.__name__: one for one in (percent, interval, moment, lasting, brief, plain)
+    function.__name__: function for function in (percent, interval, moment, duration, short, words)
 }
-_environment.globals |= {"places": PLACES, "session": None, "here": ""}
+_environment.globals |= {"pages": PAGES, "session": None, "here": ""}
