@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 import typer
 
@@ -25,7 +26,7 @@ from waltzrl.cli.rescore import rescore
 from waltzrl.cli.rules import rules
 from waltzrl.cli.serve import serve
 from waltzrl.cli.train import train
-from waltzrl.errors import WaltzError
+from waltzrl.errors import WaltzError, missing_extra
 
 app = typer.Typer(
     help="Train, measure and serve two agents that make a language model safe and helpful.",
@@ -70,8 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with _whole_output():
             app(arguments)
     except (WaltzError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        _exit_with(error)
+    except ModuleNotFoundError as error:
+        if (missing := missing_extra(error)) is None:
+            raise
+        _exit_with(missing)
     except SystemExit as stop:
         if stop.code == 130:
             print(
@@ -79,6 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 file=sys.stderr,
             )
         raise
+
+
+def _exit_with(error: Exception) -> NoReturn:
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(2)
 
 
 @contextmanager
