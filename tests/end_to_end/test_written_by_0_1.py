@@ -15,14 +15,14 @@ from support.gateway_processes import gateway_process, upstream_process
 from support.small_runs import run
 from waltzrl.audit import read_collaborations, read_entries, verify
 from waltzrl.audit.note import PublicKey
-from waltzrl.build.datasets import Data, training_demonstrations
+from waltzrl.build.datasets import training_demonstrations
 from waltzrl.build.memory import existing_database, existing_memory
 from waltzrl.build.releases import stored_recipe
 from waltzrl.build.training import open_run, weights_of
 from waltzrl.build.training import train as train_pair
 from waltzrl.compliance.exports import drop_rows, read_rows
 from waltzrl.config.gateway import GatewayRecipe, load_gateway
-from waltzrl.config.load import load_recipe, recipe_json
+from waltzrl.config.training import DataSettings, load_recipe, recipe_json
 from waltzrl.data import read_prompts
 from waltzrl.evaluation import measure, read_evaluation
 from waltzrl.memory.counts import BundleCounts, Calibration, Counts
@@ -38,7 +38,7 @@ from waltzrl.rules import load_rulebook
 from waltzrl.rules.pack import load_pack
 from waltzrl.serving.keys import KeyRing, read_keys
 from waltzrl.storage.notices import notices_after
-from waltzrl.training.export import verify_export
+from waltzrl.training.checkpoints import verify_export
 
 WRITTEN = Path(__file__).parents[1] / "written_by_0_1"
 REQUEST = "wz6544facdcd68"
@@ -684,7 +684,9 @@ def test_lessons_are_still_read():
     path = str(WRITTEN / "lessons.jsonl")
     draft, review, revision = (
         demonstration.collaboration
-        for demonstration in training_demonstrations(Data(prompts=(), demonstrations=(path,)))
+        for demonstration in training_demonstrations(
+            DataSettings(prompts=(), demonstrations=(path,))
+        )
     )
     assert (draft.final.text, draft.rounds, draft.prompt.category) == (
         *("Mix, wait, bake.", (), "kitchen"),

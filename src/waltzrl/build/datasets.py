@@ -13,7 +13,7 @@ import msgspec
 
 from waltzrl.audit import read_collaborations
 from waltzrl.collector import REMEMBERED, Selection
-from waltzrl.config.training import MEMORY, Data
+from waltzrl.config.training import MEMORY, DataSettings
 from waltzrl.data import SETS, import_set, leaks, read_prompts, require_disjoint
 from waltzrl.data.generator import GeneratedPrompt, generate
 from waltzrl.data.generator.demonstrations import demonstrations as generated_demonstrations
@@ -29,7 +29,7 @@ UserSplit = Literal["learning", "held-out"]
 logger = logging.getLogger(__name__)
 
 
-def training_prompts(data: Data, *, need_labels: bool = False) -> list[Prompt]:
+def training_prompts(data: DataSettings, *, need_labels: bool = False) -> list[Prompt]:
     """Read a recipe's prompts, once they are known not to touch the held-out ones.
 
     Prompts out of a memory are left out where they do, and where they have no label and need one;
@@ -50,7 +50,7 @@ def training_prompts(data: Data, *, need_labels: bool = False) -> list[Prompt]:
     return prompts
 
 
-def keep_remembered(data: Data, folder: Path) -> Data:
+def keep_remembered(data: DataSettings, folder: Path) -> DataSettings:
     """Write the prompts of memories into files of a run, once, and name these in their place.
 
     A memory changes every minute, and a run that is resumed must deal the prompts it began with.
@@ -71,7 +71,7 @@ def forget_remembered(folder: Path) -> None:
         path.unlink()
 
 
-def training_demonstrations(data: Data) -> list[Demonstration]:
+def training_demonstrations(data: DataSettings) -> list[Demonstration]:
     """Read a recipe's demonstrations.
 
     Raises:

@@ -68,9 +68,9 @@ def progress_bar(*, quiet: bool) -> Progress:
 
 
 def _note(step: "TrainingProgress") -> str:
-    measured = step.measured
-    numbers = [f"{name} {measured[key]:.2f}" for key, name in SHOWN.items() if key in measured]
-    if "tokens/sampled" in measured:
-        speed = measured["tokens/sampled"] / measured["time/step_seconds"]
+    metrics = step.metrics
+    numbers = [f"{name} {metrics[key]:.2f}" for key, name in SHOWN.items() if key in metrics]
+    if "tokens/sampled" in metrics:
+        speed = metrics["tokens/sampled"] / metrics["time/step_seconds"]
         numbers.append(f"{speed:.0f} tokens/s")
     return "  ".join(numbers)

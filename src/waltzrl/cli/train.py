@@ -33,7 +33,7 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl train recipes/continue.toml --from sqlite:///runs/memory.db --export agents-2`
     """
-    from waltzrl.config.load import load_recipe, with_memory_prompts
+    from waltzrl.config.training import load_recipe, with_memory_prompts
 
     loaded = load_recipe(recipe, settings or [])
     if memory is not None:
@@ -45,10 +45,10 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
         return
     from waltzrl.build.training import export_agents, weights_of
     from waltzrl.build.training import train as train_pair
-    from waltzrl.training.export import require_place
+    from waltzrl.training.checkpoints import require_exportable
 
     if export is not None:
-        require_place(export)
+        require_exportable(export)
     folder = out or Path("runs") / recipe.stem
     with TrainingDisplay(quiet=as_json) as display:
         pair = asyncio.run(train_pair(loaded, folder, display.show))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from waltzrl.build.datasets import read_sets
 from waltzrl.build.evaluation import EvaluationConfig, run_evaluation
-from waltzrl.config.training import Compute, Recipe
+from waltzrl.config.training import Recipe
 from waltzrl.judges import LabelRefusalJudge
+from waltzrl.policies.compute import ComputeSettings, resolve_compute
 
-ONE_CORE = Compute(device="cpu", threads=1)
+ONE_CORE = ComputeSettings(device="cpu", threads=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +29,8 @@ class TrainingJob:
         from waltzrl.build.training import export_agents, train
 
         if not self.agents.exists():
-            pair = await train(self.recipe, self.folder, lambda p: report(p.step + 1, p.total))
-            export_agents(pair, self.agents)
+            team = await train(self.recipe, self.folder, lambda p: report(p.step + 1, p.total))
+            export_agents(team, self.agents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +43,7 @@ class EvaluationJob:
     folder: Path
 
     async def run(self, report: Callable[[int, int], None]) -> None:
-        from waltzrl.build.roles import use_compute
-
-        use_compute(ONE_CORE)
+        resolve_compute(ONE_CORE)
         prompts = read_sets([str(path) for path in self.sets])
         await run_evaluation(self.contest, prompts, LabelRefusalJudge(), self.folder, report)
 

@@ -8,12 +8,9 @@ from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 
-import torch
-
 from waltzrl import __version__
 from waltzrl.build.evaluation import EvaluationConfig
-from waltzrl.config.load import load_recipe
-from waltzrl.config.training import Recipe
+from waltzrl.config.training import Recipe, load_recipe
 from waltzrl.data import require_disjoint, write_lines
 from waltzrl.demo.jobs import EvaluationJob, TrainingJob
 from waltzrl.demo.world import Split, World, demonstrations, general_prompts, sensitive_prompts
@@ -23,7 +20,7 @@ from waltzrl.evaluation.report import EvaluationReport, write_report
 from waltzrl.judges import LinearGuard
 from waltzrl.records import Prompt
 from waltzrl.telemetry.files import Json, write_json
-from waltzrl.training.export import CONVERSATION, FEEDBACK
+from waltzrl.training import CONVERSATION, FEEDBACK
 
 DEMONSTRATIONS = 40_000
 PROMPTS: Mapping[Split, int] = {"train": 3000, "validation": 400, "test": 1000}
@@ -190,6 +187,8 @@ class PaperDemo:
 
     def write_report(self, folder: Path) -> Path:
         """Write table.json, modes.json and report.html with its pictures; return the page."""
+        import torch
+
         for name, rows in (("table", self.table()), ("modes", self.modes())):
             lines: Json = [table_row(line.pattern, line) for line in measure(rows)]
             write_json(folder / f"{name}.json", lines)

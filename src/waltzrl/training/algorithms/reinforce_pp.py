@@ -20,7 +20,7 @@ end-of-turn token included, and False on prompts, padding and another agent's wo
 import torch
 from torch import Tensor
 
-from waltzrl.training.algorithms.divergence import k1
+from waltzrl.training.algorithms.tokens import k1
 
 LIMIT = 10.0
 """Scores and k1 beyond this size are cut, so that one odd token cannot rule the batch."""
@@ -75,7 +75,7 @@ def whiten(returns_BT: Tensor, mask_BT: Tensor, sigma_floor: float) -> Tensor:
     """Return [B, T] the advantages, Eq. 3; 0 outside the mask.
 
     Unlike the paper, sigma has a floor, because in a batch whose scores are all equal the returns
-    differ by KL alone, and whitening would blow that noise up to the size of a demonstration.
+    differ by KL alone, and whitening would scale that noise up to the size of a signal.
 
     Args:
         returns_BT: [B, T] of the policy's whole batch, not of a micro-batch.
