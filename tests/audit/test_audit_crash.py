@@ -33,7 +33,9 @@ while True:
 def write_until_killed(folder, seconds):
     """Return how many records the writer knew to be on the disk when it was killed."""
     with subprocess.Popen(
-        [sys.executable, "-c", WRITER, folder], stdout=subprocess.PIPE, cwd=Path(__file__).parent
+        [sys.executable, "-c", WRITER, folder],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[1],
     ) as writer:
         writer.stdout.readline()  # it is at work
         time.sleep(seconds)

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from support.small_logs import as_said, fill, open_log, record
-from waltzrl.audit import Verified, read_entries, verify
+from waltzrl.audit import VerifiedLog, read_entries, verify
 from waltzrl.errors import AuditError
 
 
@@ -103,7 +103,7 @@ def test_a_log_that_must_not_miss_a_decision_refuses_while_the_disk_is_full(disk
         fill(log, 1, start=accepted)
     assert decisions(disk) == [f"r{number}" for number in range(accepted + 1)]
     assert log.unaudited == 0
-    assert isinstance(verify(disk.folder, log.public_key), Verified)
+    assert isinstance(verify(disk.folder, log.public_key), VerifiedLog)
 
 
 def test_a_log_that_may_miss_decisions_counts_them_and_tells_the_gap(disk):
@@ -123,7 +123,7 @@ def test_a_log_that_may_miss_decisions_counts_them_and_tells_the_gap(disk):
         fill(log, 1, start=before + 25)
     kept = [f"r{number}" for number in range(before + 25 - missing)]
     assert decisions(disk) == [*kept, f"r{before + 25}"]
-    assert isinstance(verify(disk.folder, log.public_key), Verified)
+    assert isinstance(verify(disk.folder, log.public_key), VerifiedLog)
 
 
 def test_a_disk_that_stays_full_does_not_hold_up_the_end_but_is_told(disk):
@@ -137,7 +137,7 @@ def test_a_disk_that_stays_full_does_not_hold_up_the_end_but_is_told(disk):
     with open_log(disk.folder.parent) as again:
         pass
     assert [e.event for e in read_entries(disk.folder)][-2:] == ["opened", "closed"]
-    assert isinstance(verify(disk.folder, again.public_key), Verified)
+    assert isinstance(verify(disk.folder, again.public_key), VerifiedLog)
 
 
 def test_limits_on_files_are_errors_and_not_signals():

@@ -8,7 +8,7 @@ import pytest
 
 from support.small_logs import SAID, as_said, open_log, record
 from waltzrl.audit import (
-    Verified,
+    VerifiedLog,
     contents_of,
     erase_contents,
     expire_contents,
@@ -67,7 +67,7 @@ def test_erased_contents_are_gone_and_the_log_still_verifies(tmp_path):
         said_by("bob", number) for number in range(3)
     ]
     assert before == {path: path.read_bytes() for path in (tmp_path / "log").glob("decisions-*")}
-    assert isinstance(verify(tmp_path / "log", log.public_key), Verified)
+    assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
     assert erase_contents(tmp_path / "log", ada) == 0
 
 
@@ -99,7 +99,7 @@ def test_a_gateway_appends_while_contents_are_erased(tmp_path):
     assert [said for _, said in read_collaborations(tmp_path / "log")] == [
         said_by("bob", number) for number in range(5 * rounds)
     ]
-    assert isinstance(verify(tmp_path / "log", key), Verified)
+    assert isinstance(verify(tmp_path / "log", key), VerifiedLog)
 
 
 def test_a_log_whose_contents_are_erased_goes_on(tmp_path):
@@ -158,7 +158,7 @@ def test_contents_expire_and_their_files_go_but_for_the_one_that_grows(tmp_path)
         assert len(raw_contents(tmp_path)) == 1
         tell(log, "ada", 1, 12)
     assert [name for name, _ in read_collaborations(tmp_path / "log")] == ["ada-12"]
-    assert isinstance(verify(tmp_path / "log", log.public_key), Verified)
+    assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
 
 
 def test_contents_are_scrubbed_before_they_reach_the_disk(tmp_path):

@@ -11,8 +11,8 @@ import pytest
 from support.small_logs import SAID, as_said, fill, open_log, record, write_log
 from waltzrl.audit import (
     Circumstances,
-    Fault,
-    Verified,
+    LogFault,
+    VerifiedLog,
     find,
     latest,
     prove,
@@ -94,7 +94,7 @@ def test_half_a_character_is_logged_and_replayed(tmp_path):
     with open_log(tmp_path, contents=as_said) as log:
         log.append(msgspec.structs.replace(record(log, half, said), model=half), said)
     assert list(read_collaborations(tmp_path / "log")) == [(half, said)]
-    assert isinstance(verify(tmp_path / "log", log.public_key), Verified)
+    assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
 
 
 def test_every_line_continues_the_chain_and_the_log_says_when_it_was_open(tmp_path):
@@ -174,7 +174,7 @@ def test_a_clock_that_jumps_back_is_visible_and_does_no_harm(tmp_path):
     ]
     ticks = [entry.monotonic_ns for entry in entries]
     assert ticks == sorted(ticks)
-    assert isinstance(verify(tmp_path / "log", log.public_key), Verified)
+    assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
 
 
 def test_keys_are_for_their_owner_only_and_the_public_key_is_for_all(tmp_path):
@@ -288,7 +288,7 @@ def test_a_log_can_be_checked_while_it_is_written(tmp_path):
         done.set()
         checker.join()
     assert results
-    assert [result for result in results if isinstance(result, Fault)] == []
+    assert [result for result in results if isinstance(result, LogFault)] == []
 
 
 def test_the_verifier_needs_nothing_of_the_rest_of_the_house():

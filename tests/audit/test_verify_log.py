@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.small_logs import open_log, write_log
-from waltzrl.audit import Fault, Verified, verify
+from waltzrl.audit import LogFault, VerifiedLog, verify
 from waltzrl.audit.merkle import leaf_hash, root_of
 from waltzrl.audit.note import Checkpoint, PublicKey, SigningKey
 
@@ -39,7 +39,7 @@ def check(log, trusted=None):
 
 def fault(log, trusted=None):
     found = check(log, trusted)
-    assert isinstance(found, Fault), found
+    assert isinstance(found, LogFault), found
     return found.kind, found.record
 
 
@@ -89,7 +89,7 @@ def sign_anew(log):
 
 def test_an_honest_log_is_verified(written):
     found = check(written / "log")
-    assert isinstance(found, Verified)
+    assert isinstance(found, VerifiedLog)
     assert (found.records, found.signed) == (RECORDS, RECORDS)
     assert found.checkpoints >= 8
     assert str(found) == f"ok: {RECORDS} records, {found.checkpoints} signed checkpoints"
@@ -231,7 +231,7 @@ def test_checkpoints_in_another_order_are_named(log):
 def test_a_kept_checkpoint_shows_a_log_that_was_cut_with_its_checkpoints(log, tmp_path):
     kept = tmp_path / "kept"
     shutil.copy(log / "checkpoints", kept)
-    assert isinstance(check(log, kept), Verified)
+    assert isinstance(check(log, kept), VerifiedLog)
 
     def cut(lines):
         del lines[21:]
@@ -241,7 +241,7 @@ def test_a_kept_checkpoint_shows_a_log_that_was_cut_with_its_checkpoints(log, tm
     notes = path.read_text().split("\n\n")
     end = next(n for n, note in enumerate(notes) if "\n" in note and int(note.split("\n")[1]) > 20)
     path.write_text("\n\n".join(notes[:end]) + "\n")
-    assert isinstance(check(log), Verified)
+    assert isinstance(check(log), VerifiedLog)
     assert fault(log, kept) == ("truncated", 21)
 
 
@@ -256,7 +256,7 @@ def test_a_kept_checkpoint_shows_a_log_that_the_keys_thief_wrote_anew(log, tmp_p
 
     tamper(log, rewrite)
     sign_anew(log)
-    assert isinstance(check(log), Verified)
+    assert isinstance(check(log), VerifiedLog)
     kind, first = fault(log, kept)
     assert kind == "forked"
     assert first <= 17

@@ -2,8 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltzrl.collector.operational import operational_dir, operational_dir_with_retention
 from waltzrl.records import Verdict
-from waltzrl.training.rewards import improvement, operational_dir, operational_dir_with_retention
+from waltzrl.training.rewards import improvement
 
 change = st.floats(-1, 1)
 

@@ -21,7 +21,7 @@ from waltzrl.audit import (
     read_entries,
     verify,
 )
-from waltzrl.cli.erase import erase_records as erase_command
+from waltzrl.cli.erase import erase as erase_command
 from waltzrl.compliance.erasure import erase_records, find_records, open_targets
 from waltzrl.compliance.exports import read_rows
 from waltzrl.errors import InputError

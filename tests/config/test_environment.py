@@ -3,8 +3,8 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from waltzrl.recipes import environment
 
+from waltzrl.config import environment
 from waltzrl.config.environment import VARIABLES, settings_from_environment
 from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.errors import RecipeError

@@ -3,7 +3,7 @@
 import pytest
 
 from waltzrl.data import read_prompts
-from waltzrl.demo import Story
+from waltzrl.demo import PaperDemo
 from waltzrl.evaluation import EvaluationRow
 from waltzrl.evaluation.rows import RowLog
 from waltzrl.records import Collaboration, JudgedCollaboration, Message, Prompt, Reply, Verdict
@@ -11,7 +11,7 @@ from waltzrl.records import Collaboration, JudgedCollaboration, Message, Prompt,
 
 @pytest.fixture
 def story(tmp_path):
-    return Story(tmp_path / "demo", seed=3)
+    return PaperDemo(tmp_path / "demo", seed=3)
 
 
 def test_the_data_has_500_test_prompts_a_side(story, tmp_path):
@@ -53,7 +53,7 @@ def row(pattern: str, prompt_id: str, *, refuses: bool, label="benign") -> Evalu
     return EvaluationRow(pattern=pattern, prompt_id=prompt_id, judge="j", judged=judged)
 
 
-def logged(story: Story, training: str, *rows: EvaluationRow) -> None:
+def logged(story: PaperDemo, training: str, *rows: EvaluationRow) -> None:
     with RowLog(story.folder / training / "evaluation") as log:
         for one in rows:
             log.append(one)

@@ -9,11 +9,10 @@ from sqlalchemy import inspect, select, update
 
 from waltzrl.errors import StorageError
 from waltzrl.memory.store import MemoryStore
-from waltzrl.memory.tables import SCHEMA
 from waltzrl.release.observations import take
 from waltzrl.release.state import Observation
 from waltzrl.storage.database import TABLES, open_database, reading, writing
-from waltzrl.storage.migrations import LATEST, prepare
+from waltzrl.storage.migrations import LATEST, SCHEMA, prepare
 
 VERSION_1 = """
 CREATE TABLE schema_version (version INTEGER NOT NULL);

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from waltzrl.audit import Circumstances, Log, LogSettings, record_of
-from waltzrl.console import AuditLog, Desk, DeskSource
+from waltzrl.console import AuditLog, Console, ConsoleSource
 from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
@@ -74,13 +74,13 @@ class Site:
         self.now = NOW
         self.ring_now = 0.0
         self.ring = KeyRing(self.keys_file, clock=lambda: self.ring_now)
-        source = DeskSource(
+        source = ConsoleSource(
             memory=self.memory,
             releases=self.book,
             redact=RedactionRules({}, PersonalDataScanner()).scrub,
             audit=self.audit,
         )
-        self.desk = Desk(self.ring, source, clock=lambda: self.now)
+        self.desk = Console(self.ring, source, clock=lambda: self.now)
 
     def begin_release(self):
         """Propose a candidate, and count something of both arms."""

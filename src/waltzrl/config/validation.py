@@ -35,8 +35,8 @@ REMOVED = {
         "optimizer.bf16 is set by compute.dtype, which holds for all stages",
     ),
 }
-"""Keys of version 0.1 that are gone: the only value they could have, which is ignored (recipes of
-old runs have it), and what any other value is answered with."""
+"""Keys of version 0.1 that are gone: the only value they could have, which is ignored because the
+recipes of old runs contain it, and the error for any other value."""
 TOLD_FIRST = {UNKNOWN: 0, "value_error": 1}
 """Of several errors, in every branch of a union, these say best what is wrong."""
 
@@ -55,18 +55,17 @@ def validated(kind: type[Settings], table: Table, source: str) -> Settings:
         RecipeError: a key is unknown or missing, or a value is of the wrong type or impossible.
     """
     try:
-        current = _without_removed(_renamed(table, source), source)
-        return TypeAdapter(kind).validate_python(current, extra="forbid")
+        return TypeAdapter(kind).validate_python(current_keys(table, source), extra="forbid")
     except ValidationError as error:
         told = sorted(error.errors(), key=lambda one: TOLD_FIRST.get(one["type"], len(TOLD_FIRST)))
         raise RecipeError(f"{source}: {_explain(kind, told[0])}") from None
 
 
-def _renamed(table: Table, source: str) -> Table:
-    """Return the table with today's keys; what is set under both names is an error.
+def current_keys(table: Table, source: str) -> Table:
+    """Return the table of an older version with the keys of this one.
 
     Raises:
-        RecipeError: a key and its old name are both there.
+        RecipeError: a key is there under both its names, or a removed one would change something.
     """
     for old, new in RENAMED.items():
         *path, key = old.split(".")
@@ -79,15 +78,6 @@ def _renamed(table: Table, source: str) -> Table:
             raise RecipeError(f"{source}: {old} is the old name of {new}; delete one of them")
         logger.warning("%s: %s is now called %s; the old name goes with 0.3", source, old, new)
         inner[name] = inner.pop(key)
-    return table
-
-
-def _without_removed(table: Table, source: str) -> Table:
-    """Return the table without the keys that are gone.
-
-    Raises:
-        RecipeError: one has a value that would change something.
-    """
     for dotted, (default, message) in REMOVED.items():
         *path, key = dotted.split(".")
         for inner in _tables(table, path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from waltzrl.build.datasets import read_sets
 from waltzrl.build.evaluation import EvaluationConfig, run_evaluation
+from waltzrl.build.training import export_agents, train
 from waltzrl.config.training import Recipe
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
@@ -26,8 +27,6 @@ class TrainingJob:
         return self.folder / "agents"
 
     async def run(self, report: Callable[[int, int], None]) -> None:
-        from waltzrl.build.training import export_agents, train
-
         if not self.agents.exists():
             team = await train(self.recipe, self.folder, lambda p: report(p.step + 1, p.total))
             export_agents(team, self.agents)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
 
+import torch
+
 from waltzrl import __version__
 from waltzrl.build.evaluation import EvaluationConfig
 from waltzrl.config.training import Recipe, load_recipe
@@ -187,8 +189,6 @@ class PaperDemo:
 
     def write_report(self, folder: Path) -> Path:
         """Write table.json, modes.json and report.html with its pictures; return the page."""
-        import torch
-
         for name, rows in (("table", self.table()), ("modes", self.modes())):
             lines: Json = [table_row(line.pattern, line) for line in measure(rows)]
             write_json(folder / f"{name}.json", lines)
