@@ -9,8 +9,7 @@ from waltzrl.build.datasets import (
 )
 from waltzrl.config.training import DataSettings
 from waltzrl.data import write_lines
-from waltzrl.data.generator import generate
-from waltzrl.data.generator.demonstrations import demonstrations
+from waltzrl.data.generator import demonstrations, generate
 from waltzrl.errors import InputError
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 

@@ -79,7 +79,7 @@ def test_a_conversation_that_the_chat_template_refuses_is_reported():
     template = "{{ raise_exception('roles must alternate') }}"
     policy = LocalPolicy(tiny_model().model, tiny_tokenizer(template))
     for opening in ([], [Message(role="system", content="Be kind.")]):
-        with pytest.raises(PolicyError, match="refused the conversation: roles must alternate"):
+        with pytest.raises(PolicyError, match="rejected the conversation: roles must alternate"):
             policy.render([*opening, *asked("bread")])
 
 

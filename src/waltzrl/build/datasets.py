@@ -15,9 +15,8 @@ from waltzrl.audit import read_collaborations
 from waltzrl.collector import REMEMBERED, Selection
 from waltzrl.config.training import MEMORY, DataSettings
 from waltzrl.data import SETS, import_set, leaks, read_prompts, require_disjoint
-from waltzrl.data.generator import GeneratedPrompt, generate
-from waltzrl.data.generator.demonstrations import demonstrations as generated_demonstrations
-from waltzrl.data.generator.texts import Split
+from waltzrl.data.generator import GeneratedPrompt, Split, generate
+from waltzrl.data.generator import demonstrations as generated_demonstrations
 from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError
 from waltzrl.records import Collaboration, Demonstration, Prompt
