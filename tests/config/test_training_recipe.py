@@ -174,6 +174,16 @@ def test_imitation_needs_demonstrations_and_comes_first(tmp_path):
     )
 
 
+def test_the_only_value_of_a_key_that_is_gone_is_ignored(path):
+    recipe = load_recipe(path)
+    assert load_recipe(path, ["stages.joint.optimizer.bf16=false"]) == recipe
+
+
+def test_a_role_that_is_not_known_is_refused(path):
+    message = "stage 'joint': unknown role 'teacher'; known are conversation, feedback"
+    assert complaint(path, 'stages.joint.learns=["feedback", "teacher"]') == message
+
+
 def test_a_file_that_is_not_toml_is_named_with_its_line(tmp_path):
     path = tmp_path / "broken.toml"
     path.write_text("seed = 0\n[models\n")
