@@ -40,7 +40,7 @@ def _memory(plan: RunPlan) -> Table | str:
 
 def _stages(plan: RunPlan) -> Table:
     table = Table(title="Stages")
-    for heading in ("stage", "kind", "who learns", "steps", "turns", "most tokens"):
+    for heading in ("stage", "kind", "learns", "steps", "turns", "most tokens"):
         table.add_column(heading)
     for stage in plan.stages:
         tokens = "" if stage.most_tokens is None else f"{stage.most_tokens:,}"

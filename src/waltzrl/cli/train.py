@@ -1,4 +1,4 @@
-"""`waltzrl train`: a recipe in, two trained agents out."""
+"""`waltzrl train`: from a recipe to trained agents."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The demo's work in pieces that processes can share: trainings and evaluations."""
+"""The demo's work as jobs for several processes: trainings and evaluations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ONE_CORE = ComputeSettings(device="cpu", threads=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """Train what a recipe says, then write both agents to `folder/agents`."""
+    """Train as a recipe says, then write both agents to `folder/agents`."""
 
     name: str
     recipe: Recipe
@@ -34,7 +34,7 @@ class TrainingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationJob:
-    """Play patterns on sets of prompts into a folder's log."""
+    """Evaluate patterns on sets of prompts, and log the rows in a folder."""
 
     name: str
     contest: EvaluationConfig
