@@ -217,7 +217,7 @@ def test_a_pattern_that_was_not_evaluated_is_refused_with_those_that_were(evalua
 def test_a_place_that_no_export_may_take_is_refused_before_training(tmp_path, capsys):
     recipe = save_recipe(tmp_path)
     assert run("train", recipe, "--out", tmp_path / "run", "--export", tmp_path / "model") == 2
-    assert "model is there and is no export; choose a new folder" in capsys.readouterr().err
+    assert "model exists and is not an export; choose a new folder" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

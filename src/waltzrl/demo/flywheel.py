@@ -30,7 +30,7 @@ from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Release
 from waltzrl.serving.keys import add_key
 from waltzrl.storage.database import open_database
-from waltzrl.training.export import CONVERSATION, FEEDBACK
+from waltzrl.training import CONVERSATION, FEEDBACK
 
 QUESTIONS = 3000
 """Of the demo's users: with the wrappers that validation has, and drawn by another seed."""

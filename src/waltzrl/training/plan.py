@@ -1,4 +1,4 @@
-"""What a recipe would do, worked out without loading a weight: models, memory, steps, tokens."""
+"""The plan of a run, worked out without loading a weight: models, memory, steps, tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,19 +8,23 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
-from waltzrl.build.datasets import training_demonstrations, training_prompts
-from waltzrl.build.roles import use_compute
-from waltzrl.build.training import stage_steps
-from waltzrl.config.training import ImitationStage, KnownSize, Models, Recipe, ReinforcementStage
-from waltzrl.training.export import CONVERSATION
+from waltzrl.policies.compute import Compute
+from waltzrl.training.settings import (
+    CONVERSATION,
+    AgentSettings,
+    ImitationStage,
+    KnownSize,
+    ModelSettings,
+    StageSettings,
+)
 
 LEARNING_BYTES = 16
-"""A parameter that learns: float32 weight, gradient and two moments of AdamW."""
+"""Per parameter that learns: float32 weight, gradient and the two moments of AdamW."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
-    """What one part of the models keeps in memory for the whole run."""
+    """The memory that one part of the models occupies during the whole run."""
 
     what: str
     parameters: int
@@ -48,7 +52,7 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """A recipe's whole run, before it starts."""
+    """What a run will do and need."""
 
     base: str
     layout: str
@@ -65,35 +69,34 @@ class RunPlan:
         return sum(part.gigabytes for part in self.memory) if self.memory else None
 
 
-def plan_run(recipe: Recipe) -> RunPlan:
-    """Work out what the recipe would do.
-
-    Raises:
-        WaltzError: the data is missing or damaged, or the device is not there.
-    """
-    device, dtype = use_compute(recipe.compute)
-    prompts = training_prompts(recipe.data, need_labels=recipe.needs_labels)
-    demonstrations = training_demonstrations(recipe.data)
-    size = _size(recipe.models)
+def plan_run(
+    models: ModelSettings,
+    agents: AgentSettings,
+    stages: Sequence[StageSettings],
+    compute: Compute,
+    *,
+    prompts: int,
+    demonstrations: int,
+) -> RunPlan:
+    """Work out what a run with so many prompts and demonstrations will do."""
+    size = _base_size(models)
+    if models.pair is not None:
+        base = f"{models.pair}, of each agent its own"
+    else:
+        base = models.base if isinstance(models.base, str) else "made from scratch"
     return RunPlan(
-        base=_start(recipe.models),
-        layout=recipe.models.layout,
-        device=device.type,
-        dtype=str(dtype).removeprefix("torch."),
-        memory=() if size is None else tuple(_memory(recipe.models, size, dtype)),
-        prompts=len(prompts),
-        demonstrations=len(demonstrations),
-        stages=tuple(_stage(recipe, stage, len(prompts)) for stage in recipe.stages),
+        base=base,
+        layout=models.layout,
+        device=compute.device.type,
+        dtype=str(compute.dtype).removeprefix("torch."),
+        memory=() if size is None else tuple(_memory(models, size, compute.dtype)),
+        prompts=prompts,
+        demonstrations=demonstrations,
+        stages=tuple(_stage_plan(stage, agents, prompts) for stage in stages),
     )
 
 
-def _start(models: Models) -> str:
-    if models.pair is not None:
-        return f"{models.pair}, of each agent its own"
-    return models.base if isinstance(models.base, str) else "made from scratch"
-
-
-def _memory(models: Models, size: KnownSize, dtype: torch.dtype) -> Sequence[MemoryEstimate]:
+def _memory(models: ModelSettings, size: KnownSize, dtype: torch.dtype) -> list[MemoryEstimate]:
     width = dtype.itemsize
     if models.layout == "adapters":
         adapters = 2 * models.rank * size.parameters_per_rank
@@ -105,7 +108,7 @@ def _memory(models: Models, size: KnownSize, dtype: torch.dtype) -> Sequence[Mem
         ]
     both = 2 * size.parameters
     shared = models.pair is None
-    found = [
+    estimates = [
         MemoryEstimate(what="two models that learn", parameters=both, bytes_each=LEARNING_BYTES),
         MemoryEstimate(
             what="reference, frozen" if shared else "two references, frozen",
@@ -115,19 +118,20 @@ def _memory(models: Models, size: KnownSize, dtype: torch.dtype) -> Sequence[Mem
     ]
     if dtype != torch.float32:  # every policy decodes with a copy of its weights
         copies = MemoryEstimate(what="copies that decode", parameters=both, bytes_each=width)
-        found.append(copies)
-    return found
+        estimates.append(copies)
+    return estimates
 
 
-def _stage(recipe: Recipe, stage: ImitationStage | ReinforcementStage, prompts: int) -> StagePlan:
-    steps = stage_steps(stage, prompts)
+def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> StagePlan:
+    steps = stage.total_steps(prompts)
     if isinstance(stage, ImitationStage):
         turns, tokens = steps * stage.batch_size, None
         learns: tuple[str, ...] = ("base",)
     else:
         turns, learns = steps * stage.prompts_per_step * stage.group_size, stage.learns
-        rounds = recipe.agents.max_rounds if stage.pattern == "collaborate" else 0
-        tokens = turns * (1 + 2 * rounds) * recipe.agents.max_new_tokens
+        rounds = agents.max_rounds if stage.pattern == "collaborate" else 0
+        # A draft, then a feedback and a revision in every round, each as long as it may be.
+        tokens = turns * (1 + 2 * rounds) * agents.max_new_tokens
     return StagePlan(
         name=stage.name,
         kind=stage.kind,
@@ -138,20 +142,20 @@ def _stage(recipe: Recipe, stage: ImitationStage | ReinforcementStage, prompts: 
     )
 
 
-def _size(models: Models) -> KnownSize | None:
-    """Count the base's parameters from its config; else believe the recipe; else None."""
+def _base_size(models: ModelSettings) -> KnownSize | None:
+    """Count the base's parameters from its config, or else return the size that the recipe says."""
     base = models.base if models.pair is None else str(Path(models.pair) / CONVERSATION)
     if not isinstance(base, str):
         return None
     try:
         config = AutoConfig.from_pretrained(base, local_files_only=True)
-        return _count(config)
+        return _count_parameters(config)
     except (OSError, ValueError):
         return models.known_size
 
 
-def _count(config: PretrainedConfig) -> KnownSize:
-    with torch.device("meta"):
+def _count_parameters(config: PretrainedConfig) -> KnownSize:
+    with torch.device("meta"):  # shapes without memory
         model: nn.Module = AutoModelForCausalLM.from_config(config)
     linear = [
         module.in_features + module.out_features

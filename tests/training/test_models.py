@@ -3,7 +3,8 @@ from hypothesis import strategies as st
 
 from support import tiny_pair
 from waltzrl.agents.feedback_json import write_feedback
-from waltzrl.training.scratch import ModelSize, create_model, create_tokenizer
+from waltzrl.training import ModelSize
+from waltzrl.training.models import create_model, create_tokenizer
 
 TOKENIZER = create_tokenizer(tiny_pair.TEXTS)
 
