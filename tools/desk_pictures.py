@@ -23,10 +23,10 @@ import uvicorn
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 from sqlalchemy import Engine, func, select, update
+from waltzrl.memory.interaction import Interaction
 
 from waltzrl.audit import Circumstances, Log, LogSettings, record_of
 from waltzrl.console import AuditLog, Desk, DeskSource
-from waltzrl.memory.interaction import Interaction
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.redaction import RedactionRules
