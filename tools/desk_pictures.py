@@ -37,7 +37,8 @@ from waltzrl.release.correction import JudgeError
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Observation
 from waltzrl.release.tables import RELEASES, TRANSITIONS
-from waltzrl.serving.keys import KeyRing, add_key
+from waltzrl.serving.access import KeyRing
+from waltzrl.serving.keys import add_key
 from waltzrl.storage.database import open_database, writing
 
 HOUR = 3600.0

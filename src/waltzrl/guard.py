@@ -30,7 +30,7 @@ from waltzrl.records import (
     Reply,
     Round,
 )
-from waltzrl.serving.wire.turns import prompt_of, turn_of
+from waltzrl.serving.wire.fields import prompt_of, turn_of
 
 Turn: TypeAlias = Message | Mapping[str, object]
 """A message, as a record or as a dict in the form of OpenAI's chat completions."""

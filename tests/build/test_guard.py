@@ -286,15 +286,12 @@ def test_a_folder_that_is_no_export_is_refused(tmp_path):
 
 def test_a_pair_without_torch_says_what_to_install(tmp_path):
     code = (
-        "import sys; sys.modules['torch'] = None; import waltzrl
-"
-        f"try: waltzrl.open_guard(pair={str(tmp_path)!r})
-"
+        "import sys; sys.modules['torch'] = None; import waltzrl\n"
+        f"try: waltzrl.open_guard(pair={str(tmp_path)!r})\n"
         "except waltzrl.MissingExtraError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith(" needs PyTorch: pip install 'waltzrl[train]'
-")
+    assert done.stdout.endswith(" needs PyTorch: pip install 'waltzrl[train]'\n")
 
 
 # A gateway
@@ -379,7 +376,7 @@ def test_a_server_that_is_no_gateway_is_a_policy_error():
         serving({"qwen": ScriptedPolicy(lambda _: "Hi.")}) as server,
         open_guard(gateway=RemotePolicy(server.base_url, "qwen")).sync as guard,
     ):
-        with pytest.raises(PolicyError, match="it must be a waltzrl gateway"):
+        with pytest.raises(PolicyError, match="shows no collaboration; use a waltzrl gateway"):
             guard.reply(BREAD)
         with pytest.raises(PolicyError, match="HTTP 404"):
             guard.review(BREAD, DRAFT)

@@ -37,7 +37,8 @@ from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.presets import load_plan
 from waltzrl.rules import load_rulebook
 from waltzrl.rules.pack import load_pack
-from waltzrl.serving.keys import KeyRing, read_keys
+from waltzrl.serving.access import KeyRing
+from waltzrl.serving.keys import read_keys
 from waltzrl.storage.notices import notices_after
 from waltzrl.training.export import verify_export
 

@@ -16,7 +16,8 @@ from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Rou
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Observation
-from waltzrl.serving.keys import KeyRing, add_key
+from waltzrl.serving.access import KeyRing
+from waltzrl.serving.keys import add_key
 from waltzrl.storage.database import open_database
 
 NOW = 1_800_000_000.0

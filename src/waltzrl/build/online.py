@@ -36,11 +36,10 @@ from waltzrl.release.book import BY_ITSELF, ReleaseBook
 from waltzrl.release.state import Release
 from waltzrl.release.view import decision_body
 from waltzrl.rules.rule import Rule
-from waltzrl.serving.auth import RequestHeaders
-from waltzrl.serving.disconnect import Event, Receive, Send
-from waltzrl.serving.gateway import Bundle, BundleSelector
-from waltzrl.serving.http_request import HttpRequest
-from waltzrl.serving.keys import KeyRing
+from waltzrl.serving.access import Event, KeyRing, Receive, RequestHeaders, Send
+from waltzrl.serving.app import HttpRequest
+from waltzrl.serving.exchange import Bundle
+from waltzrl.serving.gateway import BundleSelector
 from waltzrl.serving.wire import CHAT
 from waltzrl.storage.database import open_database
 from waltzrl.storage.notices import Notice, last_notice, notices_after

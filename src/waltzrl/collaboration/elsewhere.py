@@ -34,8 +34,8 @@ class ServedPattern:
         completion = await self._gateway.complete(prompt.messages, self._sampling, SHOW)
         if not bytes(completion.waltzrl):
             raise PolicyError(
-                "the server shows no collaboration; it must be a waltzrl gateway, and its "
-                "API key one that was made with `waltzrl keys add --may-see-drafts`"
+                "the server shows no collaboration; use a waltzrl gateway, and an API key that was "
+                "made with `waltzrl keys add --may-see-drafts`"
             )
         shown = msgspec.json.decode(completion.waltzrl, type=_Shown)
         return replace(shown.collaborations[0], prompt=prompt)

@@ -24,9 +24,8 @@ from waltzrl.console.steering import steer
 from waltzrl.console.visit import COLLABORATIONS, DeskVisit
 from waltzrl.console.web import Asked, Replied, asset, page, read_form, see
 from waltzrl.errors import RequestError, StorageError
-from waltzrl.serving.disconnect import Event, Receive, Send
-from waltzrl.serving.keys import Caller, KeyRing
-from waltzrl.serving.limits import RateLimits
+from waltzrl.serving.access import Event, KeyRing, RateLimits, Receive, Send
+from waltzrl.serving.keys import Caller
 
 AT_ONCE = 2
 """Pages that are made at once: the threads belong to the gateway, whose answers come first."""

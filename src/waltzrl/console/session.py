@@ -14,7 +14,8 @@ from typing import Literal, Self
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
 
-from waltzrl.serving.keys import DeskRole, Key, KeyRing
+from waltzrl.serving.access import KeyRing
+from waltzrl.serving.keys import DeskRole, Key
 
 COOKIE = "waltzrl_desk"
 HOURS = 8

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, quote, urlencode
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.serving.disconnect import Event, Receive, Send
+from waltzrl.serving.access import Event, Receive, Send
 
 LONGEST_FORM = 16 * 1024
 """Bytes; a form holds a key, a label or a sentence."""
