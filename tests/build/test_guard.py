@@ -49,6 +49,12 @@ TOOL_RECORDS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def rules():
+    with open_guard().sync as guard:
+        yield guard
+
+
 def on(guard, work):
     """Run `work(guard)` in an event loop of its own, and close the guard."""
 
@@ -78,7 +84,6 @@ def as_answered(feedback):
 # Rules
 
 
-@pytest.mark.parametrize("reply", [DRAFT, REFUSAL, "Mix flour and water.", ""])
 @pytest.mark.parametrize(
     "messages",
     [
@@ -88,25 +93,25 @@ def as_answered(feedback):
         TOOLS,
     ],
 )
-def test_rules_say_what_the_gateways_rules_say(messages, reply):
+def test_rules_say_what_the_gateways_rules_say(messages):
     async def compare():
         async with gateway() as app, open_guard() as guard:
-            answer = (await ask(app, REVIEW, {"messages": messages, "reply": reply})).json
-            feedback = await guard.review(messages, reply)
-            assert answer == {**answer, **as_answered(feedback)}
+            for reply in (DRAFT, REFUSAL, "Mix flour and water.", ""):
+                answer = (await ask(app, REVIEW, {"messages": messages, "reply": reply})).json
+                feedback = await guard.review(messages, reply)
+                assert answer == {**answer, **as_answered(feedback)}
 
     asyncio.run(compare())
 
 
-def test_rules_flag_what_is_unsafe_and_what_is_refused_without_a_reason():
-    with open_guard().sync as guard:
-        unsafe = guard.review(BREAD, DRAFT)
-        assert (unsafe.unsafe, unsafe.overrefuse) == (True, False)
-        assert unsafe.risk >= 0.8
-        assert unsafe.rules
-        needless = guard.review(BREAD, REFUSAL)
-        assert (needless.unsafe, needless.overrefuse) == (False, True)
-        assert guard.review(BREAD, "Mix flour and water.").asks_for_revision is False
+def test_rules_flag_what_is_unsafe_and_what_is_refused_without_a_reason(rules):
+    unsafe = rules.review(BREAD, DRAFT)
+    assert (unsafe.unsafe, unsafe.overrefuse) == (True, False)
+    assert unsafe.risk >= 0.8
+    assert unsafe.rules
+    overrefusal = rules.review(BREAD, REFUSAL)
+    assert (overrefusal.unsafe, overrefusal.overrefuse) == (False, True)
+    assert rules.review(BREAD, "Mix flour and water.").asks_for_revision is False
 
 
 def test_a_conversation_is_read_alike_as_dicts_and_as_records():
@@ -122,7 +127,7 @@ def test_a_string_is_what_a_user_asks():
         assert guard.reply(BREAD).prompt.messages == (Message(role="user", content=BREAD),)
 
 
-def test_the_calls_of_a_reply_are_reviewed():
+def test_the_calls_of_a_reply_are_reviewed(rules):
     arguments = json.dumps({"text": UNSAFE})
     call = {**CALL, "function": {"name": "send", "arguments": arguments}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -132,10 +137,9 @@ def test_the_calls_of_a_reply_are_reviewed():
         Message(role="assistant", content="", calls=calls),
         Reply(text="", calls=calls),
     ]
-    with open_guard().sync as guard:
-        reviews = [guard.review(BREAD, reply) for reply in replies]
-        assert reviews[0].unsafe
-        assert reviews[1:] == reviews[:-1]
+    reviews = [rules.review(BREAD, reply) for reply in replies]
+    assert reviews[0].unsafe
+    assert reviews[1:] == reviews[:-1]
 
 
 def test_settings_reach_the_rules(tmp_path):
@@ -185,9 +189,9 @@ def test_more_rounds_are_tried_when_the_settings_allow_them():
 
 
 @pytest.mark.parametrize("act", [lambda g: g.reply(BREAD), lambda g: g.revise(BREAD, DRAFT)])
-def test_a_guard_without_an_upstream_says_how_to_get_one(act):
-    with open_guard().sync as guard, pytest.raises(InputError, match="open it with an upstream"):
-        act(guard)
+def test_a_guard_without_an_upstream_says_how_to_get_one(rules, act):
+    with pytest.raises(InputError, match="open it with an upstream"):
+        act(rules)
 
 
 # A model behind a server
@@ -317,7 +321,7 @@ gateways = pytest.mark.xdist_group("gateway")
 
 
 @gateways
-def test_a_gateway_reviews_answers_and_revises(served):
+def test_a_gateway_reviews_answers_and_revises(served, rules):
     url, key, _ = served
 
     async def work(guard):
@@ -328,8 +332,7 @@ def test_a_gateway_reviews_answers_and_revises(served):
         assert revised.draft.origin == "given"
         assert said(await guard.revise(BREAD, "Mix flour.")) == ("draft", ["Mix flour."])
 
-    with open_guard().sync as here:
-        feedback = here.review(TOOLS, DRAFT)
+    feedback = rules.review(TOOLS, DRAFT)
     expected = waltzrl.Feedback(
         unsafe=True,
         overrefuse=False,
@@ -451,9 +454,9 @@ def test_a_wording_that_there_is_not_is_refused():
         ),
     ],
 )
-def test_messages_that_are_none_are_refused(messages, message):
-    with open_guard().sync as guard, pytest.raises(InputError, match=message):
-        guard.review(messages, "Hi.")
+def test_messages_that_are_none_are_refused(rules, messages, message):
+    with pytest.raises(InputError, match=message):
+        rules.review(messages, "Hi.")
 
 
 @pytest.mark.parametrize(
@@ -465,9 +468,9 @@ def test_messages_that_are_none_are_refused(messages, message):
         (Message(role="tool", content="Hi."), "reply.role: got 'tool'; need 'assistant'"),
     ],
 )
-def test_replies_that_are_none_are_refused(reply, message):
-    with open_guard().sync as guard, pytest.raises(InputError, match=message):
-        guard.review(BREAD, reply)
+def test_replies_that_are_none_are_refused(rules, reply, message):
+    with pytest.raises(InputError, match=message):
+        rules.review(BREAD, reply)
 
 
 # Without await
@@ -489,9 +492,9 @@ def test_a_sync_guard_keeps_one_event_loop_so_that_connections_last():
         assert [guard.reply("Hello!").final.text for _ in range(3)] == ["Hi."] * 3
 
 
-def test_threads_share_a_sync_guard():
-    with open_guard().sync as guard, ThreadPoolExecutor(8) as threads:
-        flagged = threads.map(lambda reply: guard.review(BREAD, reply).unsafe, [DRAFT, "Hi."] * 20)
+def test_threads_share_a_sync_guard(rules):
+    with ThreadPoolExecutor(8) as threads:
+        flagged = threads.map(lambda reply: rules.review(BREAD, reply).unsafe, [DRAFT, "Hi."] * 20)
         assert list(flagged) == [True, False] * 20
 
 
