@@ -8,8 +8,8 @@ import pytest
 from support.small_runs import run, save_model, save_prompts, save_recipe
 
 COMMANDS = (
-    "train", "export", "evaluate", "rescore", "compare", "report", "judge", "generate", "import",
-    "check-leaks",
+    "train", "export", "evaluate", "rescore", "compare", "report", "judge", "agreement", "generate",
+    "import", "check-leaks",
 )  # fmt: skip
 
 

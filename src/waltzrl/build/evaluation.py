@@ -19,7 +19,6 @@ from waltzrl.agents import (
 from waltzrl.build.datasets import AUDIT, audited_collaborations
 from waltzrl.build.identity import identity
 from waltzrl.build.models import local_policy, remote_policy
-from waltzrl.build.saved import saved_policy
 from waltzrl.collaboration import (
     GuardReviewer,
     OracleReviewer,
@@ -36,7 +35,7 @@ from waltzrl.collaboration import (
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
 from waltzrl.evaluation.runner import Progress
-from waltzrl.judges import Judge, LinearGuard
+from waltzrl.judges import Judge, LinearGuard, read_replies
 from waltzrl.policies import Policy, RemotePolicy, Sampling, SavedPolicy
 from waltzrl.records import Prompt
 from waltzrl.rules import load_rulebook
@@ -99,7 +98,7 @@ async def _policies(contest: EvaluationConfig, connections: AsyncExitStack) -> d
     policies: dict[str, Policy] = {}
     for name in {contest.conversation} | ({contest.feedback} - WITHOUT_WEIGHTS):
         if name.startswith(SAVED):
-            policies[name] = saved_policy(Path(name.removeprefix(SAVED)))
+            policies[name] = SavedPolicy(read_replies(Path(name.removeprefix(SAVED))))
         elif name.startswith(AUDIT):
             policies[name] = SavedPolicy({})
         elif contest.server is not None:

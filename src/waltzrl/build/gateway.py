@@ -25,7 +25,7 @@ from waltzrl.build.background import in_background
 from waltzrl.build.bundles import Bundles
 from waltzrl.config.gateway import AuditConfig, GatewayRecipe, PrivacyConfig
 from waltzrl.errors import WaltzError
-from waltzrl.privacy.collaborations import scrub_collaboration
+from waltzrl.privacy import scrub_collaboration
 from waltzrl.records import Collaboration, Prompt
 from waltzrl.serving.access import AccessControl, KeyRing, check_bind
 from waltzrl.serving.app import App, ExtraRoutes
@@ -167,7 +167,7 @@ async def _forget_contents(audit: AuditConfig) -> None:
 @contextmanager
 def _scrubbed_logs(scrub: Callable[[str], str]) -> Iterator[None]:
     """Let no personal data into this process's log, as long as the block runs."""
-    from waltzrl.privacy.logs import ScrubbingFilter
+    from waltzrl.privacy import ScrubbingFilter
 
     scrubbing = ScrubbingFilter(scrub)
     handlers = list(logging.getLogger().handlers)

@@ -35,7 +35,7 @@ from waltzrl.online.shadow import Shadows
 from waltzrl.release.book import BY_ITSELF, ReleaseBook
 from waltzrl.release.state import Release
 from waltzrl.release.view import decision_body
-from waltzrl.rules.rule import Rule
+from waltzrl.rules import Rule
 from waltzrl.serving.access import Event, KeyRing, Receive, RequestHeaders, Send
 from waltzrl.serving.app import HttpRequest
 from waltzrl.serving.exchange import Bundle

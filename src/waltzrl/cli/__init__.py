@@ -16,7 +16,7 @@ from waltzrl.cli.demo import demos
 from waltzrl.cli.erase import erase
 from waltzrl.cli.evaluate import evaluate
 from waltzrl.cli.export import export
-from waltzrl.cli.judge import judge
+from waltzrl.cli.judge import agreement, judge
 from waltzrl.cli.keys import keys
 from waltzrl.cli.prompts import check_leaks, generate, import_prompts
 from waltzrl.cli.release import release
@@ -44,6 +44,7 @@ app.command()(rescore)
 app.command()(compare)
 app.command()(report)
 app.command()(judge)
+app.command()(agreement)
 app.command()(generate)
 app.command("import")(import_prompts)
 app.command()(check_leaks)

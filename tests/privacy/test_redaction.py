@@ -5,10 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_scanner import messy_texts
 
-from waltzrl.privacy.detection import KINDS, Detection
-from waltzrl.privacy.redaction import RedactionRules, masked
+from waltzrl.privacy import KINDS, Detection, RedactionRules, Vault
+from waltzrl.privacy.redaction import masked
 from waltzrl.privacy.scanner import PersonalDataScanner
-from waltzrl.privacy.vault import Vault
 
 SCANNER = PersonalDataScanner()
 VAULT = Vault(b"v" * 32)

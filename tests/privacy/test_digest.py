@@ -4,7 +4,7 @@ import hmac
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.privacy.digest import key_in, subject_digest
+from waltzrl.privacy import key_in, subject_digest
 
 
 def test_a_digest_is_the_first_half_of_the_keyed_hash():
@@ -36,5 +36,5 @@ def test_a_file_that_holds_no_key_is_refused(tmp_path):
 
 def test_a_place_that_cannot_hold_a_key_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be read or made"):
+    with pytest.raises(InputError, match="cannot read or create the key"):
         key_in(tmp_path / "file" / "subject.key")
