@@ -1,9 +1,11 @@
 """What `import waltzrl` offers, and what it does not load."""
 
 import ast
+import dataclasses
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +72,16 @@ def test_every_function_tells_its_arguments_and_errors(function):
     _, _, arguments = text.partition("Args:")
     for name in inspect.signature(function).parameters:
         assert name == "self" or f"\n    {name}: " in arguments
+
+
+def test_the_page_of_the_library_names_everything():
+    page = (Path(__file__).parents[1] / "docs" / "library.md").read_text()
+    names = [
+        *waltzrl.__all__,
+        *inspect.signature(waltzrl.open_guard).parameters,
+        *(field.name for field in dataclasses.fields(waltzrl.GuardSettings)),
+    ]
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_another_name_is_an_attribute_error():

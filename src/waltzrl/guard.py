@@ -1,6 +1,6 @@
-"""Two agents around replies, as a library: review, answer safely, and revise what exists.
+"""The library's guard: reviews replies, revises them, and answers prompts safely.
 
-`waltzrl.open_guard` makes a `Guard`; its `sync` has the same methods without `await`.
+`waltzrl.open_guard` makes a `Guard`; `Guard.sync` has the same methods without `await`.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ _Result = TypeVar("_Result")
 
 
 class Guard(ABC):
-    """Two agents around a model's replies; `open_guard` makes one.
+    """Reviews and revises replies; made by `open_guard`.
 
-    An asynchronous context manager. Any number of calls may be under way at once. A guard with
-    connections to servers belongs to one event loop: call it from there, or only through `sync`.
+    An asynchronous context manager. Any number of calls may run at once. A guard with connections
+    to servers belongs to one event loop: call it from there, or only through `sync`.
     """
 
     async def review(self, messages: Messages, reply: str | Reply | Turn) -> Feedback:
@@ -60,11 +60,11 @@ class Guard(ABC):
 
         Returns:
             The labels `unsafe` and `overrefuse`; `risk`, 0 to 1, None when unknown; the names of
-            the `rules` that matched; advice in `text`. When the reviewer's answer is invalid,
-            `well_formed` is False and the labels say nothing.
+            the `rules` that matched; advice in `text`. When the feedback of a model is invalid,
+            `well_formed` is False and both labels are False.
 
         Raises:
-            InputError: a message or the reply is not what is described above.
+            InputError: a message or the reply is invalid.
             PolicyError: a model or the gateway could not answer.
 
         Example:
@@ -81,8 +81,8 @@ class Guard(ABC):
                 user's message or a tool's result, is last.
 
         Returns:
-            All that was said: `final.text` is safe to show, and `decision` says whether it is the
-            draft, a revision or a canned refusal. `draft` and `rounds` were not checked for users.
+            The whole collaboration. Show users `final.text`; `decision` says whether that is the
+            draft, a revision or a canned refusal. `draft` and `rounds` may hold unsafe text.
 
         Raises:
             InputError: a message is invalid, or the guard has no upstream that drafts.
@@ -115,12 +115,12 @@ class Guard(ABC):
 
     @cached_property
     def sync(self) -> "SyncGuard":
-        """The same guard for callers without an event loop; it starts a thread, so close it."""
+        """The same guard without `await`; it starts a thread, so close it."""
         return SyncGuard(self)
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close the connections to servers, those of the policies that the guard was given too."""
+        """Close the connections to servers, including those of policies passed to `open_guard`."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -142,10 +142,10 @@ class Guard(ABC):
 
 
 class SyncGuard:
-    """A guard's methods for callers without an event loop, or that must not await in theirs.
+    """A guard for synchronous callers, also for those inside a running event loop.
 
-    Calls run in an event loop in a thread of its own, and block the caller until they return.
-    A context manager; closing it closes the guard. Threads may share it.
+    Calls run in an event loop in a separate thread and block the caller until they return. A
+    context manager; closing it closes the guard. Threads may share it.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -201,11 +201,11 @@ class SyncGuard:
         try:
             return future.result()
         finally:
-            future.cancel()  # of a caller that was interrupted; a call that is done stays done
+            future.cancel()  # stops the call when its caller was interrupted, such as by Ctrl-C
 
 
 class LocalGuard(Guard):
-    """Agents of this process, which need not have their models here."""
+    """A guard whose loop runs in this process; its models may be behind servers."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class LocalGuard(Guard):
 
 
 class GatewayGuard(Guard):
-    """A gateway of ours, asked over HTTP: it drafts, reviews, revises and keeps the records."""
+    """A guard whose loop runs in a waltzrl gateway, which also keeps the records."""
 
     def __init__(self, gateway: RemotePolicy) -> None:
         self._gateway = gateway
@@ -311,10 +311,10 @@ class _GatewayReview(msgspec.Struct, kw_only=True):
 
 
 def _prompt(messages: Messages) -> Prompt:
-    """Read a conversation as the gateway reads that of a request.
+    """Read a conversation as the gateway reads the messages of a request.
 
     Raises:
-        InputError: it is none.
+        InputError: a message is invalid.
     """
     if not isinstance(messages, Sequence):
         raise InputError(f"messages: got {type(messages).__name__}; need a string or a list")
@@ -328,10 +328,10 @@ def _prompt(messages: Messages) -> Prompt:
 
 
 def _reply(reply: str | Reply | Turn) -> Reply:
-    """Read a reply, also as an assistant's message.
+    """Read a reply in any of its three forms.
 
     Raises:
-        InputError: it is none.
+        InputError: it is invalid.
     """
     if isinstance(reply, Reply):
         return reply

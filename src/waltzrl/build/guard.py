@@ -1,4 +1,4 @@
-"""From policies, a pair, a gateway or nothing to a guard: the entrance of the library."""
+"""Make a guard: from rules, a model, an exported pair or a gateway."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -56,17 +56,17 @@ def open_guard(
     upstream: Policy | None = None,
     settings: GuardSettings | None = None,
 ) -> Guard:
-    """Open a guard; without arguments its rules review, in microseconds and without a model.
+    """Open a guard; without arguments, rules review in microseconds, without a model.
 
     Args:
         model: reviews, with the rules as second opinion; such as
             `RemotePolicy("http://localhost:8000/v1", "guard")`.
         pair: folder that `waltzrl export` wrote. Its feedback agent reviews, and its conversation
             agent drafts and revises where there is no upstream. Loading takes seconds.
-        gateway: a gateway of ours does everything; its URL ends in `/v1`, its model is one of the
-            gateway's, and its API key is needed where the gateway has keys.
-        upstream: drafts and revises.
-        settings: how the guard decides.
+        gateway: a waltzrl gateway that drafts, reviews and revises. Its URL ends in `/v1`; its
+            model is one that the gateway's upstream serves.
+        upstream: drafts and revises; without one, only a pair or a gateway can.
+        settings: how the guard decides; a gateway has its own.
 
     Returns:
         A guard, to be closed with `aclose` or `async with`, or `sync.close` or `with`.
@@ -117,10 +117,10 @@ def open_guard(
 
 
 def _check_policies(**policies: object) -> None:
-    """Name the argument that is no policy: most likely a model's name, or a URL.
+    """Refuse arguments that are not policies, such as a model's name or a URL.
 
     Raises:
-        InputError: as said.
+        InputError: names the argument.
     """
     for name, policy in policies.items():
         needed = "post" if name == "gateway" else "reply"
