@@ -5,9 +5,8 @@ import re
 import sys
 from pathlib import Path
 
-from support.small_gateway import CHAT, HELLO, ask, gateway
-
 import waltzrl
+from support.small_gateway import CHAT, HELLO, ask, gateway
 
 PACKAGE = Path(waltzrl.__file__).parent
 ARCHITECTURE = Path(__file__).parents[2] / "docs/architecture.md"
@@ -27,7 +26,7 @@ def visited_by(work):
 
     async def profiled():
         async with gateway() as app:
-            await work(app)  # what is imported or cached at the first request is no part of the path
+            await work(app)  # what the first request imports or caches is no part of the path
             sys.setprofile(note)
             try:
                 await work(app)
