@@ -252,13 +252,13 @@ def test_an_error_in_a_stream_is_told_without_the_words_that_the_server_may_quot
     "data", ["", "rubbish", "[]", "1", '{"choices": 1}', '{"x": "\\ud800', "["]
 )
 def test_an_event_that_is_no_chunk_is_the_upstreams_fault(data):
-    with pytest.raises(RequestError, match="cannot be read") as raised:
+    with pytest.raises(RequestError, match="an event that is not a completion chunk") as raised:
         heard(data)
     assert raised.value.status == 502
 
 
 def test_an_event_that_is_nested_without_end_is_the_upstreams_fault():
-    with pytest.raises(RequestError, match="cannot be read"):
+    with pytest.raises(RequestError, match="an event that is not a completion chunk"):
         heard('{"choices": ' + DEEP.decode())
 
 

@@ -107,10 +107,10 @@ def test_what_came_before_the_silence_is_not_lost(loop):
         said = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"
         async with site(saying([said])) as server:
             client = HttpClient(server.url, silence_seconds=0.1)
-            with await client.ask("GET", "/", "") as response:
-                heard = await response.part()
+            with await client.request("GET", "/", "") as response:
+                heard = await response.read_part()
                 with pytest.raises(TimeoutError):
-                    await response.part()
+                    await response.read_part()
             await asyncio.wait_for(server.left.wait(), 5)  # and the connection is closed
             return heard
 
@@ -122,8 +122,8 @@ def test_leaving_before_the_end_closes_the_connection(loop):
         endless = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhalf"
         async with site(saying([endless], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=5)
-            with await client.ask("GET", "/", "") as response:
-                assert await response.part() == b"half"
+            with await client.request("GET", "/", "") as response:
+                assert await response.read_part() == b"half"
             await asyncio.wait_for(server.left.wait(), 5)
             return (await ask(client))[2], server.opened
 
@@ -162,11 +162,11 @@ def test_a_server_that_sends_more_than_is_taken_has_to_wait(loop):
     async def work():
         async with site(talk) as server:
             client = HttpClient(server.url, silence_seconds=5)
-            with await client.ask("GET", "/", "") as response:
+            with await client.request("GET", "/", "") as response:
                 await asyncio.sleep(0.3)
                 before = written
                 taken = 0
-                while part := await response.part():
+                while part := await response.read_part():
                     taken += len(part)
             return before, taken
 
@@ -182,7 +182,7 @@ def test_a_large_answer_that_nobody_read_does_not_stall_the_next(loop):
     async def work():
         async with site(saying([answer], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=1)
-            with await client.ask("GET", "/", ""):
+            with await client.request("GET", "/", ""):
                 await asyncio.sleep(0.1)
             return (await ask(client))[2]
 

@@ -178,8 +178,8 @@ def test_an_upstream_that_does_not_stream_is_heard_at_once():
         ([events(words("Hel"))], "ended before its end"),
         ([http(b"<html>", kind="text/html")], "ended before its end"),
         ([events(words("Hel"), whole=False), HANG_UP], "the connection to the upstream failed"),
-        ([events('{"error": {"message": "no room"}}')], "the upstream failed while it wrote"),
-        ([events("rubbish")], "cannot be read"),
+        ([events('{"error": {"message": "no room"}}')], "the upstream failed while generating its reply"),
+        ([events("rubbish")], "an event that is not a completion chunk"),
         ([http(b"rubbish")], "not a chat completion"),
     ],
 )
@@ -217,7 +217,7 @@ def test_a_stream_that_is_too_large_is_refused():
 def test_silence_is_a_gateway_timeout(work, said):
     failed = problem(work, said, timeout_seconds=0.05)
     assert (failed.status, failed.kind) == (504, "upstream_timeout")
-    assert str(failed) == "the upstream said nothing for 0.05 s"
+    assert str(failed) == "the upstream sent nothing for 0.05 s"
 
 
 def test_leaving_a_stream_stops_the_server():

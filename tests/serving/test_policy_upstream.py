@@ -72,7 +72,7 @@ def test_a_stream_is_one_piece():
 
 
 def test_another_model_and_a_policy_that_cannot_reply_are_errors_of_the_request():
-    with pytest.raises(RequestError, match="there is no model 'other'; say 'm'") as raised:
+    with pytest.raises(RequestError, match="there is no model 'other'; use 'm'") as raised:
         complete(Sampled(), model="other")
     assert raised.value.status == 404
     with pytest.raises(RequestError, match="too long") as raised:

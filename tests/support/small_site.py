@@ -93,9 +93,9 @@ async def read_request(reader):
 
 
 async def ask(client, body=b"{}"):
-    with await client.ask("POST", "/path", "X-Mine: 1\r\n", body) as response:
+    with await client.request("POST", "/path", "X-Mine: 1\r\n", body) as response:
         said = b""
-        while part := await response.part():
+        while part := await response.read_part():
             said += part
         return response.status, response.headers, said
 
