@@ -178,7 +178,10 @@ def test_an_upstream_that_does_not_stream_is_heard_at_once():
         ([events(words("Hel"))], "ended before its end"),
         ([http(b"<html>", kind="text/html")], "ended before its end"),
         ([events(words("Hel"), whole=False), HANG_UP], "the connection to the upstream failed"),
-        ([events('{"error": {"message": "no room"}}')], "the upstream failed while generating its reply"),
+        (
+            [events('{"error": {"message": "no room"}}')],
+            "the upstream failed while generating its reply",
+        ),
         ([events("rubbish")], "an event that is not a completion chunk"),
         ([http(b"rubbish")], "not a chat completion"),
     ],

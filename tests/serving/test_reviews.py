@@ -114,7 +114,7 @@ def test_the_guardrail_mends_replies():
 def test_the_guardrail_blocks_what_cannot_be_mended_and_names_the_rule_not_the_words():
     said = guard({"input_type": "response", "texts": [DRAFT], "model": "stubborn"})
     assert said.json["action"] == "BLOCKED"
-    assert said.json["blocked_reason"].startswith("waltzrl holds the reply to be unsafe: ")
+    assert said.json["blocked_reason"].startswith("waltzrl labelled the reply unsafe: ")
     assert UNSAFE not in said.text
 
 

@@ -293,6 +293,4 @@ def server_message(answer: bytes) -> str:
 
 def _call(call: _CallPart | _WholeCall) -> ToolCall:
     function = call.function or _Function()
-    return ToolCall(
-        id=call.id or "", name=function.name or "", arguments=function.arguments or ""
-    )
+    return ToolCall(id=call.id or "", name=function.name or "", arguments=function.arguments or "")

@@ -124,7 +124,9 @@ class HttpUpstream:
             while part := await response.read_part():
                 size += len(part)
                 check_reply_size(size, self._limits)
-                deltas = [delta for event in decoder.feed(part) for delta in reader.read(event.data)]
+                deltas = [
+                    delta for event in decoder.feed(part) for delta in reader.read(event.data)
+                ]
                 if deltas:
                     yield _merge(deltas)
         if not reader.ended:
