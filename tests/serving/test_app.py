@@ -84,8 +84,8 @@ def test_with_a_key_file_nothing_is_answered_without_a_key(keys, path):
 
     refused, let_in = with_gateway(work, override)
     assert [said.status for said in refused] == [401] * 3
-    assert "an API key is needed" in refused[0].error
-    assert "this API key is not valid here" in refused[1].error
+    assert "missing API key" in refused[0].error
+    assert "invalid API key" in refused[1].error
     assert {said.status for said in let_in} <= {200, 400}
 
 
@@ -144,7 +144,7 @@ def test_a_mode_that_the_key_may_not_ask_for_is_refused_counted_and_not_asked_up
         return said, (await ask(app, "/metrics", method="GET")).text
 
     said, metrics = with_gateway(work, model=model)
-    assert said.error == "X-Waltzrl-Mode 'audit' is not for this key; it may ask for buffer, window"
+    assert said.error == "this key may not use X-Waltzrl-Mode 'audit'; it may use buffer, window"
     assert 'waltzrl_errors_total{api="chat",kind="permission"} 1.0' in metrics
     assert model.heads == []
 

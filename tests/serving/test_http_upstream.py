@@ -175,8 +175,8 @@ def test_an_upstream_that_does_not_stream_is_heard_at_once():
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ([events(words("Hel"))], "ended before its end"),
-        ([http(b"<html>", kind="text/html")], "ended before its end"),
+        ([events(words("Hel"))], "the upstream's stream ended early"),
+        ([http(b"<html>", kind="text/html")], "the upstream's stream ended early"),
         ([events(words("Hel"), whole=False), HANG_UP], "the connection to the upstream failed"),
         (
             [events('{"error": {"message": "no room"}}')],

@@ -209,7 +209,7 @@ class GatewayMetrics(Collector):
                 self._flagged.add(category)
 
     def _rates(self) -> Iterator[Metric]:
-        """Yield the rates of the last five minutes; without a sample, NaN and not 0."""
+        """Yield the rates of the last five minutes; without a sample they are missing, not 0."""
         samples, unsafe, overrefuse, triggered = self._recent.totals()
         yield _gauge("waltzrl_rate_samples", f"Reviewed and served {LATELY}.", samples)
         for name, help_text, count in (

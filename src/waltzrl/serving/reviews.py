@@ -46,9 +46,7 @@ def read_review(raw: bytes, request_id: str) -> Draft:
     if not revise:
         body.setdefault("model", NO_MODEL)
     chat = CHAT.read(msgspec.json.encode(body), request_id)
-    return Draft(
-        chat=msgspec.structs.replace(chat, n=1), reply=Reply(text=reply), revise=revise
-    )
+    return Draft(chat=msgspec.structs.replace(chat, n=1), reply=Reply(text=reply), revise=revise)
 
 
 def write_review(answer: Answer) -> bytes:

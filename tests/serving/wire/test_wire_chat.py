@@ -181,9 +181,9 @@ def test_fields_that_are_null_are_as_good_as_absent():
         (b'{"a":"\xff"}', "not UTF-8"),
         (b"[]", "not a JSON object"),
         (b'"model"', "not a JSON object"),
-        (b"[" * 1_000_000, "nested more than 100 deep"),
-        (b'{"a":' * 1_000_000, "nested more than 100 deep"),
-        (b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 100 deep"),
+        (b"[" * 1_000_000, "nested more than 100 levels deep"),
+        (b'{"a":' * 1_000_000, "nested more than 100 levels deep"),
+        (b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 100 levels deep"),
     ],
 )
 def test_a_body_that_is_no_request_is_refused(raw, need):
