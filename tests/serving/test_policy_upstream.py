@@ -64,10 +64,10 @@ def test_a_request_chooses_its_sampling_within_the_longest_reply():
 
 
 def test_a_stream_is_one_piece():
-    async def heard():
+    async def streamed():
         return [delta async for delta in PolicyUpstream("m", Sampled(), 48).stream(HELLO, None)]
 
-    (delta,) = asyncio.run(heard())
+    (delta,) = asyncio.run(streamed())
     assert (delta.text, delta.finish, delta.usage.output_tokens) == ("48 0.0", "stop", 3)
 
 

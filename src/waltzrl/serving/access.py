@@ -402,8 +402,8 @@ def check_bind(host: str, ring: KeyRing, *, open_to_all: bool) -> None:
     """
     if ring.is_open and not open_to_all and not _is_loopback(host):
         raise InputError(
-            f"without API keys the gateway listens on loopback only, not on {host}: make one "
-            "with `waltzrl keys add NAME --file keys.toml` and pass --keys keys.toml, or pass --open"
+            f"without API keys the gateway listens on loopback only, not on {host}; make one "
+            "with `waltzrl keys add NAME --file keys.toml` and pass --keys keys.toml, or --open"
         )
 
 

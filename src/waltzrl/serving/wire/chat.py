@@ -18,7 +18,7 @@ from waltzrl.serving.wire.fields import (
     prompt_of,
     read_object,
     subject_of,
-    unsupported,
+    unsupported_field,
 )
 from waltzrl.serving.wire.format import COMMENT, DONE, chat_usage, error_object, event
 
@@ -78,7 +78,7 @@ def _check_reviewable(body: dict[str, Json]) -> None:
     modalities = body.get("modalities")
     if modalities is not None and modalities != ["text"]:
         as_list(modalities, "modalities")
-        raise unsupported("modalities", 'only text can be reviewed; request ["text"]')
+        raise unsupported_field("modalities", 'only text can be reviewed; request ["text"]')
     if body.get("tools") is not None:
         for index, tool in enumerate(as_list(body["tools"], "tools")):
             as_object(tool, f"tools[{index}]")

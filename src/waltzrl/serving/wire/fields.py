@@ -43,19 +43,19 @@ def read_object(raw: bytes) -> dict[str, Json]:
     return body
 
 
-def wrong(where: str, got: Json, need: str) -> RequestError:
+def invalid_field(where: str, got: Json, need: str) -> RequestError:
     """Return the error for a field."""
     return RequestError(
-        400, "invalid_request", f"{where}: got {shown(got)}; need {need}", param=where
+        400, "invalid_request", f"{where}: got {describe(got)}; need {need}", param=where
     )
 
 
-def unsupported(where: str, why: str) -> RequestError:
+def unsupported_field(where: str, why: str) -> RequestError:
     """Return the error for a field that requests something the gateway cannot do."""
     return RequestError(400, "invalid_request", f"{where}: {why}", param=where)
 
 
-def shown(value: Json) -> str:
+def describe(value: Json) -> str:
     """Describe a value in an error message."""
     if value is None:
         return "nothing"
@@ -69,29 +69,29 @@ def shown(value: Json) -> str:
 
 def as_object(value: Json, where: str) -> dict[str, Json]:
     if not isinstance(value, dict):
-        raise wrong(where, value, "an object")
+        raise invalid_field(where, value, "an object")
     return value
 
 
 def as_list(value: Json, where: str) -> list[Json]:
     if not isinstance(value, list):
-        raise wrong(where, value, "a list")
+        raise invalid_field(where, value, "a list")
     return value
 
 
 def as_text(value: Json, where: str) -> str:
     """Return a string; refuse a NUL, which many databases and tokenizers cannot process."""
     if not isinstance(value, str):
-        raise wrong(where, value, "a string")
+        raise invalid_field(where, value, "a string")
     if "\0" in value:
-        raise unsupported(where, "contains a NUL character; remove it")
+        raise unsupported_field(where, "contains a NUL character; remove it")
     return value
 
 
 def as_name(value: Json, where: str) -> str:
     """Return a string that is not empty."""
     if not value:
-        raise wrong(where, value, "a string that is not empty")
+        raise invalid_field(where, value, "a string that is not empty")
     return as_text(value, where)
 
 
@@ -101,14 +101,14 @@ def as_bool(value: Json, where: str) -> bool:
         return False
     if value is True:
         return True
-    raise wrong(where, value, "true or false")
+    raise invalid_field(where, value, "true or false")
 
 
 def as_count(value: Json, where: str, most: int) -> int:
     """Return a whole number from 1 to `most`."""
     if _is_number(value) and isinstance(value, int) and 1 <= value <= most:
         return value
-    raise wrong(where, value, f"a whole number from 1 to {most}")
+    raise invalid_field(where, value, f"a whole number from 1 to {most}")
 
 
 def check_sampling(body: dict[str, Json]) -> None:
@@ -120,7 +120,7 @@ def check_sampling(body: dict[str, Json]) -> None:
     for key in ("temperature", "top_p"):
         value = body.get(key)
         if value is not None and not (_is_number(value) and value >= 0):
-            raise wrong(key, value, "a number that is not negative")
+            raise invalid_field(key, value, "a number that is not negative")
     for key in ("max_tokens", "max_completion_tokens"):
         if body.get(key) is not None:
             as_count(body[key], key, MOST_TOKENS)
@@ -200,7 +200,7 @@ def turns_of(messages: Json) -> list[Message]:
     """
     items = as_list(messages, "messages")
     if not items:
-        raise wrong("messages", items, "one message or more")
+        raise invalid_field("messages", items, "one message or more")
     return [_turn(message, f"messages[{index}]") for index, message in enumerate(items)]
 
 
@@ -213,7 +213,7 @@ def text_of(content: Json, where: str) -> str:
     if isinstance(content, str):
         return as_text(content, where)
     if not isinstance(content, list):
-        raise wrong(where, content, "a string or a list of parts")
+        raise invalid_field(where, content, "a string or a list of parts")
     return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
 
 
@@ -221,7 +221,7 @@ def _turn(message: Json, where: str) -> Message:
     fields = as_object(message, where)
     role = fields.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        raise wrong(f"{where}.role", role, f"one of {', '.join(ROLES)}")
+        raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
     if role == "assistant":
         return _assistant_turn(fields, where)
     content = text_of(fields.get("content"), f"{where}.content")
@@ -243,7 +243,8 @@ def _assistant_turn(message: dict[str, Json], where: str) -> Message:
         for index, call in enumerate(as_list(message["tool_calls"], f"{where}.tool_calls")):
             call_where = f"{where}.tool_calls[{index}]"
             fields = as_object(call, call_where)
-            call_id = fields.get("id") if isinstance(fields.get("id"), str) else ""
+            call_id = fields.get("id")
+            call_id = call_id if isinstance(call_id, str) else ""
             calls.append(_call(call_id, fields.get("function"), f"{call_where}.function"))
     if message.get("function_call") is not None:
         calls.append(_call("", message["function_call"], f"{where}.function_call"))

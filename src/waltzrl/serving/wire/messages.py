@@ -15,11 +15,11 @@ from waltzrl.serving.wire.fields import (
     as_object,
     as_text,
     check_sampling,
+    invalid_field,
     prompt_of,
     read_object,
     text_of,
-    unsupported,
-    wrong,
+    unsupported_field,
 )
 from waltzrl.serving.wire.messages_output import MessagesStream, error_body, message
 
@@ -57,7 +57,7 @@ def read(raw: bytes, request_id: str) -> ChatRequest:
     body = read_object(raw)
     for key in ("container", "mcp_servers"):
         if body.get(key):
-            raise unsupported(key, "the gateway runs no tools; remove it")
+            raise unsupported_field(key, "the gateway runs no tools; remove it")
     chat = _as_chat(body)
     check_sampling(chat)
     metadata = body.get("metadata")
@@ -112,7 +112,7 @@ def _tool(tool: Json, where: str) -> Json:
     fields = as_object(tool, where)
     kind = fields.get("type")
     if kind not in (None, "custom"):
-        raise wrong(f"{where}.type", kind, "'custom'; the gateway runs no tools")
+        raise invalid_field(f"{where}.type", kind, "'custom'; the gateway runs no tools")
     function: dict[str, Json] = {
         "name": as_name(fields.get("name"), f"{where}.name"),
         "parameters": as_object(fields.get("input_schema"), f"{where}.input_schema"),
@@ -131,7 +131,7 @@ def _tool_choice(choice: dict[str, Json]) -> dict[str, Json]:
     elif isinstance(kind, str) and kind in CHOICES:
         options = {"tool_choice": CHOICES[kind]}
     else:
-        raise wrong("tool_choice.type", kind, "auto, any, tool or none")
+        raise invalid_field("tool_choice.type", kind, "auto, any, tool or none")
     if choice.get("disable_parallel_tool_use"):
         options["parallel_tool_calls"] = False
     return options
@@ -169,7 +169,7 @@ def chat_messages(system: Json, messages: Json) -> list[Json]:
         chat.append({"role": "system", "content": text_of(system, "system")})
     turns = as_list(messages, "messages")
     if not turns:
-        raise wrong("messages", turns, "one message or more")
+        raise invalid_field("messages", turns, "one message or more")
     for index, turn in enumerate(turns):
         chat += _turn(as_object(turn, f"messages[{index}]"), f"messages[{index}]")
     return chat
@@ -178,7 +178,7 @@ def chat_messages(system: Json, messages: Json) -> list[Json]:
 def _turn(turn: dict[str, Json], where: str) -> list[Json]:
     role, content = turn.get("role"), turn.get("content")
     if not isinstance(role, str) or role not in ("user", "assistant", "system"):
-        raise wrong(f"{where}.role", role, "user, assistant or system")
+        raise invalid_field(f"{where}.role", role, "user, assistant or system")
     where = f"{where}.content"
     if role == "system" or isinstance(content, str):
         return [{"role": role, "content": text_of(content, where)}]
@@ -199,7 +199,7 @@ def _assistant(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
         elif kind == "tool_use":
             calls.append(_call(block, block_where))
         elif kind not in DROPPED_BLOCKS:
-            raise wrong(f"{block_where}.type", kind, "text, tool_use or thinking")
+            raise invalid_field(f"{block_where}.type", kind, "text, tool_use or thinking")
     message: dict[str, Json] = {"role": "assistant", "content": "\n".join(texts)}
     if calls:
         message["tool_calls"] = calls
@@ -258,14 +258,14 @@ def _part(block: dict[str, Json], where: str) -> dict[str, Json]:
     if kind == "text":
         return {"type": "text", "text": as_text(block.get("text"), f"{where}.text")}
     if kind not in ("image", "document"):
-        raise wrong(f"{where}.type", kind, "text, image, document or tool_result")
+        raise invalid_field(f"{where}.type", kind, "text, image, document or tool_result")
     source = as_object(block.get("source"), f"{where}.source")
     if source.get("type") == "text":
         return {"type": "text", "text": as_text(source.get("data"), f"{where}.source.data")}
     if kind == "image":
         return {"type": "image_url", "image_url": {"url": _url(source, f"{where}.source")}}
     if source.get("type") != "base64":
-        raise unsupported(f"{where}.source", "documents must be text or base64")
+        raise unsupported_field(f"{where}.source", "documents must be text or base64")
     title = block.get("title") or "document.pdf"
     data = _url(source, f"{where}.source")
     return {"type": "file", "file": {"filename": title, "file_data": data}}
@@ -276,6 +276,6 @@ def _url(source: dict[str, Json], where: str) -> str:
     if source.get("type") == "url":
         return as_name(source.get("url"), f"{where}.url")
     if source.get("type") != "base64":
-        raise wrong(f"{where}.type", source.get("type"), "base64 or url")
+        raise invalid_field(f"{where}.type", source.get("type"), "base64 or url")
     media = as_name(source.get("media_type"), f"{where}.media_type")
     return f"data:{media};base64,{as_name(source.get('data'), f'{where}.data')}"

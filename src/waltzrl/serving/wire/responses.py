@@ -16,12 +16,12 @@ from waltzrl.serving.wire.fields import (
     as_object,
     as_text,
     check_sampling,
+    invalid_field,
     prompt_of,
     read_object,
     subject_of,
     text_of,
-    unsupported,
-    wrong,
+    unsupported_field,
 )
 from waltzrl.serving.wire.format import error_object
 from waltzrl.serving.wire.responses_output import ResponsesStream, output_items, response
@@ -60,7 +60,7 @@ def read(raw: bytes, request_id: str) -> ChatRequest:
     body = read_object(raw)
     for key in STATE:
         if body.get(key) not in (None, False):
-            raise unsupported(key, "the gateway keeps no state; send the whole conversation")
+            raise unsupported_field(key, "the gateway keeps no state; send the whole conversation")
     stream = as_bool(body.pop("stream", None), "stream")
     for key in DROPPED:
         body.pop(key, None)
@@ -119,7 +119,7 @@ def _tool(tool: Json, where: str) -> Json:
     fields = as_object(tool, where)
     kind = fields.get("type")
     if kind != "function":
-        raise wrong(f"{where}.type", kind, "'function'; the gateway runs no tools")
+        raise invalid_field(f"{where}.type", kind, "'function'; the gateway runs no tools")
     as_name(fields.get("name"), f"{where}.name")
     return {"type": "function", "function": {k: v for k, v in fields.items() if k != "type"}}
 
@@ -129,7 +129,7 @@ def _tool_choice(choice: Json) -> Json:
         name = as_name(choice.get("name"), "tool_choice.name")
         return {"type": "function", "function": {"name": name}}
     if choice not in ("none", "auto", "required"):
-        raise wrong("tool_choice", choice, "none, auto, required or a function")
+        raise invalid_field("tool_choice", choice, "none, auto, required or a function")
     return choice
 
 
@@ -163,11 +163,11 @@ def chat_messages(instructions: Json, items: Json) -> list[Json]:
     if isinstance(items, str):
         return [*chat, {"role": "user", "content": text_of(items, "input")}]
     if not isinstance(items, list) or not items:
-        raise wrong("input", items, "a string, or a list with one item or more")
+        raise invalid_field("input", items, "a string, or a list with one item or more")
     for index, item in enumerate(items):
         _add(chat, as_object(item, f"input[{index}]"), f"input[{index}]")
     if not chat:
-        raise wrong("input", "reasoning items only", "one message or more")
+        raise invalid_field("input", "reasoning items only", "one message or more")
     return chat
 
 
@@ -182,13 +182,13 @@ def _add(chat: list[Json], item: dict[str, Json], where: str) -> None:
         output = _content(item.get("output"), f"{where}.output")
         chat.append({"role": "tool", "tool_call_id": call_id, "content": output})
     elif kind != "reasoning":
-        raise wrong(f"{where}.type", kind, ITEMS)
+        raise invalid_field(f"{where}.type", kind, ITEMS)
 
 
 def _message(item: dict[str, Json], where: str) -> Json:
     role = item.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        raise wrong(f"{where}.role", role, f"one of {', '.join(ROLES)}")
+        raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
     return {"role": ROLES[role], "content": _content(item.get("content"), f"{where}.content")}
 
 
@@ -230,7 +230,7 @@ def _part(part: Json, where: str) -> dict[str, Json]:
         return _image(fields, where)
     if kind == "input_file":
         if fields.get("file_url") is not None:
-            raise unsupported(
+            raise unsupported_field(
                 f"{where}.file_url", "a chat cannot carry a file's URL; send its data"
             )
         keys = ("file_data", "file_id", "filename")
@@ -238,14 +238,14 @@ def _part(part: Json, where: str) -> dict[str, Json]:
         return {"type": "file", "file": file}
     if kind == "input_audio":
         return {"type": "input_audio", "input_audio": fields.get("input_audio")}
-    raise wrong(
+    raise invalid_field(
         f"{where}.type", kind, "input_text, output_text, refusal or input_image, _file, _audio"
     )
 
 
 def _image(part: dict[str, Json], where: str) -> dict[str, Json]:
     if part.get("image_url") is None:
-        raise unsupported(f"{where}.image_url", "a chat carries images as a URL or as data")
+        raise unsupported_field(f"{where}.image_url", "a chat carries images as a URL or as data")
     image: dict[str, Json] = {"url": as_name(part["image_url"], f"{where}.image_url")}
     if part.get("detail") is not None:
         image["detail"] = part["detail"]
