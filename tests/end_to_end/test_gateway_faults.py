@@ -59,7 +59,7 @@ def test_an_upstream_that_hangs_is_given_up(serve):
         started = time.monotonic()
         status, _, text = ask(gateway, "hangs")
         assert ask(gateway, "echo")[0] == 200
-    assert (status, "said nothing for 0.5 s" in text) == (504, True)
+    assert (status, "sent nothing for 0.5 s" in text) == (504, True)
     assert time.monotonic() - started < 10
 
 

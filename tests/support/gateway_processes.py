@@ -44,13 +44,13 @@ def upstream_process():
 
 
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     def __init__(self, process, url):
         self.process, self.url = process, url
 
     def seen(self):
-        """Return what an upstream has seen."""
+        """Return the requests that an upstream got."""
         return json.loads(self.get("/seen")[2])
 
     def get(self, path, **headers):
@@ -79,7 +79,7 @@ class Server:
 
 @contextmanager
 def gateway_process(*arguments, log, largest_file_kb="unlimited"):
-    """Run `waltzrl serve` on a free port; its words go to the file `log`.
+    """Run `waltzrl serve` on a free port; its output goes to the file `log`.
 
     A file that grows beyond `largest_file_kb` fails to be written, as on a full disk.
     """
@@ -93,8 +93,8 @@ def _address(process, log):
     """Wait for the line that says where it listens."""
     ends = time.monotonic() + 60
     while time.monotonic() < ends:
-        if found := re.search(r"clients use (http://[^/]+)/v1", log.read_text()):
-            return found[1]
+        if match := re.search(r"clients use (http://[^/]+)/v1", log.read_text()):
+            return match[1]
         assert process.poll() is None, log.read_text()
         time.sleep(0.02)
     raise AssertionError(log.read_text())
