@@ -1,37 +1,28 @@
 """The desk in a real browser: by mouse, by keyboard alone, and read by an accessibility checker."""
 
 import asyncio
-import os
-import shutil
 import socket
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import uvicorn
 from playwright.sync_api import sync_playwright
 
+from support.browser import FLAGS, NODE_MODULES, find_chromium
 from support.small_console import EMAIL, HOSTILE, Site, said, told
 
-pytestmark = pytest.mark.xdist_group("desk")
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("console")]
 
-ROOT = Path(__file__).parents[2]
-AXE = ROOT / ".venv/npm/node_modules/axe-core/axe.min.js"
+AXE = NODE_MODULES / "axe-core/axe.min.js"
 STORY = "wz7/2"
 PAGES = ("/desk", "/desk/collaborations", "/desk/collaborations/wz7%2F2", "/desk/audit")
 
 
 @pytest.fixture(scope="module")
 def chromium():
-    names = ("chromium", "chromium-browser", "google-chrome")
-    places = [os.environ.get("WALTZRL_CHROMIUM"), *map(shutil.which, names)]
-    path = next((place for place in places if place), None)
-    if path is None:
-        assert "CI" not in os.environ, "the desk's tests need Chromium; name it WALTZRL_CHROMIUM"
-        pytest.skip("no Chromium is installed; name one in WALTZRL_CHROMIUM")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
         yield browser
         browser.close()
 
