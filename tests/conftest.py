@@ -1,7 +1,10 @@
 """What every test may ask for."""
 
 import importlib.util
+import os
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -9,6 +12,8 @@ from hypothesis import settings
 from support.browser import NODE_MODULES, find_chromium
 
 pytest_plugins = ["support.databases"]
+
+TESTS = Path(__file__).parent
 
 settings.register_profile("patient", deadline=None)  # a busy machine is not a failed test
 settings.load_profile("patient")
@@ -30,9 +35,27 @@ def device(request):
     return request.param
 
 
+@pytest.fixture
+def promtool():
+    """Return the path of Prometheus's tool for rules."""
+    return _find_promtool()
+
+
 def pytest_collection_modifyitems(config, items):
-    """Leave out what needs a CUDA device, a browser or a package of npm, where that is missing."""
-    requirements = {"gpu": _has_cuda, "browser": find_chromium, "npm": _has_npm_packages}
+    """Mark and order tests by how long they take; leave out those whose requirements are missing.
+
+    `make check` leaves out the slow ones: all of tests/end_to_end, and others by their mark.
+    """
+    for item in items:
+        if item.path.is_relative_to(TESTS / "end_to_end"):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # no long wait at the end
+    requirements = {
+        "gpu": _has_cuda,
+        "browser": find_chromium,
+        "npm": _has_npm_packages,
+        "promtool": _find_promtool,
+    }
     for marker, is_available in requirements.items():
         needing = [item for item in items if item.get_closest_marker(marker)]
         if needing and not is_available():
@@ -42,6 +65,11 @@ def pytest_collection_modifyitems(config, items):
 
 def _has_npm_packages():
     return all((NODE_MODULES / name).is_dir() for name in ("openai", "axe-core"))
+
+
+def _find_promtool():
+    """Look in the environment that `make test` fills, then on the path."""
+    return shutil.which("promtool", path=f"{TESTS.parent}/.venv/bin:{os.environ['PATH']}")
 
 
 def _has_cuda():

@@ -4,22 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.timing import FakeClock
 from waltzrl.agents.breaker import Breaker
-
-
-class Clock:
-    """Seconds that pass when told."""
-
-    def __init__(self):
-        self.seconds = 1000.0
-
-    def __call__(self):
-        return self.seconds
 
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return FakeClock(1000.0)
 
 
 @pytest.fixture
@@ -55,15 +46,15 @@ def test_a_success_between_failures_keeps_it_closed(breaker):
 
 def test_it_stays_open_for_sixty_seconds_and_is_then_half_open(breaker, clock):
     fail(breaker, 5)
-    clock.seconds += 59.9
+    clock.now += 59.9
     assert not end(breaker, True)
-    clock.seconds += 0.1
+    clock.now += 0.1
     assert breaker.state == "half_open"
 
 
 def test_the_probe_alone_passes_and_its_success_closes_it(breaker, clock):
     fail(breaker, 5)
-    clock.seconds += 60
+    clock.now += 60
     with breaker.attempt() as probe:
         assert probe is not None
         assert not end(breaker, True)
@@ -76,19 +67,19 @@ def test_the_probe_alone_passes_and_its_success_closes_it(breaker, clock):
 
 def test_the_failure_of_the_probe_opens_it_for_another_minute(breaker, clock):
     fail(breaker, 5)
-    clock.seconds += 75
+    clock.now += 75
     assert end(breaker, False)
     assert breaker.state == "open"
-    clock.seconds += 59
+    clock.now += 59
     assert not end(breaker, True)
-    clock.seconds += 1
+    clock.now += 1
     assert end(breaker, True)
     assert breaker.state == "closed"
 
 
 def test_a_probe_that_was_given_up_leaves_room_for_another(breaker, clock):
     fail(breaker, 5)
-    clock.seconds += 60
+    clock.now += 60
     with pytest.raises(asyncio.CancelledError), breaker.attempt():
         raise asyncio.CancelledError
     assert breaker.state == "half_open"
@@ -106,7 +97,7 @@ def test_what_began_before_it_opened_does_not_close_it(breaker):
 def test_what_began_before_it_opened_does_not_answer_for_the_probe(breaker, clock):
     with breaker.attempt() as old:
         fail(breaker, 5)
-        clock.seconds += 60
+        clock.now += 60
         with breaker.attempt() as probe:
             assert probe is not None
             old.succeeded = False
@@ -119,22 +110,22 @@ def test_both_numbers_can_be_chosen(clock):
     breaker = Breaker(failures=1, open_seconds=2, clock=clock)
     fail(breaker, 1)
     assert breaker.state == "open"
-    clock.seconds += 2
+    clock.now += 2
     assert breaker.state == "half_open"
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.booleans()), max_size=60))
 def test_however_it_goes_what_passes_in_vain_is_bounded(calls):
     """Between two successes at most five failures pass, and then one a minute."""
-    clock = Clock()
+    clock = FakeClock(1000.0)
     breaker = Breaker(clock=clock)
-    in_vain, since = 0, clock.seconds
+    in_vain, since = 0, clock.now
     for wait, succeeds in calls:
-        clock.seconds += wait
+        clock.now += wait
         if not end(breaker, succeeds):
             continue
         if succeeds:
-            in_vain, since = 0, clock.seconds
+            in_vain, since = 0, clock.now
         else:
             in_vain += 1
-            assert in_vain <= 5 + (clock.seconds - since) / 60
+            assert in_vain <= 5 + (clock.now - since) / 60

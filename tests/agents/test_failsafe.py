@@ -4,6 +4,7 @@ import json
 import pytest
 
 from support.openai_server import serving
+from support.timing import run_on_fake_time
 from waltzrl.agents import (
     ConversationAgent,
     FeedbackAgent,
@@ -65,13 +66,13 @@ def failsafe(policy, on_failure="refuse", **options):
 
 
 def review(reviewer, request=HARMLESS, reply=COMPLIES):
-    return asyncio.run(reviewer.review(ask(request), Reply(text=reply)))
+    return run_on_fake_time(reviewer.review(ask(request), Reply(text=reply)))
 
 
 def served(reviewer, request, draft, revision="A revision."):
     agent = ConversationAgent(ScriptedPolicy([draft, revision]), WORDING, Sampling())
     fail_open = reviewer.on_failure == "serve"
-    said = asyncio.run(guarded(ask(request), agent, reviewer, fail_open=fail_open))
+    said = run_on_fake_time(guarded(ask(request), agent, reviewer, fail_open=fail_open))
     return said.final.text
 
 
@@ -123,7 +124,7 @@ def test_who_goes_away_is_not_a_failure():
         await waiting
 
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(leave())
+        run_on_fake_time(leave())
     assert breaker.state == "closed"
 
 

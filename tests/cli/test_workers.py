@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import active_children
@@ -11,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from support.timing import until, wait_until
 from waltzrl.cli.workers import Workers
 from waltzrl.errors import InputError
 
-LONG_SECONDS = 100.0
+LONG_SECONDS = 3600.0
+"""A test that waited for such a job would run out of its own time."""
 SHORT_SECONDS = 30.0
 """More than it takes to start and to end processes on a busy machine."""
 
@@ -44,15 +45,13 @@ def test_jobs_run_in_other_processes_until_all_are_done():
 
 
 def test_the_first_failure_is_told_without_waiting_for_the_other_jobs():
-    started = time.monotonic()
     with pytest.raises(InputError, match="the disk is full"), Workers(2, quiet=True) as workers:
         workers.run([Sleep("a"), Fail("b"), Sleep("c")])
-    assert time.monotonic() - started < SHORT_SECONDS
 
 
 def test_stopped_by_hand_all_processes_end_and_say_nothing():
     code = (
-        "from test_workers import Sleep, Workers\n"
+        "from cli.test_workers import Sleep, Workers\n"
         "if __name__ == '__main__':\n"
         "    try:\n"
         "        with Workers(2, quiet=True) as workers:\n"
@@ -62,7 +61,7 @@ def test_stopped_by_hand_all_processes_end_and_say_nothing():
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],
-        cwd=Path(__file__).parent,
+        cwd=Path(__file__).parents[1],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
@@ -76,14 +75,12 @@ def test_stopped_by_hand_all_processes_end_and_say_nothing():
 def test_beside_an_event_loop_whoever_is_cancelled_waits_for_no_job():
     async def story(workers):
         jobs = asyncio.create_task(workers.run_beside([Sleep("a")]))
-        await asyncio.to_thread(until, active_children)
+        await until(active_children)
         jobs.cancel()
         await jobs
 
-    started = time.monotonic()
     with pytest.raises(asyncio.CancelledError), Workers(1, quiet=True) as workers:
         asyncio.run(story(workers))
-    assert time.monotonic() - started < SHORT_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -98,11 +95,11 @@ def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path, sent, cod
         start_new_session=True,
     ) as process:
         try:
-            children = until(lambda: both_children(process.pid))
+            children = wait_until(lambda: both_children(process.pid))
             process.send_signal(sent)  # as service managers do: it alone hears of it
             assert process.wait(SHORT_SECONDS) == code
             assert words in process.stderr.read()
-            until(lambda: not any(child.exists() for child in children))
+            wait_until(lambda: not any(child.exists() for child in children))
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -112,11 +109,3 @@ def both_children(pid):
     """The worker that teaches the base, and the process that watches over what they share."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [Path(f"/proc/{child}") for child in children] if len(children) == 2 else []
-
-
-def until(holds):
-    ends = time.monotonic() + 2 * SHORT_SECONDS
-    while not (held := holds()):
-        assert time.monotonic() < ends
-        time.sleep(0.1)
-    return held

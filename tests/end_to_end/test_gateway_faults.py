@@ -3,13 +3,13 @@
 import asyncio
 import json
 import subprocess
-import time
 
 import aiohttp
 import pytest
 
 from support.gateway_processes import gateway_process, upstream_process
-from waltzrl.audit import verify
+from support.timing import until, wait_until
+from waltzrl.audit import read_entries, verify
 from waltzrl.audit.note import PublicKey
 
 pytestmark = pytest.mark.xdist_group("faults")
@@ -56,11 +56,9 @@ def test_an_upstream_that_dies_is_a_bad_gateway(serve):
 
 def test_an_upstream_that_hangs_is_given_up(serve):
     with serve("--set", "upstream.timeout_seconds=0.5") as gateway:
-        started = time.monotonic()
         status, _, text = ask(gateway, "hangs")
         assert ask(gateway, "echo")[0] == 200
     assert (status, "sent nothing for 0.5 s" in text) == (504, True)
-    assert time.monotonic() - started < 10
 
 
 def test_rubbish_is_a_bad_gateway(serve):
@@ -91,33 +89,34 @@ def test_words_that_nobody_reviewed_do_not_pass_beside_the_reply(serve):
 
 
 def test_a_client_that_goes_away_cancels_the_upstream(serve, upstream):
-    before = upstream.seen()["cancelled"]
+    before = upstream.seen()
+    cancelled = 'waltzrl_errors_total{api="chat",kind="cancelled"}'
 
     async def leave(url):
-        timeout = aiohttp.ClientTimeout(total=0.8)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            with pytest.raises(TimeoutError):
-                await session.post(url, json={"model": "hangs", "messages": HELLO})
+        async with aiohttp.ClientSession() as session:
+            waiting = asyncio.create_task(
+                session.post(url, json={"model": "hangs", "messages": HELLO})
+            )
+            await until(lambda: len(upstream.seen()["requests"]) > len(before["requests"]))
+            waiting.cancel()
+            await asyncio.wait([waiting])
 
     with serve() as gateway:
         asyncio.run(leave(gateway.url + CHAT))
-        ends = time.monotonic() + 5
-        while upstream.seen()["cancelled"] == before and time.monotonic() < ends:
-            time.sleep(0.05)
-        assert gateway.metric('waltzrl_errors_total{api="chat",kind="cancelled"}') == 1
-    assert upstream.seen()["cancelled"] == before + 1
+        wait_until(lambda: upstream.seen()["cancelled"] > before["cancelled"])
+        assert wait_until(lambda: gateway.metric(cancelled)) == 1
+    assert upstream.seen()["cancelled"] == before["cancelled"] + 1
 
 
 def test_a_held_stream_says_that_it_lives(serve):
+    body = json.dumps({"model": "hangs", "messages": HELLO, "stream": True})
     with serve("--set", "stream=buffer") as gateway:
-        process = subprocess.Popen(
-            ["curl", "-sN", "--max-time", "7", gateway.url + CHAT, "-d",
-             json.dumps({"model": "hangs", "messages": HELLO, "stream": True})],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        said, _ = process.communicate(timeout=20)
-    assert '"role":"assistant"' in said
-    assert ": keepalive" in said
+        curl = ["curl", "-sN", "--max-time", "30", "-d", body, gateway.url + CHAT]
+        with subprocess.Popen(curl, stdout=subprocess.PIPE, text=True) as process:
+            lines = [process.stdout.readline() for _ in range(3)]
+            process.terminate()
+    assert '"role":"assistant"' in lines[0]
+    assert lines[1:] == ["\n", ": keepalive\n"]
 
 
 def test_killed_under_load_the_audit_log_verifies_and_holds_all_but_the_last_moment(
@@ -125,13 +124,12 @@ def test_killed_under_load_the_audit_log_verifies_and_holds_all_but_the_last_mom
 ):
     folder = tmp_path / "audit"
     with serve("--audit", str(folder)) as gateway:
-        answered = asyncio.run(_load(gateway.url + CHAT, seconds=3, at_once=8))
-        time.sleep(0.3)  # the documented window, several times over
-        late = asyncio.run(_load(gateway.url + CHAT, seconds=0.5, at_once=8))
+        answered = asyncio.run(_load(gateway.url + CHAT, at_once=8, enough=has(1_000)))
+        wait_until(lambda: sum(1 for _ in read_entries(folder)) > len(answered))  # it is committed
+        late = asyncio.run(_load(gateway.url + CHAT, at_once=8, enough=has(200)))
         gateway.process.kill()
         gateway.process.wait()
-    statuses = [status for status, _ in answered]
-    assert set(statuses) == {200}
+    assert set(answered) == {200}
     with serve("--audit", str(folder)) as gateway:
         assert ask(gateway, "echo")[0] == 200
     verified = verify(folder, PublicKey.parse((tmp_path / "audit.key.pub").read_text()))
@@ -148,8 +146,7 @@ def test_told_to_stop_it_answers_what_is_under_way_and_signs_the_whole_log(serve
             subprocess.Popen([*command, gateway.url + CHAT], stdout=subprocess.PIPE, text=True)
             for _ in range(8)
         ]
-        while not gateway.metric("waltzrl_active_requests"):
-            time.sleep(0.01)
+        wait_until(lambda: gateway.metric("waltzrl_active_requests"))
         gateway.process.terminate()
         answered = [client.communicate(timeout=20)[0] for client in clients].count("200")
         assert gateway.process.wait(20) == 0
@@ -160,71 +157,91 @@ def test_told_to_stop_it_answers_what_is_under_way_and_signs_the_whole_log(serve
 
 def test_on_a_full_disk_nothing_is_answered_unaudited(serve, tmp_path):
     with serve("--audit", str(tmp_path / "audit"), largest_file_kb=64) as gateway:
-        outcomes = asyncio.run(_load(gateway.url + CHAT, seconds=2, at_once=4))
+        outcomes = asyncio.run(
+            _load(gateway.url + CHAT, at_once=4, enough=lambda statuses: 503 in statuses)
+        )
         status, headers, text = ask(gateway, "echo")
         assert (status, "audit log cannot be written" in text) == (503, True)
         assert headers["retry-after"]
         assert gateway.get("/readyz")[0] == 503
         assert gateway.get("/healthz")[0] == 200
-    assert {status for status, _ in outcomes} == {200, 503}
+    assert set(outcomes) == {200, 503}
     assert "audit" in (tmp_path / "gateway.log").read_text()
 
 
 def test_on_a_full_disk_the_operator_may_choose_to_answer_unaudited(serve, tmp_path):
     told = ("--audit", str(tmp_path / "audit"), "--set", "audit.on_failure=serve")
     with serve(*told, largest_file_kb=64) as gateway:
-        outcomes = asyncio.run(_load(gateway.url + CHAT, seconds=2, at_once=4))
+        outcomes = asyncio.run(
+            _load(
+                gateway.url + CHAT,
+                at_once=4,
+                enough=lambda _: gateway.metric("waltzrl_audit_failing") == 1,
+            )
+        )
         assert ask(gateway, "echo")[0] == 200
         assert gateway.metric("waltzrl_audit_failing") == 1
-    assert {status for status, _ in outcomes} == {200}
+    assert set(outcomes) == {200}
     assert "audit log cannot be written" in (tmp_path / "gateway.log").read_text()
 
 
-async def _load(url, *, seconds, at_once, model="echo"):
-    """Ask as fast as `at_once` clients can; return statuses and milliseconds."""
-    ends, outcomes = time.monotonic() + seconds, []
+def has(count):
+    """Return whether there are so many answers."""
+    return lambda statuses: len(statuses) >= count
+
+
+async def _load(url, *, at_once, enough):
+    """Ask as fast as `at_once` clients can until `enough(statuses)`; return the statuses."""
+    statuses = []
 
     async def client(session):
-        while time.monotonic() < ends:
-            started = time.monotonic()
-            async with session.post(url, json={"model": model, "messages": HELLO}) as response:
-                await response.read()
-                outcomes.append((response.status, (time.monotonic() - started) * 1e3))
+        while not enough(statuses):
+            statuses.append(await _status(session, url, "echo"))
 
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         await asyncio.gather(*(client(session) for _ in range(at_once)))
-    return outcomes
+    return statuses
 
 
-async def _flood(url, *, per_second, seconds):
-    """Ask so often, whether answers come or not; return statuses and milliseconds."""
-    outcomes = []
-
-    async def one(session):
-        started = time.monotonic()
-        async with session.post(url, json={"model": "slow", "messages": HELLO}) as response:
-            await response.read()
-            outcomes.append((response.status, (time.monotonic() - started) * 1e3))
-
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session, asyncio.TaskGroup() as group:
-        for number in range(int(per_second * seconds)):
-            group.create_task(one(session))
-            await asyncio.sleep(1 / per_second if number else 0)
-    return outcomes
+async def _status(session, url, model):
+    async with session.post(url, json={"model": model, "messages": HELLO}) as response:
+        await response.read()
+        return response.status
 
 
-@pytest.mark.slow
-def test_ten_times_more_than_it_can_take_is_refused_and_the_rest_is_answered_in_time(serve):
+def test_what_is_more_than_it_can_take_is_refused_at_once_and_the_rest_is_answered(serve, upstream):
+    """Five waves of ten times the capacity: 8 requests are served, 8 wait, 64 are refused."""
     limits = ("--set", "limits.max_active=8", "--set", "limits.max_waiting=8")
-    wait = ("--set", "limits.max_wait_seconds=0.5")
-    with serve(*limits, *wait) as gateway:
-        capacity = 8 / 0.3
-        outcomes = asyncio.run(_flood(gateway.url + CHAT, per_second=10 * capacity, seconds=20))
+
+    async def wave(url):
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            requests = [asyncio.create_task(_status(session, url, "held")) for _ in range(80)]
+            await until(lambda: sum(request.done() for request in requests) == 64)
+            refused = [request.result() for request in requests if request.done()]
+            for _ in ("those that were served", "those that waited"):
+                await until(lambda: upstream.seen()["held"] == 8)
+                upstream.get("/release")
+            return refused, await asyncio.gather(*requests)
+
+    with serve(*limits, "--set", "limits.max_wait_seconds=60") as gateway:
+        for _ in range(5):
+            refused, statuses = asyncio.run(wave(gateway.url + CHAT))
+            assert refused == [503] * 64
+            assert sorted(statuses) == [200] * 16 + [503] * 64
         assert ask(gateway, "echo")[0] == 200
-    accepted = sorted(ms for status, ms in outcomes if status == 200)
-    assert {status for status, _ in outcomes} == {200, 503}
-    assert len(outcomes) > 5 * len(accepted) > 0
-    # 300 ms of work and 500 ms of waiting at most; the rest is for a busy machine.
-    assert accepted[int(len(accepted) * 0.99)] < 2_000
+
+
+def test_who_waits_too_long_for_a_place_is_refused(serve, upstream):
+    limits = ("--set", "limits.max_active=1", "--set", "limits.max_wait_seconds=0.2")
+
+    async def two(url):
+        async with aiohttp.ClientSession() as session:
+            requests = [asyncio.create_task(_status(session, url, "held")) for _ in range(2)]
+            await until(lambda: any(request.done() for request in requests))
+            upstream.get("/release")
+            return await asyncio.gather(*requests)
+
+    with serve(*limits) as gateway:
+        assert sorted(asyncio.run(two(gateway.url + CHAT))) == [200, 503]

@@ -4,9 +4,9 @@ import hashlib
 import signal
 import subprocess
 import sys
-import time
 
 from support.small_runs import run, save_recipe
+from support.timing import wait_until
 
 FINAL = "checkpoints/step-000022"
 
@@ -22,12 +22,8 @@ def stopped(recipe, out, by):
     """Start a run, and send it a signal in the middle of the second stage."""
     command = [sys.executable, "-m", "waltzrl", "train", str(recipe), "--out", str(out)]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < deadline:
-            if lines(out) >= 7:  # a step after a checkpoint
-                process.send_signal(by)
-                break
-            time.sleep(0.002)
+        wait_until(lambda: lines(out) >= 7 or process.poll() is not None)  # after a checkpoint
+        process.send_signal(by)
         return process.wait(30), process.stderr.read().decode()
 
 

@@ -18,12 +18,15 @@ BRIEFLY = Sampling(max_new_tokens=7, temperature=0.5)
 CONVERSATION = [Message(role="system", content="Be kind."), Message(role="user", content="Hi!")]
 
 
-class Slow:
-    """Takes its time, and counts tokens."""
+class Paired:
+    """Answers two requests at a time, and counts tokens."""
+
+    def __init__(self):
+        self._pair = asyncio.Barrier(2)
 
     async def reply(self, messages, sampling):
-        await asyncio.sleep(0.05)
-        return Reply(text="slow", finish="length", usage=Usage(input_tokens=11, output_tokens=7))
+        await self._pair.wait()
+        return Reply(text="both", finish="length", usage=Usage(input_tokens=11, output_tokens=7))
 
 
 def ask(server, *, model="echo", times=1, **options):
@@ -39,7 +42,7 @@ def ask(server, *, model="echo", times=1, **options):
 
 @pytest.fixture
 def server():
-    with serving({"echo": ScriptedPolicy(lambda said: said[-1].content), "slow": Slow()}) as it:
+    with serving({"echo": ScriptedPolicy(lambda said: said[-1].content), "paired": Paired()}) as it:
         yield it
 
 
@@ -67,12 +70,12 @@ def test_the_server_hears_the_whole_conversation(server):
 
 
 def test_usage_and_finish_are_read(server):
-    (reply,) = ask(server, model="slow")
+    reply, _ = ask(server, model="paired", times=2)
     assert (reply.usage.input_tokens, reply.usage.output_tokens, reply.finish) == (11, 7, "length")
 
 
 def test_no_more_requests_than_allowed_are_under_way(server):
-    ask(server, model="slow", times=6, concurrency=2)
+    ask(server, model="paired", times=6, concurrency=2)
     assert server.most_at_once == 2
 
 
@@ -117,7 +120,7 @@ def test_a_filtered_reply_is_empty(server):
 
 def test_a_server_that_is_slow_is_reported(server):
     with pytest.raises(PolicyError, match=r"no reply within 0\.01 s"):
-        ask(server, model="slow", timeout_seconds=0.01, retries=0)
+        ask(server, model="paired", timeout_seconds=0.01, retries=0)
 
 
 def test_a_server_that_is_down_is_reported():

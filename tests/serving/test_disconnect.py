@@ -6,6 +6,7 @@ import pytest
 
 from support.small_gateway import Model, ask, chat, gateway
 from support.small_site import read_request
+from support.timing import run_on_fake_time
 from waltzrl.errors import RequestError
 from waltzrl.serving.server import GRACE_SECONDS, DisconnectWatcher
 
@@ -38,7 +39,7 @@ def test_a_quick_answer_never_starts_a_watcher():
         await asyncio.sleep(GRACE_SECONDS + 0.05)
         return line.watched, await nothing_is_left()
 
-    assert asyncio.run(work()) == (0, True)
+    assert run_on_fake_time(work()) == (0, True)
 
 
 def test_a_client_that_stays_is_answered_and_no_longer_watched():
@@ -48,7 +49,7 @@ def test_a_client_that_stays_is_answered_and_no_longer_watched():
             await asyncio.sleep(GRACE_SECONDS + 0.05)
         return line.watched, await nothing_is_left()
 
-    assert asyncio.run(work()) == (1, True)
+    assert run_on_fake_time(work()) == (1, True)
 
 
 def test_a_client_that_goes_away_ends_the_work_and_nothing_is_raised():
@@ -62,7 +63,7 @@ def test_a_client_that_goes_away_ends_the_work_and_nothing_is_raised():
                 ended.append("cancelled")
         return ended, await nothing_is_left()
 
-    assert asyncio.run(work()) == (["cancelled"], True)
+    assert run_on_fake_time(work()) == (["cancelled"], True)
 
 
 def test_a_client_that_went_away_early_is_found_out_later():
@@ -74,7 +75,7 @@ def test_a_client_that_went_away_early_is_found_out_later():
             pytest.fail("the client has gone")
         return await nothing_is_left()
 
-    assert asyncio.run(work())
+    assert run_on_fake_time(work())
 
 
 def test_what_is_still_sent_by_a_client_that_stays_is_passed_over():
@@ -89,7 +90,7 @@ def test_what_is_still_sent_by_a_client_that_stays_is_passed_over():
             await asyncio.sleep(GRACE_SECONDS + 0.05)
         return line.watched
 
-    assert asyncio.run(work()) == 1
+    assert run_on_fake_time(work()) == 1
 
 
 def test_a_cancellation_by_somebody_else_is_not_swallowed():
@@ -105,7 +106,7 @@ def test_a_cancellation_by_somebody_else_is_not_swallowed():
             await task
         return await nothing_is_left()
 
-    assert asyncio.run(work())
+    assert run_on_fake_time(work())
 
 
 def test_an_error_of_the_work_is_raised():
@@ -114,7 +115,7 @@ def test_an_error_of_the_work_is_raised():
             raise KeyError("work")
 
     with pytest.raises(KeyError):
-        asyncio.run(work())
+        run_on_fake_time(work())
 
 
 class Hanging(Model):
@@ -169,7 +170,7 @@ def test_a_body_that_does_not_come_is_given_up():
             await watcher.read(asyncio.sleep(60, b""))
 
     with pytest.raises(RequestError, match=r"did not arrive within 0\.02 s") as raised:
-        asyncio.run(work())
+        run_on_fake_time(work())
     assert raised.value.status == 408
 
 
@@ -181,4 +182,4 @@ def test_a_body_that_comes_slowly_is_read_and_its_client_is_watched_from_then_on
             await asyncio.sleep(2 * GRACE_SECONDS)
         return body, line.watched, await nothing_is_left()
 
-    assert asyncio.run(work()) == (b"late", 1, True)
+    assert run_on_fake_time(work()) == (b"late", 1, True)

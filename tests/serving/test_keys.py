@@ -7,6 +7,7 @@ from hashlib import sha256
 import pytest
 from typer.testing import CliRunner
 
+from support.timing import FakeClock
 from waltzrl.cli.keys import keys as keys_command
 from waltzrl.errors import InputError
 from waltzrl.serving.access import KeyRing, check_bind, presented_key
@@ -18,18 +19,9 @@ def path(tmp_path):
     return tmp_path / "keys.toml"
 
 
-class Clock:
-    """A clock that stands still until it is set."""
-
-    now = 50.0
-
-    def __call__(self):
-        return self.now
-
-
 def following(path):
     """Return a ring, and a function that lets it look at its file again."""
-    clock = Clock()
+    clock = FakeClock(50.0)
 
     def look():
         clock.now += 1.0

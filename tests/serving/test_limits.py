@@ -1,11 +1,11 @@
 import asyncio
 import random
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.timing import FakeClock, run_on_fake_time
 from waltzrl.errors import RequestError
 from waltzrl.serving.access import (
     Admission,
@@ -15,16 +15,6 @@ from waltzrl.serving.access import (
     check_request_size,
 )
 from waltzrl.serving.keys import ANONYMOUS, Caller
-
-
-class Clock:
-    """A clock that stands still until it is set."""
-
-    def __init__(self):
-        self.now = 1_000.0
-
-    def __call__(self):
-        return self.now
 
 
 def wait_of(limits, caller):
@@ -37,7 +27,7 @@ def wait_of(limits, caller):
 
 
 def test_a_burst_passes_and_the_next_request_is_told_when_to_come():
-    clock = Clock()
+    clock = FakeClock(1_000.0)
     limits = RateLimits(clock=clock)
     caller = Caller(name="ada", requests_per_minute=6, burst=3)  # one more every 10 s
     assert [wait_of(limits, caller) for _ in range(4)] == [0, 0, 0, pytest.approx(10)]
@@ -49,7 +39,7 @@ def test_a_burst_passes_and_the_next_request_is_told_when_to_come():
 
 
 def test_a_refusal_says_the_rate_and_the_wait():
-    limits = RateLimits(clock=Clock())
+    limits = RateLimits(clock=FakeClock(1_000.0))
     caller = Caller(name="ada", requests_per_minute=6, burst=1)
     limits.take(caller)
     with pytest.raises(RequestError, match=r"ada may send 6 .* a minute, .* in 10 s") as refusal:
@@ -58,7 +48,7 @@ def test_a_refusal_says_the_rate_and_the_wait():
 
 
 def test_callers_have_buckets_of_their_own_and_some_have_no_limit():
-    limits = RateLimits(clock=Clock())
+    limits = RateLimits(clock=FakeClock(1_000.0))
     ada, bob = (Caller(name=name, requests_per_minute=1, burst=1) for name in ("ada", "bob"))
     assert wait_of(limits, ada) == 0
     assert wait_of(limits, bob) == 0
@@ -67,14 +57,14 @@ def test_callers_have_buckets_of_their_own_and_some_have_no_limit():
 
 
 def test_a_second_key_of_one_name_brings_no_second_allowance():
-    limits = RateLimits(clock=Clock())
+    limits = RateLimits(clock=FakeClock(1_000.0))
     old, new = (Caller(name="ada", requests_per_minute=1, burst=1) for _ in range(2))
     assert wait_of(limits, old) == 0
     assert wait_of(limits, new) > 0
 
 
 def test_who_waits_as_long_as_told_is_let_through():
-    clock = Clock()
+    clock = FakeClock(1_000.0)
     limits = RateLimits(clock=clock)
     caller = Caller(name="ada", requests_per_minute=7, burst=1)
     limits.take(caller)
@@ -89,7 +79,7 @@ def test_who_waits_as_long_as_told_is_let_through():
     burst=st.integers(1, 20),
 )
 def test_requests_pass_exactly_while_a_token_bucket_has_tokens(pauses, rate, burst):
-    clock = Clock()
+    clock = FakeClock(1_000.0)
     limits = RateLimits(clock=clock)
     caller = Caller(name="ada", requests_per_minute=rate, burst=burst)
     tokens = float(burst)
@@ -154,7 +144,7 @@ def test_places_go_to_those_who_came_first_and_one_too_many_is_refused_at_once()
         await asyncio.gather(*held)
         assert (order, admission.active, admission.waiting) == ([0, 1, 2, 3], 0, 0)
 
-    asyncio.run(story())
+    run_on_fake_time(story())
 
 
 def test_who_waited_too_long_is_refused_and_takes_no_place():
@@ -168,7 +158,7 @@ def test_who_waited_too_long_is_refused_and_takes_no_place():
         await first
         assert (order, admission.active, admission.waiting) == ([0], 0, 0)
 
-    asyncio.run(story())
+    run_on_fake_time(story())
 
 
 def test_a_place_that_was_given_to_a_cancelled_request_goes_to_the_next():
@@ -187,7 +177,7 @@ def test_a_place_that_was_given_to_a_cancelled_request_goes_to_the_next():
         await asyncio.wait([first, second, third])
         assert (admission.active, admission.waiting) == (0, 0)
 
-    asyncio.run(story())
+    run_on_fake_time(story())
 
 
 def test_a_cancelled_request_waits_no_more():
@@ -203,7 +193,7 @@ def test_a_cancelled_request_waits_no_more():
         until.set()
         await first
 
-    asyncio.run(story())
+    run_on_fake_time(story())
 
 
 @pytest.mark.parametrize("event", ["cancelled", "let in"])
@@ -218,7 +208,7 @@ def test_the_end_of_the_wait_may_fall_together_with(event):
         second = asyncio.create_task(hold(admission, 1, order, stay))
         await settle()
         loop.call_later(0.001, second.cancel if event == "cancelled" else first.cancel)
-        time.sleep(0.03)  # noqa: ASYNC251 - so that both timers go off in one turn of the loop
+        loop.advance(0.03)  # both timers go off in one turn of the loop
         await settle()
         leave.set()
         stay.set()
@@ -226,7 +216,7 @@ def test_the_end_of_the_wait_may_fall_together_with(event):
         assert mistakes == []
         assert (admission.active, admission.waiting) == (0, 0)
 
-    asyncio.run(story())
+    run_on_fake_time(story())
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -255,7 +245,7 @@ def test_random_cancellations_lose_no_place_and_never_let_in_too_many(seed):
         assert (admission.active, admission.waiting) == (0, 0)
         assert await admission.drain(0) == 0
 
-    asyncio.run(story())
+    run_on_fake_time(story())
 
 
 def test_draining_finishes_what_is_under_way_or_waits_and_refuses_what_comes():
@@ -275,7 +265,7 @@ def test_draining_finishes_what_is_under_way_or_waits_and_refuses_what_comes():
         await asyncio.gather(*held)
         assert order == [0, 1]
 
-    asyncio.run(story())
+    run_on_fake_time(story())
 
 
 def test_draining_stops_waiting_in_time_and_says_how_many_are_left():
@@ -287,7 +277,7 @@ def test_draining_stops_waiting_in_time_and_says_how_many_are_left():
         until.set()
         await held
 
-    asyncio.run(story())
+    run_on_fake_time(story())
 
 
 def test_in_a_tenfold_overload_who_gets_in_is_served_soon_and_the_rest_is_refused_at_once():
@@ -312,25 +302,8 @@ def test_in_a_tenfold_overload_who_gets_in_is_served_soon_and_the_rest_is_refuse
             await asyncio.sleep(service)
         await asyncio.gather(*waves)
 
-    with asyncio.Runner(loop_factory=LoopWithoutDelays) as runner:
-        runner.run(story())
+    run_on_fake_time(story())
     assert len(served) + len(refused) == 5000
     assert len(served) >= 500
     assert max(served) == pytest.approx(2 * service)  # one wait for a place and one service
     assert set(refused) == {0.0}
-
-
-class LoopWithoutDelays(asyncio.SelectorEventLoop):
-    """Its time stands still while anybody works, and when all wait, leaps to the first to wake."""
-
-    def __init__(self):
-        super().__init__()
-        self._now = 0.0
-        self._select, self._selector.select = self._selector.select, self._leap
-
-    def time(self):
-        return self._now
-
-    def _leap(self, seconds):
-        self._now += seconds or 0.0
-        return self._select(0)

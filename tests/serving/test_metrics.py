@@ -20,6 +20,7 @@ from support.served_examples import (
     reply,
     served,
 )
+from support.timing import FakeClock
 from waltzrl.online.metrics import FlywheelMetrics
 from waltzrl.online.recorder_client import RecorderClient
 from waltzrl.online.release_follower import ReleaseFollower
@@ -44,17 +45,8 @@ QUIET = GatewayStatus(
 CATEGORIES = {"harm/a": "weapons", "harm/b": "weapons", "harm/c": "privacy_violation"}
 
 
-class Clock:
-    """A clock that stands still until it is set."""
-
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
 def fresh(clock=None):
-    return GatewayMetrics(lambda: QUIET, CATEGORIES, clock=clock or Clock())
+    return GatewayMetrics(lambda: QUIET, CATEGORIES, clock=clock or FakeClock())
 
 
 def families(metrics):
@@ -142,7 +134,7 @@ def test_the_safety_score_is_that_of_the_draft():
 
 
 def test_rates_are_shares_of_what_was_reviewed_in_the_last_five_minutes():
-    clock = Clock()
+    clock = FakeClock()
     metrics = fresh(clock)
     for _ in range(2):
         metrics.served(served((UNSAFE, None)))  # left as it was: mode audit, say
@@ -272,7 +264,7 @@ def test_a_bucket_counts_what_is_at_most_its_bound(values):
 
 @given(st.lists(st.tuples(st.floats(0, 60), st.booleans()), max_size=60))
 def test_lately_is_what_happened_in_the_last_slices(events):
-    clock = Clock()
+    clock = FakeClock()
     recent = SlidingCounter(2, slice_seconds=10, slices=3, clock=clock)
     happened = []
     for pause, so in events:

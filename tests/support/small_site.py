@@ -61,7 +61,10 @@ async def site(talk, *, host="127.0.0.1", tls=None):
 
 
 def answering(*answers):
-    """Answer one request after the other, by whatever connection; an answer is in parts."""
+    """Answer one request after the other, by whatever connection; an answer is in parts.
+
+    A part that is an event is set when the parts before it are sent.
+    """
     left = iter(answers)
 
     async def talk(reader, writer):
@@ -75,6 +78,9 @@ def answering(*answers):
                     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                     writer.transport.abort()
                     return
+                if isinstance(part, asyncio.Event):
+                    part.set()
+                    continue
                 writer.write(part)
                 await writer.drain()
                 await asyncio.sleep(0)

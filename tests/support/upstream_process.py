@@ -1,7 +1,7 @@
 """A model server in a process of its own, whose models fail in every way; prints its port.
 
 The model's name says how it behaves. `GET /seen` returns all requests, and the number of those
-whose client disconnected.
+whose client disconnected. The model `held` answers its requests when `GET /release` comes.
 """
 
 import asyncio
@@ -46,6 +46,7 @@ def reply_to(body):
 class Server:
     def __init__(self):
         self.requests, self.cancelled = [], 0
+        self.held = []
 
     async def complete(self, request):
         body = await request.json()
@@ -60,6 +61,9 @@ class Server:
         model = body["model"]
         if model == "hangs":
             await asyncio.sleep(60)
+        if model == "held":
+            self.held.append(asyncio.Event())
+            await self.held[-1].wait()
         if model == "slow":
             await asyncio.sleep(0.3)
         if model in FAULTS:
@@ -100,7 +104,14 @@ class Server:
         return web.json_response({"object": "list", "data": [{"id": "echo", "object": "model"}]})
 
     async def seen(self, request):
-        return web.json_response({"requests": self.requests, "cancelled": self.cancelled})
+        return web.json_response(
+            {"requests": self.requests, "cancelled": self.cancelled, "held": len(self.held)}
+        )
+
+    async def release(self, request):
+        while self.held:
+            self.held.pop().set()
+        return web.Response()
 
 
 FAULTS = {
@@ -157,6 +168,7 @@ async def main():
     app.router.add_post("/v1/chat/completions", server.complete)
     app.router.add_get("/v1/models", server.models)
     app.router.add_get("/seen", server.seen)
+    app.router.add_get("/release", server.release)
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", int(sys.argv[1]) if len(sys.argv) > 1 else 0)
