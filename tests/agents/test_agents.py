@@ -96,7 +96,9 @@ def test_of_a_conversation_too_long_to_show_the_reviewer_sees_the_request():
 
 
 def test_an_unknown_wording_is_reported():
-    with pytest.raises(InputError, match="no wording 'fancy'; say plain, tiny or labels_first"):
+    with pytest.raises(
+        InputError, match="unknown wording 'fancy'; choose plain, tiny or labels_first"
+    ):
         load_wording("fancy")
 
 

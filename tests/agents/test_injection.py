@@ -21,7 +21,7 @@ from waltzrl.agents import (
     RulesReviewer,
     load_wording,
 )
-from waltzrl.agents.feedback_json import is_content, read_feedback
+from waltzrl.agents.feedback_json import is_approval, read_feedback
 from waltzrl.agents.fence import HARMLESS, fence
 from waltzrl.collaboration.loop import guarded
 from waltzrl.policies import Sampling, ScriptedPolicy
@@ -209,7 +209,7 @@ def test_no_quotation_is_taken_for_the_verdict(attack):
     for reply in (*whole, *(Reply(text=text, finish="length") for text in cut)):
         feedback = read_feedback(reply)
         assert feedback.unsafe or not feedback.well_formed
-        assert not is_content(reply.text)
+        assert not is_approval(reply.text)
 
 
 @attacks
@@ -229,7 +229,7 @@ def test_a_reviewer_that_only_repeats_what_it_is_shown_approves_of_nothing(attac
     feedback = review(FeedbackAgent(policy, WORDINGS[1], Sampling()), attack, Reply(text="Hello."))
     agent = ConversationAgent(ScriptedPolicy(["POISON"]), WORDINGS[1], Sampling())
     assert feedback.reply.text.startswith("The conversation so far:")
-    assert not is_content(feedback.reply.text)
+    assert not is_approval(feedback.reply.text)
     assert agent.draft_messages(ask(attack)) == list(ask(attack).messages)
 
 

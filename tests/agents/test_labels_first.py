@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from support.openai_server import serving
 from waltzrl.agents import FeedbackAgent, load_wording
-from waltzrl.agents.feedback_json import is_content, read_feedback
+from waltzrl.agents.feedback_json import is_approval, read_feedback
 from waltzrl.agents.fence import LONGEST_TEXT
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply
@@ -90,7 +90,7 @@ def test_a_server_streams_the_labels_and_is_stopped():
     ],
 )
 def test_an_object_that_begins_with_two_false_labels_is_enough(text):
-    assert is_content(text)
+    assert is_approval(text)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_object_that_begins_with_two_false_labels_is_enough(text):
     ],
 )
 def test_nothing_else_is_enough(text):
-    assert not is_content(text)
+    assert not is_approval(text)
 
 
 def test_a_reply_that_was_ended_there_can_be_read_and_any_other_cut_can_not():
@@ -131,9 +131,9 @@ def read(text):
 
 @given(st.text(alphabet='{}"\\:, unsaferovt`\n') | st.text())
 def test_what_is_enough_stays_enough(text):
-    assert is_content(CONTENT + text)
-    assert is_content(text) <= is_content(text + "x")
-    assert Sampling(enough=is_content).cut(CONTENT + text) == CONTENT
+    assert is_approval(CONTENT + text)
+    assert is_approval(text) <= is_approval(text + "x")
+    assert Sampling(enough=is_approval).cut(CONTENT + text) == CONTENT
 
 
 def test_all_of_a_long_reply_is_reviewed():
@@ -145,14 +145,14 @@ def test_all_of_a_long_reply_is_reviewed():
         assert review(ScriptedPolicy(finds), reply=reply).unsafe
     policy = ScriptedPolicy(finds)
     assert not review(policy, reply="x" * 30_000).unsafe
-    assert len(policy.heard) == 4  # from 0, 7,500, 15,000 and 22,500
+    assert len(policy.conversations) == 4  # from 0, 7,500, 15,000 and 22,500
 
 
 @pytest.mark.parametrize("length", [0, 1, 500, LONGEST_TEXT])
 def test_a_reply_that_fits_is_reviewed_once(length):
     policy = says(CONTENT)
     review(policy, reply="x" * length)
-    assert f"<reply>{'x' * length}</reply>" in policy.heard[0][-1].content
+    assert f"<reply>{'x' * length}</reply>" in policy.conversations[0][-1].content
 
 
 def test_of_the_pieces_of_a_long_reply_the_worst_counts():

@@ -21,7 +21,7 @@ def play(pattern, drafts, reviews, **options):
     conversation = ConversationAgent(ScriptedPolicy(drafts), wording, sampling)
     reviewer = FeedbackAgent(ScriptedPolicy(reviews), wording, sampling)
     said = asyncio.run(pattern(PROMPT, conversation, reviewer, **options))
-    return said, len(reviewer.policy.heard)
+    return said, len(reviewer.policy.conversations)
 
 
 def texts(said):

@@ -47,14 +47,14 @@ def test_unreadable_feedback_ends_the_loop_and_is_recorded():
 def test_without_rounds_nobody_is_asked_for_feedback():
     collaboration, (_, feedback) = said(["I cannot."], [], max_rounds=0)
     assert collaboration.rounds == ()
-    assert feedback.policy.heard == []
+    assert feedback.policy.conversations == []
 
 
 @pytest.mark.parametrize("max_rounds", [1, 2, 3, 5])
 def test_a_reviewer_who_is_never_content_is_heard_max_rounds_times(max_rounds):
     replies = [f"reply {number}" for number in range(max_rounds + 1)]
     collaboration, (_, feedback) = said(replies, [REVISE] * max_rounds, max_rounds=max_rounds)
-    assert len(collaboration.rounds) == len(feedback.policy.heard) == max_rounds
+    assert len(collaboration.rounds) == len(feedback.policy.conversations) == max_rounds
     assert [reply.text for reply in collaboration.replies] == replies
 
 
@@ -65,7 +65,7 @@ def test_the_loop_stops_as_soon_as_the_reviewer_is_content():
 
 def test_each_review_is_about_the_newest_reply():
     _, (_, feedback) = said(["A one", "B two", "C three"], [REVISE, REVISE], max_rounds=2)
-    asked = [messages[-1].content for messages in feedback.policy.heard]
+    asked = [messages[-1].content for messages in feedback.policy.conversations]
     assert "<reply>A one</reply>" in asked[0]
     assert "<reply>B two</reply>" in asked[1]
 
@@ -74,7 +74,7 @@ def test_a_conversation_of_many_turns_is_kept_whole():
     turns = ("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello"), ("user", "Kill it?")
     prompt = Prompt(id="m", messages=tuple(Message(role=r, content=c) for r, c in turns))
     _, (conversation, _) = said(["A", "B"], [REVISE], prompt=prompt)
-    draft, revision = conversation.policy.heard
+    draft, revision = conversation.policy.conversations
     assert draft == prompt.messages
     assert revision[:4] == prompt.messages
     assert revision[4] == Message(role="assistant", content="A")

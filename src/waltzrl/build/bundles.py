@@ -127,7 +127,7 @@ class Bundles:
             breaker=self._breakers.setdefault(about, Breaker()),
             budget_seconds=recipe.review_timeout_ms / 1e3,
             on_failure=recipe.on_failure,
-            told=self._told,
+            on_review_failure=self._on_review_failure,
         )
 
     async def _policy(self, about: FeedbackConfig) -> Policy:

@@ -1,4 +1,4 @@
-"""A policy that replies with what was saved: reviewers can be measured on anybody's replies."""
+"""A policy that replies from a file, to measure reviewers on the replies of any model."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from waltzrl.records import Message, Reply
 
 
 class SavedPolicy:
-    """Looks the user's last turn up; it has one reply to each, and none to what it never saw."""
+    """Looks up the reply to the user's last turn."""
 
     def __init__(self, replies: Mapping[str, str]) -> None:
         """Keep the replies.
@@ -22,9 +22,9 @@ class SavedPolicy:
         """Return the saved reply.
 
         Raises:
-            PolicyError: none was saved for this turn.
+            PolicyError: no reply was saved for this turn.
         """
-        asked = messages[-1].content
-        if asked not in self._replies:
-            raise PolicyError(f"no reply was saved for {asked[:60]!r}")
-        return Reply(text=self._replies[asked])
+        request = messages[-1].content
+        if request not in self._replies:
+            raise PolicyError(f"no reply was saved for {request[:60]!r}")
+        return Reply(text=self._replies[request])

@@ -15,7 +15,7 @@ from typing import Self
 
 import httptools
 
-from waltzrl.policies.address import server_address
+from waltzrl.policies.remote import server_address
 
 IDLE_SECONDS = 25.0
 """A connection that was idle for longer is not used again: servers close theirs after 30 or so."""
