@@ -24,7 +24,10 @@ class Reviewer(Protocol):
 
 
 class FeedbackAgent:
-    """A policy in the role of the feedback agent: f_t ~ pi_f(. | p, c_t), blind to earlier rounds."""
+    """A policy in the role of the feedback agent: f_t ~ pi_f(. | p, c_t).
+
+    It does not see earlier rounds.
+    """
 
     def __init__(self, policy: Policy, wording: Wording, sampling: Sampling) -> None:
         self.policy = policy

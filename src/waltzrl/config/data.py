@@ -1,4 +1,4 @@
-"""Where a training run finds its prompts and demonstrations."""
+"""The prompts and demonstrations of a training run."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -6,17 +6,17 @@ from typing import Annotated
 from pydantic import Field
 
 MEMORY = "memory:"
-"""Begins the name of a set of prompts that a memory holds."""
+"""Prefix of the name of a set of prompts in a memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """Where prompts and demonstrations come from: see `read_sets`."""
+    """Sources of prompts and demonstrations; `read_sets` explains their names."""
 
     prompts: tuple[str, ...]
     held_out: tuple[str, ...] = ()
-    """Sets that no training prompt may touch; the run does not start when one does."""
+    """Test sets; the run does not start if a training prompt is in one of them."""
     demonstrations: tuple[str, ...] = ()
-    """Examples to imitate; only stages of kind `imitation` need them."""
+    """Examples to imitate, for stages of kind `imitation`."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Take so many prompts, and demonstrations, at most; to try a recipe out."""
+    """Most prompts, and most demonstrations, to use; to try out a recipe."""
