@@ -71,8 +71,8 @@ def review(reviewer, request=HARMLESS, reply=COMPLIES):
 def served(reviewer, request, draft, revision="A revision."):
     agent = ConversationAgent(ScriptedPolicy([draft, revision]), WORDING, Sampling())
     fail_open = reviewer.on_failure == "serve"
-    collaboration = asyncio.run(guarded(ask(request), agent, reviewer, fail_open=fail_open))
-    return collaboration.final.text
+    said = asyncio.run(guarded(ask(request), agent, reviewer, fail_open=fail_open))
+    return said.final.text
 
 
 def test_the_request_for_a_crime_is_critical_to_the_rules():

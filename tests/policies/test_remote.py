@@ -39,9 +39,7 @@ def ask(server, *, model="echo", times=1, **options):
 
 @pytest.fixture
 def server():
-    with serving(
-        {"echo": ScriptedPolicy(lambda messages: messages[-1].content), "slow": Slow()}
-    ) as it:
+    with serving({"echo": ScriptedPolicy(lambda said: said[-1].content), "slow": Slow()}) as it:
         yield it
 
 

@@ -54,7 +54,11 @@ class ServedPattern:
         self._sampling = sampling
 
     async def __call__(self, prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
-        """Answer `prompt` with the gateway's agents; `drafter` and `reviewer` are not used.
+        """Answer `prompt`; see `answer`. The agents are the gateway's, not those passed here."""
+        return await self.answer(prompt)
+
+    async def answer(self, prompt: Prompt) -> Collaboration:
+        """Answer `prompt` with the gateway's agents.
 
         Raises:
             PolicyError: the gateway failed, or did not return the collaboration.
@@ -64,9 +68,8 @@ class ServedPattern:
         )
         if not bytes(completion.waltzrl):
             raise PolicyError(
-                "the server returned no collaboration; it must be a waltzrl gateway, and the API "
-                "key in OPENAI_API_KEY must have been made with "
-                "`waltzrl keys add --may-see-drafts`"
+                "the server returned no collaboration; use a waltzrl gateway, and an API key that "
+                "was made with `waltzrl keys add --may-see-drafts`"
             )
         extension = msgspec.json.decode(completion.waltzrl, type=_Extension)
         return replace(extension.collaborations[0], prompt=prompt)

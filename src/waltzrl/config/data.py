@@ -1,4 +1,4 @@
-"""The prompts and demonstrations of a training run."""
+"""Where a training run finds its prompts and demonstrations."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -6,17 +6,17 @@ from typing import Annotated
 from pydantic import Field
 
 MEMORY = "memory:"
-"""Prefix of the name of a set of prompts in a memory."""
+"""Begins the name of a set of prompts that a memory holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """Sources of prompts and demonstrations; `read_sets` explains their names."""
+    """Where prompts and demonstrations come from: see `read_sets`."""
 
     prompts: tuple[str, ...]
     held_out: tuple[str, ...] = ()
-    """Test sets; the run does not start if a training prompt is in one of them."""
+    """Sets that no training prompt may touch; the run does not start when one does."""
     demonstrations: tuple[str, ...] = ()
-    """Examples to imitate, for stages of kind `imitation`."""
+    """Examples to imitate; only stages of kind `imitation` need them."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Most prompts, and most demonstrations, to use; to try out a recipe."""
+    """Take so many prompts, and demonstrations, at most; to try a recipe out."""

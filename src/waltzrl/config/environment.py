@@ -13,9 +13,8 @@
 
 True may also be written 1, yes or on; false 0, no or off. An empty variable counts as not set.
 
-The aliases exist because deployments of different ages name one setting differently. If two names
-of a setting are set to different values, that is an error: either choice could silently loosen
-the safety of the gateway.
+Two names of one setting with different values are an error: to prefer either could silently make
+the gateway less safe than the operator believes.
 """  # noqa: E501 - a table's row is one line
 
 from collections.abc import Callable, Mapping

@@ -3,11 +3,13 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from types import TracebackType
+from typing import Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
@@ -27,6 +29,7 @@ FIRST_RETRY_SECONDS = 0.25
 LONGEST_RETRY_SECONDS = 30.0
 
 _Enough = Callable[[str], bool] | None
+_Answer = TypeVar("_Answer")
 
 
 class RemotePolicy:
@@ -56,7 +59,7 @@ class RemotePolicy:
             retries: attempts after the first, for transient failures.
         """
         self.model = model
-        self._url = f"{base_url.rstrip('/')}/chat/completions"
+        self._base_url = base_url.rstrip("/")
         self._host = urlsplit(base_url).netloc
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._concurrency = concurrency
@@ -123,12 +126,26 @@ class RemotePolicy:
         }
         if sampling.enough is not None:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        request = _Request(
-            body=msgspec.json.encode(body), headers=headers or {}, enough=sampling.enough
+        return await self._send(
+            _Request(
+                path="/chat/completions",
+                body=msgspec.json.encode(body),
+                headers=headers or {},
+                read=partial(self._read_completion, enough=sampling.enough),
+            )
         )
-        session = self._open()
-        async with self._slots:
-            return await self._send(session, request)
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """Send JSON to another path of the server and return its answer.
+
+        Args:
+            path: appended to the base URL, such as `/review`.
+            body: the JSON.
+
+        Raises:
+            PolicyError: as in `reply`.
+        """
+        return await self._send(_Request(path=path, body=body, read=aiohttp.ClientResponse.read))
 
     async def aclose(self) -> None:
         """Close the connections; the next reply opens new ones."""
@@ -152,25 +169,34 @@ class RemotePolicy:
             self._slots = asyncio.Semaphore(self._concurrency)
         return self._session
 
-    async def _send(self, session: aiohttp.ClientSession, request: "_Request") -> ChatCompletion:
+    async def _send(self, request: "_Request[_Answer]") -> _Answer:
         """Send the request, and again after transient failures."""
-        attempt = 0
-        while True:
-            outcome = await self._attempt(session, request)
-            if isinstance(outcome, ChatCompletion):
-                return outcome
-            if not outcome.transient or attempt == self._retries:
-                raise PolicyError(f"{self._host}: {outcome.reason} (attempt {attempt + 1})")
-            await asyncio.sleep(_retry_seconds(attempt, outcome.retry_after_seconds))
-            attempt += 1
+        session = self._open()
+        async with self._slots:
+            attempt = 0
+            while True:
+                outcome = await self._attempt(session, request)
+                if not isinstance(outcome, _Failure):
+                    return outcome
+                if not outcome.transient or attempt == self._retries:
+                    raise PolicyError(f"{self._host}: {outcome.reason} (attempt {attempt + 1})")
+                await asyncio.sleep(_retry_seconds(attempt, outcome.retry_after_seconds))
+                attempt += 1
 
     async def _attempt(
-        self, session: aiohttp.ClientSession, request: "_Request"
-    ) -> "ChatCompletion | _Failure":
+        self, session: aiohttp.ClientSession, request: "_Request[_Answer]"
+    ) -> "_Answer | _Failure":
+        url = f"{self._base_url}{request.path}"
         headers = {"Content-Type": "application/json", **request.headers}
         try:
-            async with session.post(self._url, data=request.body, headers=headers) as response:
-                return await self._outcome(response, request.enough)
+            async with session.post(url, data=request.body, headers=headers) as response:
+                if response.status == 200:
+                    return await request.read(response)
+                return _Failure(
+                    reason=f"HTTP {response.status}: {_server_message(await response.read())}",
+                    transient=response.status in (408, 429) or response.status >= 500,
+                    retry_after_seconds=_retry_after_seconds(response.headers),
+                )
         except TimeoutError:
             return _Failure(reason=f"no reply within {self._timeout.total} s", transient=True)
         except EOFError as error:
@@ -178,23 +204,11 @@ class RemotePolicy:
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
             return _Failure(reason=f"the connection failed: {error}", transient=True)
         except aiohttp.ClientError as error:  # such as a URL without http://
-            return _Failure(
-                reason=f"cannot send a request to {self._url}: {error!r}", transient=False
-            )
+            return _Failure(reason=f"cannot send a request to {url}: {error!r}", transient=False)
 
-    async def _outcome(
+    async def _read_completion(
         self, response: aiohttp.ClientResponse, enough: _Enough
-    ) -> "ChatCompletion | _Failure":
-        if response.status == 200:
-            return await self._read(response, enough)
-        body = await response.read()
-        return _Failure(
-            reason=f"HTTP {response.status}: {_server_message(body)}",
-            transient=response.status in (408, 429) or response.status >= 500,
-            retry_after_seconds=_retry_after_seconds(response.headers),
-        )
-
-    async def _read(self, response: aiohttp.ClientResponse, enough: _Enough) -> ChatCompletion:
+    ) -> ChatCompletion:
         try:
             if enough is not None and response.content_type == "text/event-stream":
                 return await streamed(response.content.iter_any(), enough)
@@ -224,12 +238,14 @@ def server_address(url: str) -> SplitResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _Request(Generic[_Answer]):
     """A request that may be sent several times."""
 
+    path: str
     body: bytes
-    headers: Mapping[str, str]
-    enough: _Enough
+    read: Callable[[aiohttp.ClientResponse], Awaitable[_Answer]]
+    """Reads the answer to a successful request."""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
