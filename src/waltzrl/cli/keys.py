@@ -1,4 +1,4 @@
-"""`waltzrl keys`: who may use the gateway."""
+"""`waltzrl keys`: the API keys of the gateway."""
 
 import sys
 from datetime import UTC, datetime, timedelta
@@ -11,26 +11,36 @@ from rich.table import Table
 
 from waltzrl.serving.keys import DeskRole, add_key, read_keys, revoke_keys
 
-KeyFile = Annotated[Path, typer.Option("--file", help="TOML file that holds the hashes.")]
+KeyFile = Annotated[Path, typer.Option("--file", help="TOML file of the keys' hashes.")]
 
-keys = typer.Typer(help="Make, list and revoke API keys of the gateway.", no_args_is_help=True)
+keys = typer.Typer(
+    help="Create, list and revoke API keys of the gateway.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
 
 
 @keys.command()
 def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
-    name: Annotated[str, typer.Argument(help="Whose key it is; several may have one name.")],
+    name: Annotated[str, typer.Argument(help="Owner of the key; several keys may share a name.")],
     file: KeyFile,
-    requests_per_minute: Annotated[int | None, typer.Option(help="No limit when absent.")] = None,
-    burst: Annotated[int, typer.Option(help="Requests that may come at once.")] = 10,
+    requests_per_minute: Annotated[int | None, typer.Option(help="No limit by default.")] = None,
+    burst: Annotated[int, typer.Option(help="Most requests at once.")] = 10,
     may_see_drafts: Annotated[
-        bool, typer.Option("--may-see-drafts", help="May ask for withheld drafts too.")
+        bool, typer.Option("--may-see-drafts", help="Allow the client to request withheld drafts.")
     ] = False,
-    role: Annotated[DeskRole | None, typer.Option(help="Opens the desk in this role.")] = None,
-    expires_in_days: Annotated[float | None, typer.Option(help="Never when absent.")] = None,
+    role: Annotated[
+        DeskRole | None, typer.Option(help="Role in the review desk; none by default.")
+    ] = None,
+    expires_in_days: Annotated[float | None, typer.Option(help="Never by default.")] = None,
 ) -> None:
-    """Make a key and print it, once; only its hash is kept.
+    """Create a key and print it once; only its hash is stored.
 
     To rotate, add a second key of the same name, move the clients, and revoke the first by its id.
+
+    **Example**
+
+    `waltzrl keys add mobile-app --file keys.toml --requests-per-minute 60`
     """
     policy = {
         "name": name,
@@ -41,12 +51,20 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "expires": expires_in_days and datetime.now(UTC) + timedelta(days=expires_in_days),
     }
     print(add_key(file, policy))
-    print(f"shown once; {file} keeps its hash, and a running gateway takes it", file=sys.stderr)
+    print(
+        f"the key is shown only once; {file} has its hash, and running gateways load it",
+        file=sys.stderr,
+    )
 
 
 @keys.command("list")
 def list_keys(file: KeyFile) -> None:
-    """List every key, without the keys themselves."""
+    """List all keys, without their secrets.
+
+    **Example**
+
+    `waltzrl keys list --file keys.toml`
+    """
     table = Table("name", "id", "state", "created", "requests/minute", "drafts", "desk", box=None)
     for key in read_keys(file):
         rate = str(key.requests_per_minute or "no limit")
@@ -58,9 +76,14 @@ def list_keys(file: KeyFile) -> None:
 
 @keys.command()
 def revoke(
-    which: Annotated[str, typer.Argument(help="A name, for all its keys, or the id of one.")],
+    which: Annotated[str, typer.Argument(help="A name, for all its keys, or a key's id.")],
     file: KeyFile,
 ) -> None:
-    """Disable keys; a running gateway refuses them within a second."""
+    """Revoke keys; running gateways reject them within a second.
+
+    **Example**
+
+    `waltzrl keys revoke mobile-app --file keys.toml`
+    """
     for key in revoke_keys(file, which):
         print(f"{key.name} ({key.id}) is revoked")

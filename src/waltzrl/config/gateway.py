@@ -257,4 +257,4 @@ def _read(path: Path) -> Table:
     try:
         return tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path}: invalid TOML: {error}") from None
+        raise RecipeError(f"{path}: not TOML: {error}") from None
