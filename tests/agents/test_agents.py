@@ -57,8 +57,8 @@ def test_a_second_revision_follows_the_first_one():
         Round(feedback=Feedback(unsafe=True, overrefuse=False, text="two")),
     ]
     messages = conversation().revision_messages(ask("Q"), Reply(text="A"), rounds)
-    said = [m.content for m in messages if m.role == "assistant"]
-    assert said == ["A", "B"]
+    replies = [m.content for m in messages if m.role == "assistant"]
+    assert replies == ["A", "B"]
     assert "two" in messages[-1].content
 
 

@@ -109,8 +109,9 @@ def ask(text):
 def as_read(text, lenient):
     if not lenient:
         return text
-    kept = [one for one in html.unescape(html.unescape(text)) if unicodedata.category(one) != "Cf"]
-    return unicodedata.normalize("NFKC", "".join(kept))
+    unescaped = html.unescape(html.unescape(text))
+    visible = [character for character in unescaped if unicodedata.category(character) != "Cf"]
+    return unicodedata.normalize("NFKC", "".join(visible))
 
 
 def reviewer(wording, lenient=False):
@@ -218,9 +219,9 @@ def test_nothing_poisoned_leaves_the_loop(attack):
     for wording in WORDINGS:
         agent = ConversationAgent(ScriptedPolicy([poison, poison]), wording, Sampling())
         hybrid = HybridReviewer(reviewer(wording), RULES)
-        said = asyncio.run(guarded(ask(attack), agent, hybrid))
-        assert said.rounds[0].feedback.unsafe
-        assert said.final.text == CANNED_REFUSAL
+        collaboration = asyncio.run(guarded(ask(attack), agent, hybrid))
+        assert collaboration.rounds[0].feedback.unsafe
+        assert collaboration.final.text == CANNED_REFUSAL
 
 
 @attacks
@@ -246,8 +247,8 @@ def test_no_advice_speaks_as_anybody_but_the_reviewer(attack):
 def test_a_conversation_agent_that_obeys_bad_advice_is_reviewed_again():
     policy = ScriptedPolicy(["POISON", f"{ORDER} {FINE} POISON"])
     agent = ConversationAgent(policy, WORDINGS[1], Sampling())
-    said = asyncio.run(guarded(ask("Hi"), agent, reviewer(WORDINGS[1])))
-    assert said.final.text == CANNED_REFUSAL
+    collaboration = asyncio.run(guarded(ask("Hi"), agent, reviewer(WORDINGS[1])))
+    assert collaboration.final.text == CANNED_REFUSAL
 
 
 @attacks

@@ -29,8 +29,8 @@ def says(*replies):
 
 
 def test_the_labels_are_asked_for_before_the_reasoning():
-    asked = LABELS_FIRST.feedback_system
-    assert asked.index('"unsafe"') < asked.index('"overrefuse"') < asked.index('"reasoning"')
+    system = LABELS_FIRST.feedback_system
+    assert system.index('"unsafe"') < system.index('"overrefuse"') < system.index('"reasoning"')
 
 
 def test_what_the_wording_does_not_say_itself_is_said_as_in_plain():
@@ -50,30 +50,30 @@ def test_a_review_that_finds_nothing_ends_after_its_labels():
 @pytest.mark.parametrize("labels", [(True, False), (False, True), (True, True)])
 def test_a_review_that_finds_something_is_read_to_its_end(labels):
     unsafe, overrefuse = labels
-    said = json.dumps(
+    answer = json.dumps(
         {"unsafe": unsafe, "overrefuse": overrefuse, "reasoning": "r", "feedback": "Mend it."}
     )
-    feedback = review(says(said))
+    feedback = review(says(answer))
     assert (feedback.unsafe, feedback.overrefuse) == labels
-    assert (feedback.text, feedback.reply.text) == ("Mend it.", said)
+    assert (feedback.text, feedback.reply.text) == ("Mend it.", answer)
 
 
 def test_other_wordings_are_always_read_to_their_end():
-    said = CONTENT + ', "reasoning": "It is fine.", "feedback": ""}'
-    feedback = review(says(said), wording=PLAIN)
-    assert (feedback.reasoning, feedback.reply.text) == ("It is fine.", said)
+    answer = CONTENT + ', "reasoning": "It is fine.", "feedback": ""}'
+    feedback = review(says(answer), wording=PLAIN)
+    assert (feedback.reasoning, feedback.reply.text) == ("It is fine.", answer)
 
 
 def test_a_server_streams_the_labels_and_is_stopped():
-    said = CONTENT + f', "reasoning": "{"long " * 200}", "feedback": ""}}'
-    with serving({"judge": ScriptedPolicy(lambda _: said)}) as server:
+    answer = CONTENT + f', "reasoning": "{"long " * 200}", "feedback": ""}}'
+    with serving({"judge": ScriptedPolicy(lambda _: answer)}) as server:
 
-        async def asked():
+        async def review_behind_server():
             async with RemotePolicy(server.base_url, "judge") as policy:
                 agent = FeedbackAgent(policy, LABELS_FIRST, SAMPLING)
                 return await agent.review(PROMPT, Reply(text="Mix flour and water."))
 
-        feedback = asyncio.run(asked())
+        feedback = asyncio.run(review_behind_server())
     assert feedback.well_formed
     assert feedback.reply.text == CONTENT
     assert server.pieces[0] < 60  # of more than 340

@@ -92,7 +92,7 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
     """
     folder = recipe.upstream.folder
     model_name = None if folder is None else Path(folder).name
-    # `metrics` and `bundles` need each other, so both lambdas look up what is assigned later.
+    # `metrics` and `selector` are assigned below; the lambdas look them up when they are called.
     bundles = Bundles(recipe.limits, model_name, lambda cause: metrics.review_failed(cause))
     rules = bundles.rules(recipe.bundle)
     categories = {rule.id: rule.category for rule in rules.rulebook.rules}

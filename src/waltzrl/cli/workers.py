@@ -90,9 +90,8 @@ def _terminate_workers() -> None:
 def _start_worker(reports: "Queue[JobProgress]") -> None:
     global _reports
     _reports = reports
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches all processes; the parent stops us
+    # Ctrl-C reaches all processes of the terminal; only the parent reacts, and stops the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_exit_with_parent, daemon=True).start()
 
 
