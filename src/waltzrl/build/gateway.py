@@ -25,7 +25,7 @@ from waltzrl.build.background import in_background
 from waltzrl.build.bundles import Bundles
 from waltzrl.config.gateway import AuditConfig, GatewayRecipe, PrivacyConfig
 from waltzrl.errors import WaltzError
-from waltzrl.privacy.collaborations import scrub_collaboration
+from waltzrl.privacy import scrub_collaboration
 from waltzrl.records import Collaboration, Prompt
 from waltzrl.serving.access import AccessControl, KeyRing, check_bind
 from waltzrl.serving.app import App, ExtraRoutes
@@ -166,7 +166,7 @@ async def _expire_contents(audit: AuditConfig) -> None:
 @contextmanager
 def _scrubbed_logs(scrub: Callable[[str], str]) -> Iterator[None]:
     """Remove personal data from this process's log messages while the block runs."""
-    from waltzrl.privacy.logs import ScrubbingFilter
+    from waltzrl.privacy import ScrubbingFilter
 
     scrubber = ScrubbingFilter(scrub)
     handlers = list(logging.getLogger().handlers)

@@ -1,4 +1,4 @@
-"""`waltzrl keys`: the API keys of the gateway."""
+"""`waltzrl keys`: manage the API keys of the gateway."""
 
 import sys
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from waltzrl.serving.keys import DeskRole, add_key, read_keys, revoke_keys
 
-KeyFile = Annotated[Path, typer.Option("--file", help="TOML file of the keys' hashes.")]
+KeyFile = Annotated[Path, typer.Option("--file", help="TOML file with the hashes.")]
 
 keys = typer.Typer(
     help="Create, list and revoke API keys of the gateway.",
@@ -22,17 +22,15 @@ keys = typer.Typer(
 
 @keys.command()
 def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
-    name: Annotated[str, typer.Argument(help="Owner of the key; several keys may share a name.")],
+    name: Annotated[str, typer.Argument(help="Owner; several keys may have the same.")],
     file: KeyFile,
-    requests_per_minute: Annotated[int | None, typer.Option(help="No limit by default.")] = None,
-    burst: Annotated[int, typer.Option(help="Most requests at once.")] = 10,
+    requests_per_minute: Annotated[int | None, typer.Option(help="Default: no limit.")] = None,
+    burst: Annotated[int, typer.Option(help="Requests allowed at once.")] = 10,
     may_see_drafts: Annotated[
-        bool, typer.Option("--may-see-drafts", help="Allow the client to request withheld drafts.")
+        bool, typer.Option("--may-see-drafts", help="May request withheld drafts.")
     ] = False,
-    role: Annotated[
-        DeskRole | None, typer.Option(help="Role in the review desk; none by default.")
-    ] = None,
-    expires_in_days: Annotated[float | None, typer.Option(help="Never by default.")] = None,
+    role: Annotated[DeskRole | None, typer.Option(help="Role in the review console.")] = None,
+    expires_in_days: Annotated[float | None, typer.Option(help="Default: never.")] = None,
 ) -> None:
     """Create a key and print it once; only its hash is stored.
 
@@ -42,7 +40,7 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl keys add mobile-app --file keys.toml --requests-per-minute 60`
     """
-    policy = {
+    settings = {
         "name": name,
         "requests_per_minute": requests_per_minute,
         "burst": burst,
@@ -50,11 +48,8 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "role": role,
         "expires": expires_in_days and datetime.now(UTC) + timedelta(days=expires_in_days),
     }
-    print(add_key(file, policy))
-    print(
-        f"the key is shown only once; {file} has its hash, and running gateways load it",
-        file=sys.stderr,
-    )
+    print(add_key(file, settings))
+    print(f"shown once; its hash is in {file}, and a running gateway accepts it", file=sys.stderr)
 
 
 @keys.command("list")
@@ -76,10 +71,10 @@ def list_keys(file: KeyFile) -> None:
 
 @keys.command()
 def revoke(
-    which: Annotated[str, typer.Argument(help="A name, for all its keys, or a key's id.")],
+    which: Annotated[str, typer.Argument(help="A name, for all its keys, or the id of one key.")],
     file: KeyFile,
 ) -> None:
-    """Revoke keys; running gateways reject them within a second.
+    """Revoke keys; a running gateway rejects them within a second.
 
     **Example**
 

@@ -29,6 +29,14 @@ RENAMED = {
     "budget_ms": "review_timeout_ms",
 }
 """Keys of version 0.1 and their current names; version 0.3 will reject the old ones."""
+REMOVED = {
+    "stages.optimizer.bf16": (
+        False,
+        "optimizer.bf16 is set by compute.dtype, which holds for all stages",
+    ),
+}
+"""Removed keys of version 0.1: the only value that is still accepted, and ignored, because the
+recipes of old runs contain it, and the error for any other value."""
 PRIORITY = {UNKNOWN: 0, "value_error": 1}
 """For a union pydantic reports the errors of every branch; these explain the mistake best."""
 
@@ -47,7 +55,7 @@ def validated(kind: type[Settings], table: Table, source: str) -> Settings:
         RecipeError: a key is unknown or missing, or a value is invalid or of the wrong type.
     """
     try:
-        return TypeAdapter(kind).validate_python(_renamed(table, source), extra="forbid")
+        return TypeAdapter(kind).validate_python(current_keys(table, source), extra="forbid")
     except ValidationError as error:
         first = min(
             error.errors(), key=lambda details: PRIORITY.get(details["type"], len(PRIORITY))
@@ -55,11 +63,11 @@ def validated(kind: type[Settings], table: Table, source: str) -> Settings:
         raise RecipeError(f"{source}: {_explain(kind, first)}") from None
 
 
-def _renamed(table: Table, source: str) -> Table:
-    """Return the table with the current names of its keys.
+def current_keys(table: Table, source: str) -> Table:
+    """Return the table of an older version with the keys of this one.
 
     Raises:
-        RecipeError: a key is set under both its names.
+        RecipeError: a key is set under both its names, or a removed key to another value.
     """
     for old, new in RENAMED.items():
         *path, key = old.split(".")
@@ -72,7 +80,24 @@ def _renamed(table: Table, source: str) -> Table:
             raise RecipeError(f"{source}: {old} is the old name of {new}; delete one of them")
         logger.warning("%s: %s was renamed to %s; 0.3 will reject the old name", source, old, new)
         inner[name] = inner.pop(key)
+    for dotted, (default, message) in REMOVED.items():
+        *path, key = dotted.split(".")
+        for inner in _tables(table, path):
+            if inner.pop(key, default) != default:
+                raise RecipeError(f"{source}: {message}")
     return table
+
+
+def _tables(value: object, path: Sequence[str]) -> Iterator[Table]:
+    """Yield every table at the end of a path of keys, through all items of lists."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _tables(item, path)
+    elif isinstance(value, dict):
+        if path:
+            yield from _tables(value.get(path[0]), path[1:])
+        else:
+            yield value
 
 
 def with_overrides(table: Table, overrides: Sequence[str]) -> Table:

@@ -1,4 +1,4 @@
-"""What waltzrl needs of a language model, and a scripted policy for tests and examples."""
+"""The protocol of a policy, and how it samples."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -46,20 +46,3 @@ class Policy(Protocol):
             PolicyError: the policy could not reply, such as server down or prompt too long.
         """
         ...
-
-
-class ScriptedPolicy:
-    """Returns replies from a list, in order, or from a function of the conversation."""
-
-    def __init__(self, script: Sequence[str] | Callable[[Sequence[Message]], str]) -> None:
-        self.conversations: list[tuple[Message, ...]] = []
-        """Every conversation that was passed to `reply`."""
-        if callable(script):
-            self._next = script
-        else:
-            lines = iter(script)
-            self._next = lambda _messages: next(lines)
-
-    async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
-        self.conversations.append(tuple(messages))
-        return Reply(text=sampling.cut(self._next(messages)))

@@ -313,9 +313,9 @@ class GatewayAgent:
 
     def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
         """Extend the client's own messages by our system message and `turns`."""
+        if not turns and not self._wording.conversation_system:
+            return self._chat.body  # the hot path: nothing to add
         system = system_messages(prompt, self._wording)
-        if not system and not turns:
-            return self._chat.body
         messages = self._chat.body["messages"]
         assert isinstance(messages, list), "the wire format has checked it"
         return {

@@ -76,6 +76,20 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """Yield the complete lines of a file, without a last line that a crash cut short.
+
+    Each line keeps its line break, so that the sum of the lengths is the offset to append at.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Raise an operating system's error while writing to `path` as an InputError of one line."""

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from waltzrl.errors import InputError
-from waltzrl.telemetry.files import disk_errors
+from waltzrl.telemetry.files import disk_errors, whole_lines
 
 NAME = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)+")
 """A metric's name is a path that ends with a unit: `reward/feedback_mean`, `time/step_seconds`."""
@@ -76,19 +76,16 @@ class Journal:
 def _length_until(path: Path, step: int) -> int:
     """Return the length in bytes of the complete lines up to and including `step`."""
     length = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):  # the run was killed while it wrote this line
-                break
-            try:
-                is_later = json.loads(line)["step"] > step
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(
-                    f'{path}:{number}: need a JSON object with "step"; delete this line to continue'
-                ) from error
-            if is_later:
-                break
-            length += len(line)
+    for number, line in enumerate(whole_lines(path), start=1):
+        try:
+            is_later = json.loads(line)["step"] > step
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f'{path}:{number}: need a JSON object with "step"; delete this line to continue'
+            ) from error
+        if is_later:
+            break
+        length += len(line)
     return length
 
 

@@ -201,7 +201,26 @@ def turns_of(messages: Json) -> list[Message]:
     found = as_list(messages, "messages")
     if not found:
         raise wrong("messages", found, "one message or more")
-    return [_turn(one, f"messages[{place}]") for place, one in enumerate(found)]
+    return [turn_of(one, f"messages[{place}]") for place, one in enumerate(found)]
+
+
+def turn_of(message: Json, where: str) -> Message:
+    """Read one message as a plain turn.
+
+    Raises:
+        RequestError: it is not what the API asks for.
+    """
+    fields = as_object(message, where)
+    role = fields.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise wrong(f"{where}.role", role, f"one of {', '.join(ROLES)}")
+    if role == "assistant":
+        return _assistant_turn(fields, where)
+    content = text_of(fields.get("content"), f"{where}.content")
+    if role != "tool" or fields.get("tool_call_id") is None:
+        return Message(role=ROLES[role], content=content)
+    call_id = as_text(fields["tool_call_id"], f"{where}.tool_call_id")
+    return Message(role="tool", content=content, call_id=call_id)
 
 
 def text_of(content: Json, where: str) -> str:
@@ -215,20 +234,6 @@ def text_of(content: Json, where: str) -> str:
     if not isinstance(content, list):
         raise wrong(where, content, "a string or a list of parts")
     return "\n".join(_part(one, f"{where}[{place}]") for place, one in enumerate(content))
-
-
-def _turn(message: Json, where: str) -> Message:
-    fields = as_object(message, where)
-    role = fields.get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        raise wrong(f"{where}.role", role, f"one of {', '.join(ROLES)}")
-    if role == "assistant":
-        return _assistant_turn(fields, where)
-    content = text_of(fields.get("content"), f"{where}.content")
-    if role != "tool" or fields.get("tool_call_id") is None:
-        return Message(role=ROLES[role], content=content)
-    call_id = as_text(fields["tool_call_id"], f"{where}.tool_call_id")
-    return Message(role="tool", content=content, call_id=call_id)
 
 
 def _assistant_turn(message: dict[str, Json], where: str) -> Message:
