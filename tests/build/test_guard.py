@@ -379,7 +379,7 @@ def test_a_server_that_is_no_gateway_is_a_policy_error():
         serving({"qwen": ScriptedPolicy(lambda _: "Hi.")}) as server,
         open_guard(gateway=RemotePolicy(server.base_url, "qwen")).sync as guard,
     ):
-        with pytest.raises(PolicyError, match="shows no collaboration; use a waltzrl gateway"):
+        with pytest.raises(PolicyError, match="returned no collaboration; use a waltzrl gateway"):
             guard.reply(BREAD)
         with pytest.raises(PolicyError, match="HTTP 404"):
             guard.review(BREAD, DRAFT)
@@ -433,7 +433,7 @@ def test_settings_that_cannot_be_are_refused(settings):
 
 
 def test_a_wording_that_there_is_not_is_refused():
-    with pytest.raises(InputError, match="no wording 'long'"):
+    with pytest.raises(InputError, match="unknown wording 'long'"):
         open_guard(settings=GuardSettings(wording="long"))
 
 
