@@ -43,7 +43,7 @@ def test_it_is_shown_the_turns_calls_and_their_results_included():
         {"role": "tool", "tool_call_id": "1", "content": "sun"},
     ]
     assert complete(policy, messages=messages).reply.text == "Sunny."
-    assert policy.heard == [
+    assert policy.conversations == [
         (
             Message(role="system", content="Be short."),
             Message(role="user", content="And now?"),

@@ -14,7 +14,7 @@ from typing import Self
 
 import httptools
 
-from waltzrl.policies.address import server_address
+from waltzrl.policies.remote import server_address
 
 IDLE_SECONDS = 25.0
 """A connection idle for longer is not reused: many servers close theirs after 30 s."""
