@@ -109,7 +109,7 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
                 _flywheel(recipe, bundles, roster, door.keys, log)
             )
             roster, rooms = flywheel.releases, ExtraRoutes(flywheel.desk, flywheel.decision)
-            told += [flywheel.remembrance.served, flywheel.shadows.served]
+            told += [flywheel.recorder.served, flywheel.shadows.served]
             metrics.add(flywheel.metrics)
             stack.enter_context(_scrubbed_logs(flywheel.shared.scrub))
         book = DecisionLog(log, told)

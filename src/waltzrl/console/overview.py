@@ -8,7 +8,7 @@ from waltzrl.console.release_card import ARMS, NAMES, card_of
 from waltzrl.console.visit import DeskVisit
 from waltzrl.console.web import Replied
 from waltzrl.memory.counts import BundleCounts
-from waltzrl.release.calibration import judge_errors
+from waltzrl.release.book import judge_errors
 from waltzrl.release.correction import JudgeError, RateEstimate, corrected_rate, observed_rate
 from waltzrl.release.decision import JudgeErrors
 from waltzrl.release.plan import METRICS

@@ -1,3 +1,3 @@
 """What was served, remembered: one namespaced store, on SQLite or PostgreSQL."""
 
-import waltzrl.storage.database  # noqa: F401 - says which extra is missing
+import waltzrl.storage.database  # noqa: F401 - first, so that a missing extra is named
