@@ -18,6 +18,7 @@ from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Rou
 from waltzrl.storage.database import open_database
 
 SAFE = Feedback(unsafe=False, overrefuse=False, risk=0.05)
+FOREVER = dict.fromkeys(("evaluations", "coaching", "training"), 1e5)
 UNSAFE = Feedback(unsafe=True, overrefuse=False, text="Say less.", risk=0.9, rules=("harm/a",))
 
 
@@ -27,7 +28,7 @@ def config(url, folder, *, categories=None, retention=None, **memory):
         memory=MemoryConfig(
             url=url,
             subject_key=folder / "subjects.key",
-            retention_days=RetentionDays(**retention or {}),
+            retention_days=RetentionDays(**FOREVER | (retention or {})),
             **{"niceness": 0} | memory,
         ),
         categories=categories or {},
