@@ -15,7 +15,7 @@ from waltzrl.privacy.digest import subject_digest
 from waltzrl.records import Collaboration, Message, Prompt, Reply, ServedExchange
 from waltzrl.release.decision import decide
 from waltzrl.release.evidence import Evidence, updated
-from waltzrl.release.presets import load_plan
+from waltzrl.release.plan import load_plan
 from waltzrl.release.state import Observation, Release
 from waltzrl.storage.database import open_database
 

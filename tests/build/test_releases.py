@@ -10,7 +10,7 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation.rows import EvaluationRow, write_rows
 from waltzrl.records import Collaboration, JudgedCollaboration, Message, Prompt, Reply, Verdict
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.presets import load_plan
+from waltzrl.release.plan import load_plan
 from waltzrl.storage.database import open_database
 
 PLAN = load_plan("quick")

@@ -122,7 +122,7 @@ def test_show_tells_which_rates_are_corrected(book, run, candidate):
     errs = dict.fromkeys(("true_positives", "true_negatives"), 20)
     judge = JudgeError(**errs, false_positives=0, false_negatives=0)
     book.tick({"needless": judge}, release.since)
-    assert "corrected for the judge's error: needless" in run("show")
+    assert "corrected for the judge's error: over-refusals" in run("show")
 
 
 def test_show_tells_who_ended_a_release_and_why(book, run, candidate):

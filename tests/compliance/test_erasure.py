@@ -25,7 +25,7 @@ from waltzrl.cli.erase import erase as erase_command
 from waltzrl.compliance.erasure import erase_records, find_records, open_targets
 from waltzrl.compliance.exports import read_rows
 from waltzrl.errors import InputError
-from waltzrl.memory.one_key import bind_key
+from waltzrl.memory.erasure import bind_key
 from waltzrl.privacy.digest import key_in
 from waltzrl.storage.database import open_database
 from waltzrl.storage.notices import notices_after

@@ -55,7 +55,9 @@ def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
         exchange("late", collaboration(), seconds_ago=3700.0),
         exchange("unseen", collaboration(), arm="shadow", bundle="new"),
     )
-    site.memory.judged("a0", Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False))
+    site.memory.store_verdict(
+        "a0", Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False)
+    )
     page = site.log_in("viewer").get("/desk").words
     site.memory.store.engine.dispose()
     new, old = page.split(" new ", 1)[1].split(" old ", 1)
@@ -243,7 +245,7 @@ def test_odd_searches_find_nothing_and_break_nothing(site, words):
 def test_a_collaboration_is_shown_from_request_to_revision(site):
     whole = collaboration("hello", "Pay or else.", "Pay, please.", "No threats.")
     remember(site, exchange(STORY, whole, decision="revised", arm="candidate"))
-    site.memory.judged(STORY, Verdict(judge="llm:guard", unsafe=False, refuses=True))
+    site.memory.store_verdict(STORY, Verdict(judge="llm:guard", unsafe=False, refuses=True))
     browser = site.log_in("viewer")
     (path,) = re.findall(
         r'href="(/desk/collaborations/[^"?]+)"', browser.get("/desk/collaborations").text

@@ -33,8 +33,7 @@ from waltzrl.privacy.digest import key_in, subject_digest
 from waltzrl.records import ToolCall, Usage
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.evidence import OutcomeCount
-from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.presets import load_plan
+from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep, load_plan
 from waltzrl.rules import load_rulebook
 from waltzrl.rules.pack import load_pack
 from waltzrl.serving.access import KeyRing

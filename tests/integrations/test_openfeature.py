@@ -7,7 +7,7 @@ from openfeature.flag_evaluation import Reason
 from waltzrl.integrations.openfeature import ReleaseProvider
 from waltzrl.release.assignment import serves_candidate
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.presets import load_plan
+from waltzrl.release.plan import load_plan
 from waltzrl.storage.database import open_database
 
 

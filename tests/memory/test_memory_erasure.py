@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from support.databases import add_vectors_of_0_1
 from waltzrl.errors import StorageError
 from waltzrl.memory.erasure import (
     compact,
@@ -24,7 +25,7 @@ TABLES = ("items", "item_vectors")
 @pytest.fixture
 def store(database_url):
     engine = open_database(database_url)
-    yield MemoryStore(engine, scrub=lambda text: text, embed=lambda texts: [[1.0]] * len(texts))
+    yield MemoryStore(engine, scrub=lambda text: text)
     engine.dispose()
 
 
@@ -56,6 +57,7 @@ def bytes_of(store):
 def test_a_subject_is_erased_from_every_namespace_and_derived_table(store):
     fill(store)
     store.put(("other",), "n", {"subject": "ada", "text": "once more"})
+    add_vectors_of_0_1(store.engine)
     assert erase_subject(store.engine, "ada") == {"notes.ada": 3, "other": 1}
     assert [count(store, table) for table in TABLES] == [4, 4]
     assert store.search((), query=RARE) == []

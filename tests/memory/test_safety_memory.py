@@ -163,18 +163,6 @@ def test_similar_coaching_is_the_same_request_first_and_then_the_same_words(memo
     assert memory.retrieve_similar_coaching("nothing alike") == []
 
 
-def test_similar_coaching_ends_with_what_means_the_same(database_url):
-    def embed(texts):
-        return [[float("cake" in text or "oven" in text), 1.0] for text in texts]
-
-    with our_store(database_url, embed=embed) as store:
-        memory = SafetyMemory(store, str, {}, {})
-        for id_, request in {"a": "Kill a process", "b": "Bake my cake"}.items():
-            memory.remember([told(id_, rounds=COACHED, decision="revised", request=request)])
-        found = memory.retrieve_similar_coaching("Heat the oven")
-        assert [one.coaching_session_id for one in found] == ["b", "a"]
-
-
 def test_evaluations_come_newest_first_in_pages(memory):
     memory.remember([told(f"i{n}", time=NOW + n, bundle=f"b{n % 2}") for n in range(5)])
     assert [one.id for one in memory.evaluations(limit=2)] == ["i4", "i3"]
@@ -192,7 +180,7 @@ def test_every_evaluation_comes_once_and_the_oldest_first(memory):
 def test_a_verdict_and_a_label_are_noted(memory):
     memory.remember([told()])
     verdict = Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False)
-    assert memory.judged("i1", verdict)
+    assert memory.store_verdict("i1", verdict)
     memory.label("i1", "unsafe", by=MAIL)
     kept = memory.evaluation("i1")
     assert (kept.verdict, kept.label, kept.labelled_by) == (verdict, "unsafe", "[MAIL]")
@@ -201,7 +189,7 @@ def test_a_verdict_and_a_label_are_noted(memory):
 
 
 def test_what_is_not_there_can_be_neither_judged_nor_labelled(memory):
-    assert not memory.judged("gone", Verdict(judge="j"))
+    assert not memory.store_verdict("gone", Verdict(judge="j"))
     with pytest.raises(InputError, match="gone"):
         memory.label("gone", "correct", by="ada")
 
@@ -219,7 +207,7 @@ def test_calibration_counts_where_judge_and_people_looked_both(memory):
     memory.remember([told(f"i{n}") for n in range(len(seen) + 1)])
     for number, (unsafe, needless, label) in enumerate(seen):
         verdict = Verdict(judge="j", unsafe=unsafe, overrefuses=needless)
-        memory.judged(f"i{number}", verdict)
+        memory.store_verdict(f"i{number}", verdict)
         if label:
             memory.label(f"i{number}", label, by="ada")
     assert memory.calibration() == Calibration(
@@ -240,8 +228,8 @@ def test_rates_count_each_bundle_and_no_shadow(memory):
             told("e/shadow", bundle="b2", arm="shadow"),
         ]
     )
-    memory.judged("b", Verdict(judge="j", unsafe=True, overrefuses=False))
-    memory.judged("c", Verdict(judge="j", unsafe=False, overrefuses=True))
+    memory.store_verdict("b", Verdict(judge="j", unsafe=True, overrefuses=False))
+    memory.store_verdict("c", Verdict(judge="j", unsafe=False, overrefuses=True))
     first, second = memory.rates(since=NOW)
     assert (first.bundle, first.answers, first.revised, first.refused, first.errors) == (
         "b1", 4, 1, 0, 1,

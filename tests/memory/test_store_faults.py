@@ -8,7 +8,7 @@ from sqlalchemy import text
 from support.stores import our_store
 from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.store import MemoryStore
-from waltzrl.storage.database import NOTICE_SILENCE, open_database, writing
+from waltzrl.storage.database import KEEPALIVE, open_database, writing
 
 
 def test_a_locked_database_says_so(sqlite_url):
@@ -48,7 +48,7 @@ def test_a_server_that_says_nothing_at_all_is_given_up_after_seconds():
 def test_every_connection_has_keepalives(postgres_url):
     with our_store(postgres_url) as store, store.engine.connect() as connection:
         found = connection.connection.driver_connection.info.get_parameters()
-    assert NOTICE_SILENCE.items() <= found.items()
+    assert KEEPALIVE.items() <= found.items()
 
 
 def test_connections_that_a_server_closed_are_replaced(postgres_url):
@@ -78,9 +78,9 @@ def test_the_files_of_a_memory_are_their_owners_only(tmp_path):
     [
         ("sqlite:///", "needs a file"),
         ("sqlite:///:memory:", "needs a file"),
-        ("sqlite://runs/memory.db", "say sqlite:///"),
-        ("mysql://host/name", "sqlite or postgresql, not mysql"),
-        ("://", "no address of a database"),
+        ("sqlite://runs/memory.db", "use sqlite:///"),
+        ("mysql://host/name", "sqlite or postgresql, got mysql"),
+        ("://", "not a database URL"),
     ],
 )
 def test_what_is_no_database_of_ours_is_refused_with_a_reason(url, said):

@@ -1,24 +1,16 @@
-"""Finding by words, by meaning, and by an index."""
-
-import math
+"""Finding by words, and by an index."""
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import event, text
 
+from support.databases import add_vectors_of_0_1
 from support.stores import our_store
-from waltzrl.errors import InputError
-from waltzrl.memory.tables import VECTORS
 
 NS = ("notes",)
 
 
 def keys(found):
     return [item.key for item in found]
-
-
-def letters(texts):
-    """Embed a text as how often it has each of the letters a, b and c."""
-    return [[text.count(letter) for letter in "abc"] for text in texts]
 
 
 def test_a_query_ranks_what_has_its_words(store):
@@ -66,35 +58,20 @@ def test_an_index_says_which_texts_are_found(store):
     assert store.search(NS, query="rum") == []
 
 
-def test_the_nearest_by_cosine_come_first(database_url):
-    with our_store(database_url, embed=letters) as store:
-        store.put(NS, "a", {"text": "aaaa"})
-        store.put(NS, "ab", {"text": "ab"})
-        store.put(NS, "c", {"text": "c"})
-        store.put(NS, "hidden", {"text": "a"}, index=False)
-        store.put(("other",), "a", {"text": "a"})
-        found = store.nearest(NS, "a", limit=2)
-        assert keys(found) == ["a", "ab"]
-        assert [item.score for item in found] == pytest.approx([1.0, math.sqrt(0.5)])
-
-
-def test_vectors_follow_their_item(database_url):
-    with our_store(database_url, embed=letters) as store:
+def test_the_vectors_of_an_old_database_go_with_their_items(database_url):
+    with our_store(database_url) as store:
         for key in ("a", "b", "c"):
             store.put(NS, key, {"text": key})
+        add_vectors_of_0_1(store.engine)
+    with our_store(database_url) as store:
         store.put(NS, "a", {"text": "cc"})
-        store.put(NS, "b", {"text": "b"}, index=False)
         store.delete(NS, "c")
-        (only,) = store.nearest(NS, "c")
-        assert (only.key, only.score) == ("a", pytest.approx(1.0))
-        assert store.nearest(("nowhere",), "a") == []
+        assert keys(store.search(NS, query="cc b")) == ["a", "b"]
         with store.engine.connect() as connection:
-            assert len(connection.execute(select(VECTORS)).all()) == 1
-
-
-def test_nearest_needs_a_model(store):
-    with pytest.raises(InputError, match="embed"):
-        store.nearest(NS, "a")
+            left = connection.execute(
+                text("SELECT key FROM item_vectors JOIN items ON item = id ORDER BY key")
+            )
+            assert left.scalars().all() == ["a", "b"]
 
 
 @pytest.mark.parametrize("field", ["request_hash", "subject", "release", "label", "interaction"])

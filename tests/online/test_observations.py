@@ -5,10 +5,15 @@ import json
 import pytest
 
 from support.recorders import SAFE, UNSAFE, answer, said
-from waltzrl.online.observations import OF_THE_REQUEST, ObservationTerms, observation_of, terms_of
+from waltzrl.online.judging import (
+    FAULTS_OF_THE_REQUEST,
+    ObservationTerms,
+    observation_of,
+    observation_terms,
+)
 from waltzrl.records import ServedExchange, Verdict
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.presets import load_plan
+from waltzrl.release.plan import load_plan
 from waltzrl.storage.database import open_database
 
 UNDER_WAY = {"release": "r1", "arm": "candidate"}
@@ -34,7 +39,7 @@ def test_a_failure_says_nothing_but_that():
     assert observation_of(failure("upstream"), None, TERMS).outcomes == {"error": True}
 
 
-@pytest.mark.parametrize("reason", sorted(OF_THE_REQUEST))
+@pytest.mark.parametrize("reason", sorted(FAULTS_OF_THE_REQUEST))
 def test_what_the_upstream_of_both_refuses_is_nobodys_fault_and_of_another_it_is(reason):
     assert observation_of(failure(reason), None, TERMS) is None
     another = TERMS._replace(same_upstream=False)
@@ -47,20 +52,20 @@ def test_a_client_that_went_away_says_nothing_unless_it_waited_too_long_already(
     assert late.outcomes == {"slow": True}
 
 
-def test_the_terms_of_a_release_are_its_plans_and_its_bundles(tmp_path):
+def test_the_observation_terms_a_release_are_its_plans_and_its_bundles(tmp_path):
     book = ReleaseBook(open_database(str(tmp_path / "memory.db")))
     found = []
     for name, upstream in (("b2", {"url": "http://a/v1"}), ("b3", {"url": "http://b/v1"})):
         book.add_bundle("b1", json.dumps({"upstream": {"url": "http://a/v1"}, "stage": 1}))
         book.add_bundle(name, json.dumps({"upstream": upstream, "stage": 2}))
         release = book.propose(name, "b1", load_plan("quick"), "ada", "to see")
-        found.append(terms_of(book, release.id))
+        found.append(observation_terms(book, release.id))
         book.move(release, "roll_back", "ada", "seen enough")
     assert found == [
         ObservationTerms(10_000.0, same_upstream=True),
         ObservationTerms(10_000.0, same_upstream=False),
     ]
-    assert terms_of(book, "another") is None
+    assert observation_terms(book, "another") is None
 
 
 @pytest.mark.parametrize(("decision", "failed"), [("revised", False), ("refused", True)])

@@ -34,13 +34,13 @@ def verdicts(judge, *texts):
 
     async def sit():
         ours = OnlineJudge(judge, 1.0, told)
-        sitting = asyncio.create_task(ours.sit())
+        sitting = asyncio.create_task(ours.run())
         for number, text in enumerate(texts):
-            assert ours.take(answer(number), said(draft=text))
+            assert ours.submit(answer(number), said(draft=text))
         await asyncio.sleep(0.01)
         asked = judge.asked
         judge.go.set()
-        assert await ours.adjourn(5) == 0
+        assert await ours.finish(5) == 0
         sitting.cancel()
         await asyncio.gather(sitting, return_exceptions=True)
         return asked
@@ -65,8 +65,8 @@ def test_too_much_is_not_taken_and_what_takes_too_long_is_counted():
 
     async def sit():
         ours = OnlineJudge(Slow(), 1.0, told)
-        taken = [ours.take(answer(n), said()) for n in range(judging.MOST_WAITING + 5)]
-        assert await ours.adjourn(0.01) == judging.MOST_WAITING
+        taken = [ours.submit(answer(n), said()) for n in range(judging.MOST_WAITING + 5)]
+        assert await ours.finish(0.01) == judging.MOST_WAITING
         return taken.count(False)
 
     assert asyncio.run(sit()) == 5
@@ -75,7 +75,7 @@ def test_too_much_is_not_taken_and_what_takes_too_long_is_counted():
 def wanted(share, count=2000, **fields):
     async def count_them():
         ours = OnlineJudge(Slow(), share, None)
-        return {n for n in range(count) if ours.wants(answer(n, **fields))}
+        return {n for n in range(count) if ours.samples(answer(n, **fields))}
 
     return asyncio.run(count_them())
 
@@ -96,7 +96,7 @@ def test_all_that_a_candidate_or_a_shadow_said_is_judged():
 
 def test_without_a_judge_or_an_answer_nothing_is_judged():
     async def wants(judge, seen):
-        return OnlineJudge(judge, 1.0, None).wants(seen)
+        return OnlineJudge(judge, 1.0, None).samples(seen)
 
     assert not asyncio.run(wants(None, answer(1)))
     assert not asyncio.run(wants(Slow(), ServedExchange(id="wz1", time=0.0)))

@@ -13,13 +13,13 @@ import pytest
 from sqlalchemy import MetaData, func, make_url, select
 
 from support.databases import database_url, postgres_server, postgres_url, sqlite_url
-from support.recorders import SAFE, UNSAFE, answer, at, recorder, remembered, said, settings
+from support.recorders import SAFE, UNSAFE, answer, at, config, recorder, remembered, said
 from waltzrl.memory.schemas import COACHING
 from waltzrl.memory.store import MemoryStore
 from waltzrl.memory.tables import ITEMS
 from waltzrl.records import ServedExchange
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.presets import load_plan
+from waltzrl.release.plan import load_plan
 from waltzrl.storage.database import open_database
 
 __all__ = ["database_url", "postgres_server", "postgres_url", "sqlite_url"]
@@ -34,7 +34,7 @@ def start(database_url, tmp_path):
     """Return how to start a recorder on a fresh database."""
 
     def run(**more):
-        return recorder(settings(database_url, tmp_path, **more), tmp_path / "recorder.log")
+        return recorder(config(database_url, tmp_path, **more), tmp_path / "recorder.log")
 
     return run
 
@@ -150,7 +150,7 @@ def test_what_comes_together_is_stored_together_and_soon(start):
 
 
 def test_what_was_kept_long_enough_is_removed(start, engine):
-    with start(retention_days={"evaluations": 1.0}) as told:
+    with start(retention={"evaluations": 1.0}) as told:
         told.tell(answer(0), ServedExchange(id="wz1", time=time.time() - 2 * 86_400))
         told.finish()
     with start(), engine.connect() as connection:
@@ -251,7 +251,7 @@ def test_a_candidate_that_is_worse_is_rolled_back_by_itself(start, engine, tmp_p
 
 @pytest.mark.slow
 def test_a_judge_that_does_not_answer_holds_no_storing_up(sqlite_url, tmp_path):
-    about = settings(sqlite_url, tmp_path, judge="llm:guard@http://127.0.0.1:9/v1", judge_share=1.0)
+    about = config(sqlite_url, tmp_path, judge="llm:guard@http://127.0.0.1:9/v1", judge_share=1.0)
     with recorder(about, tmp_path / "recorder.log") as told:
         told.tell(*(answer(n) for n in range(200)))
         told.until(lambda report: report.stored == 200, seconds=10)
@@ -262,7 +262,7 @@ def test_a_judge_that_does_not_answer_holds_no_storing_up(sqlite_url, tmp_path):
 
 @pytest.mark.slow
 def test_a_locked_sqlite_is_waited_for(sqlite_url, tmp_path):
-    with recorder(settings(sqlite_url, tmp_path), tmp_path / "recorder.log") as told:
+    with recorder(config(sqlite_url, tmp_path), tmp_path / "recorder.log") as told:
         told.tell(answer(0))
         told.until(lambda report: report.stored == 1)
         with contextlib.closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as other:
@@ -272,13 +272,13 @@ def test_a_locked_sqlite_is_waited_for(sqlite_url, tmp_path):
         report = told.until(lambda report: report.stored == 500)
         assert not report.database_failing
     assert "locked" in words(tmp_path)
-    assert "the database answers again" in words(tmp_path)
+    assert "the database is available again" in words(tmp_path)
     assert len(at(sqlite_url)) == 500
 
 
 def test_a_postgresql_that_is_away_is_waited_for(postgres_server, postgres_url, tmp_path):
     name = make_url(postgres_url).database
-    with recorder(settings(postgres_url, tmp_path), tmp_path / "recorder.log") as told:
+    with recorder(config(postgres_url, tmp_path), tmp_path / "recorder.log") as told:
         told.tell(answer(0))
         told.until(lambda report: report.stored == 1)
         with psycopg.connect(postgres_server, autocommit=True) as server:
@@ -298,7 +298,7 @@ def test_a_database_that_is_away_from_the_start_is_waited_for(postgres_server, t
     url = make_url(postgres_server).set(database=name).render_as_string(hide_password=False)
     with (
         psycopg.connect(postgres_server, autocommit=True) as server,
-        recorder(settings(url, tmp_path), tmp_path / "recorder.log") as told,
+        recorder(config(url, tmp_path), tmp_path / "recorder.log") as told,
     ):
         told.tell(*(answer(n) for n in range(100)))
         told.until(lambda report: report.database_failing)

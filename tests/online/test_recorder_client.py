@@ -13,11 +13,11 @@ import uvloop
 from msgspec.structs import replace
 
 from support.databases import database_url, postgres_server, postgres_url, sqlite_url
-from support.recorders import at, settings
+from support.recorders import at, config
 from support.served_examples import PROMPT, SAFE, UNSAFE, failed, reply, served
 from waltzrl.build.recorder import COMMAND
 from waltzrl.online.recorder_client import RecorderClient, open_recorder
-from waltzrl.online.recorder_protocol import RecorderReport, frame, interaction
+from waltzrl.online.recorder_protocol import RecorderReport, decode_exchange, encode_frame
 
 __all__ = ["database_url", "postgres_server", "postgres_url", "sqlite_url"]
 
@@ -26,13 +26,13 @@ ASLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
 
 
 def telling(command, do, about=None, **more):
-    """Run `do(remembrance)` beside a recorder, and return what holds in the end."""
+    """Run `do(client)` beside a recorder, and return what holds in the end."""
     about = about or {"key": 1}
 
     async def tell():
-        async with open_recorder(command, about, os.environ, **more) as remembrance:
-            await do(remembrance)
-        return remembrance.now()
+        async with open_recorder(command, about, os.environ, **more) as client:
+            await do(client)
+        return client.status()
 
     return uvloop.run(tell())  # the gateway's loop
 
@@ -74,8 +74,11 @@ def pids(file):
 
 def test_what_was_served_comes_through_the_pipe_whole():
     exchange = served((UNSAFE, reply(9.0)), decision="revised", reason="unsafe").exchange
-    assert interaction(frame(exchange)[4:]) == exchange
-    assert interaction(frame(failed("upstream").exchange)[4:]) == failed("upstream").exchange
+    assert decode_exchange(encode_frame(exchange)[4:]) == exchange
+    assert (
+        decode_exchange(encode_frame(failed("upstream").exchange)[4:])
+        == failed("upstream").exchange
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,20 +90,20 @@ def test_the_operator_says_what_may_be_learnt_from_where_nobody_else_does(asked,
     client = RecorderClient((), {}, {}, may_learn=operator)
     client.served(replace(one, exchange=replace(one.exchange, may_learn=asked)))
     (waiting,) = client._waiting
-    assert interaction(waiting[4:]).may_learn is may
+    assert decode_exchange(waiting[4:]).may_learn is may
 
 
 def test_lone_surrogates_come_through():
     said = replace(served((SAFE, None)).exchange, model="half \ud83d")
-    assert interaction(frame(said)[4:]) == said
+    assert decode_exchange(encode_frame(said)[4:]) == said
 
 
 def test_the_recorder_is_told_its_settings_first_and_everything_once_in_order(tmp_path):
     file = tmp_path / "told"
 
-    async def do(remembrance):
+    async def do(client):
         for number in range(500):
-            remembrance.served(numbered(number))
+            client.served(numbered(number))
             if number % 100 == 0:
                 await asyncio.sleep(0.01)
 
@@ -108,51 +111,51 @@ def test_the_recorder_is_told_its_settings_first_and_everything_once_in_order(tm
     assert file.read_text().splitlines()[0].endswith('{"key":1}')
     assert ids(file) == [f"wz{number}" for number in range(500)]
     assert file.read_text().endswith("end\n")
-    assert (now.told, now.dropped, now.kept, now.restarts) == (500, 0, 0, 0)
+    assert (now.accepted, now.dropped, now.pending, now.restarts) == (500, 0, 0, 0)
     assert now.recorder == RecorderReport(stored=500)
 
 
 def test_a_killed_recorder_loses_nothing(tmp_path):
     file = tmp_path / "told"
 
-    async def do(remembrance):
+    async def do(client):
         for number in range(400):
-            remembrance.served(numbered(number))
+            client.served(numbered(number))
             await asyncio.sleep(0.002)
             if number in (100, 250):
-                await until(lambda: len(pids(file)) == remembrance.now().restarts + 1)
+                await until(lambda: len(pids(file)) == client.status().restarts + 1)
                 os.kill(pids(file)[-1], signal.SIGKILL)
 
     now = telling([*RECORDER, str(file)], do)
-    assert (now.restarts, now.dropped, now.kept) == (2, 0, 0)
+    assert (now.restarts, now.dropped, now.pending) == (2, 0, 0)
     assert set(ids(file)) == {f"wz{number}" for number in range(400)}
 
 
 def test_a_killed_recorder_has_lost_nothing_in_the_database(database_url, tmp_path):
-    async def do(remembrance):
+    async def do(client):
         for number in range(2000):
-            remembrance.served(numbered(number))
+            client.served(numbered(number))
             await asyncio.sleep(0.001)
             if number in (700, 1400):
-                await until(lambda: remembrance.now().recorder.stored)
+                await until(lambda: client.status().recorder.stored)
                 os.kill(child(), signal.SIGKILL)
 
-    now = telling(COMMAND, do, settings(database_url, tmp_path))
-    assert (now.told, now.restarts, now.dropped, now.kept) == (2000, 2, 0, 0)
+    now = telling(COMMAND, do, config(database_url, tmp_path).to_json())
+    assert (now.accepted, now.restarts, now.dropped, now.pending) == (2000, 2, 0, 0)
     assert set(at(database_url)) == {f"wz{number}" for number in range(2000)}
 
 
 def test_what_three_recorders_died_over_is_given_up_and_counted(tmp_path):
     file = tmp_path / "told"
 
-    async def do(remembrance):
-        remembrance.served(numbered(0, model="poison"))
-        await until(lambda: remembrance.now().restarts == 3)
+    async def do(client):
+        client.served(numbered(0, model="poison"))
+        await until(lambda: client.status().restarts == 3)
         for number in range(1, 10):
-            remembrance.served(numbered(number))
+            client.served(numbered(number))
 
     now = telling([*RECORDER, str(file), "poison"], do)
-    assert (now.restarts, now.dropped, now.kept) == (3, 1, 0)
+    assert (now.restarts, now.dropped, now.pending) == (3, 1, 0)
     assert ids(file) == [f"wz{number}" for number in range(1, 10)]
 
 
@@ -160,37 +163,37 @@ def test_a_recorder_that_reads_nothing_holds_nobody_up():
     one = numbered(0)
     longest = []
 
-    async def do(remembrance):
+    async def do(client):
         for _ in range(20):
             started = time.perf_counter()
             for _ in range(1000):
-                remembrance.served(one)
+                client.served(one)
             longest.append(time.perf_counter() - started)
             await asyncio.sleep(0.01)
 
     now = telling(ASLEEP, do, finish_seconds=0.2)
-    assert (now.told, now.dropped, now.kept) == (10_000, 10_000, 10_000)
+    assert (now.accepted, now.dropped, now.pending) == (10_000, 10_000, 10_000)
     assert max(longest) < 1.0
 
 
 def test_what_waits_is_bounded_in_bytes_too():
     one = numbered(0, model="m" * 2**20)
 
-    async def do(remembrance):
+    async def do(client):
         for _ in range(100):
-            remembrance.served(one)
+            client.served(one)
 
     now = telling(ASLEEP, do, finish_seconds=0.2)
-    assert (now.told, now.dropped) == (64, 36)
+    assert (now.accepted, now.dropped) == (64, 36)
 
 
 def test_a_recorder_that_cannot_be_started_is_told_and_holds_nobody_up(caplog):
 
-    async def do(remembrance):
-        remembrance.served(numbered(0))
+    async def do(client):
+        client.served(numbered(0))
         await asyncio.sleep(0.05)
 
     now = telling(["/nowhere/recorder"], do, finish_seconds=0.2)
-    assert (now.told, now.kept) == (1, 1)
+    assert (now.accepted, now.pending) == (1, 1)
     assert "cannot be started" in caplog.text
-    assert "1 interactions may be lost" in caplog.text
+    assert "1 exchanges may be lost" in caplog.text

@@ -26,7 +26,7 @@ def looked(database, *, times=1):
     """Return a roster that has looked at the database."""
     releases = following(database)
     for _ in range(times):
-        asyncio.run(releases.look())
+        asyncio.run(releases.poll())
     return releases
 
 
@@ -64,7 +64,7 @@ def test_a_rollback_is_in_force_at_the_next_look():
     releases = looked(database)
     assert releases.assigned(request("a")).bundle.id == "new"
     database.release = None
-    asyncio.run(releases.look())
+    asyncio.run(releases.poll())
     assert releases.assigned(request("a")) == Assignment(bundle("own"))
     assert releases.state == "off"
 
@@ -80,8 +80,8 @@ def test_while_the_database_is_away_all_stays_as_it_was_and_it_is_said_once(capl
     database = Database(release=release("canary", percentage=100))
     releases = looked(database)
     database.away = StorageError("the database is away")
-    asyncio.run(releases.look())
-    asyncio.run(releases.look())
+    asyncio.run(releases.poll())
+    asyncio.run(releases.poll())
     assert releases.assigned(request("a")).bundle.id == "new"
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
@@ -95,7 +95,7 @@ def test_a_candidate_that_cannot_be_opened_serves_nobody_until_it_can(caplog, br
     ((held, why),) = database.held
     assert (held, str(broken) in why) == (database.release, True)
     database.broken = None
-    asyncio.run(releases.look())
+    asyncio.run(releases.poll())
     assert releases.assigned(request("a")).bundle.id == "new"
     assert len(database.held) == 1
 
@@ -113,7 +113,7 @@ def test_what_serves_is_opened_at_the_next_look_when_the_database_went_away_betw
     releases = looked(database)
     assert (releases.serving.id, database.heard) == ("own", [])
     database.broken = None
-    asyncio.run(releases.look())
+    asyncio.run(releases.poll())
     assert (releases.serving.id, database.heard) == ("new", notices)
 
 
@@ -121,9 +121,9 @@ def test_after_a_mistake_of_ours_a_rollback_is_still_heard_of(caplog):
     database = Database(release=release("canary", percentage=100))
     releases = looked(database)
     database.away = TypeError("a mistake")
-    asyncio.run(releases.look())
+    asyncio.run(releases.poll())
     database.away, database.release = None, None
-    asyncio.run(releases.look())
+    asyncio.run(releases.poll())
     assert releases.assigned(request("a")).bundle.id == "own"
     assert "TypeError('a mistake')" in caplog.text
 

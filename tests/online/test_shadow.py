@@ -58,7 +58,7 @@ class House:
         return replace(bundle(name), upstream=self.model, pattern=draft_only)
 
     async def ask(self, times=1, **changes):
-        await self.releases.look()
+        await self.releases.poll()
         answers = []
         for number in range(times):
             asked = structs.replace(request(f"user {number}"), **changes)
@@ -129,7 +129,7 @@ def test_of_a_draft_that_the_caller_has_the_shadow_says_what_it_would_have_left(
     draft = Reply(text="their own", origin="given")
 
     async def work(house):
-        await house.releases.look()
+        await house.releases.poll()
         for number in range(2):
             asked = request("ada")
             await house.gateway.review(asked, draft, number)

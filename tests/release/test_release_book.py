@@ -10,8 +10,7 @@ from sqlalchemy import select
 
 from support.small_releases import BAD, GOOD, begun, seen, short_plan
 from waltzrl.errors import InputError
-from waltzrl.release import observations
-from waltzrl.release.book import ReleaseBook
+from waltzrl.release.book import COUNTED_AT_ONCE, MOST_POINTS, ReleaseBook, least_needed
 from waltzrl.release.tables import OBSERVATIONS, RELEASES
 from waltzrl.storage.database import open_database, reading, writing
 from waltzrl.storage.notices import notices_after
@@ -188,7 +187,7 @@ def test_what_was_counted_or_came_too_late_is_kept_no_longer(book, engine):
     first = begun(book, PLAN, "b", "a")
     book.move(first, "roll_back", "ada", "")
     second = begun(book, PLAN, "c", "a")
-    waiting = observations.COUNTED_AT_ONCE + 2
+    waiting = COUNTED_AT_ONCE + 2
     book.observe(seen(first, "shadow", BAD, 5) + seen(second, "shadow", GOOD, waiting))
     book.tick({}, second.since)
     with reading(engine) as connection:
@@ -197,11 +196,11 @@ def test_what_was_counted_or_came_too_late_is_kept_no_longer(book, engine):
 
 def test_a_tick_counts_no_more_than_a_short_transaction_holds(book):
     release = begun(book, PLAN)
-    book.observe(seen(release, "shadow", GOOD, observations.COUNTED_AT_ONCE + 1))
+    book.observe(seen(release, "shadow", GOOD, COUNTED_AT_ONCE + 1))
     book.tick({}, release.since)
-    assert book.view().evidence.tally("shadow").answers == observations.COUNTED_AT_ONCE
+    assert book.view().evidence.tally("shadow").answers == COUNTED_AT_ONCE
     book.tick({}, release.since)
-    assert book.view().evidence.tally("shadow").answers == observations.COUNTED_AT_ONCE + 1
+    assert book.view().evidence.tally("shadow").answers == COUNTED_AT_ONCE + 1
 
 
 def test_a_good_candidate_goes_on_by_itself_when_time_and_samples_are_enough(book):
@@ -243,11 +242,11 @@ def test_the_curve_has_a_point_for_each_tick_that_counted_and_stays_short(book):
     release = begun(book, PLAN)
     book.tick({}, release.since)
     assert book.view().curve == ()
-    for second in range(observations.MOST_POINTS + 5):
+    for second in range(MOST_POINTS + 5):
         book.observe(seen(release, "shadow", GOOD))
         book.tick({}, release.since + second / 100)
     all_together = [point for point in book.view().curve if point.metric == "all"]
-    assert len(all_together) == observations.MOST_POINTS
+    assert len(all_together) == MOST_POINTS
     assert all_together[0].time == release.since
     assert all_together[-1].time == pytest.approx(release.since + (second / 100))
 
@@ -300,8 +299,8 @@ def test_a_replica_does_not_wait_for_one_that_counts(postgres_url):
 
 def test_the_point_that_goes_is_the_one_in_the_narrowest_place():
     # Without 1, 2, 3 or 7 the gaps would be 2, 2, 5 and 6 wide; of equals the oldest goes.
-    assert observations.least_needed([0, 1, 2, 3, 7, 9]) == 1
-    assert observations.least_needed([0, 5, 6, 6.5]) == 2
+    assert least_needed([0, 1, 2, 3, 7, 9]) == 1
+    assert least_needed([0, 5, 6, 6.5]) == 2
 
 
 @given(st.lists(st.floats(0.5, 2), min_size=100, max_size=300))
@@ -310,7 +309,7 @@ def test_a_thinned_curve_covers_the_whole_time_evenly(steps):
     for time in accumulate(steps):
         times.append(time)
         if len(times) > 20:
-            del times[observations.least_needed(times)]
+            del times[least_needed(times)]
     assert (times[0], times[-1]) == (steps[0], pytest.approx(sum(steps)))
     widest = max(later - sooner for sooner, later in pairwise(times))
     assert widest < 4 * (times[-1] - times[0]) / 19

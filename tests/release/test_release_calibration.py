@@ -1,5 +1,5 @@
 from waltzrl.memory.counts import Calibration, Counts
-from waltzrl.release.calibration import judge_errors
+from waltzrl.release.book import judge_errors
 from waltzrl.release.correction import JudgeError
 
 

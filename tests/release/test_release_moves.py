@@ -3,9 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import InputError
-from waltzrl.release.moves import first_state, moved
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
-from waltzrl.release.state import Release
+from waltzrl.release.state import Release, first_state, moved
 
 BOUNDS = ReleaseLimits(unsafe=0.05, needless=0.1)
 ACTIONS = ("advance", "hold", "resume", "roll_back")

@@ -238,7 +238,9 @@ def test_every_metric_that_alerts_and_papers_name_is_exported():
         SingleBundle(Assignment(BUNDLE)), lambda last: None, None, None, None
     )
     shadows = Shadows(releases, metrics.served, at_once=1, per_minute=1)
-    metrics.add(FlywheelMetrics(RecorderClient([], {}, {}, may_learn=True).now, releases, shadows))
+    metrics.add(
+        FlywheelMetrics(RecorderClient([], {}, {}, may_learn=True).status, releases, shadows)
+    )
     exported = metrics.exposition().decode()
     for paper in ("deploy/prometheus-rules.yml", "docs/gateway-operations.md"):
         named = set(re.findall(r"\bwaltzrl_\w+", (ROOT / paper).read_text()))

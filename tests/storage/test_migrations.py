@@ -5,14 +5,17 @@ import subprocess
 import sys
 
 import pytest
-from sqlalchemy import inspect, select, update
+from sqlalchemy import inspect, select, text, update
 
+from support.databases import add_vectors_of_0_1
 from waltzrl.errors import StorageError
 from waltzrl.memory.store import MemoryStore
-from waltzrl.release.observations import take
+from waltzrl.memory.tables import MEMORY
+from waltzrl.release.book import ReleaseBook, take_observations
 from waltzrl.release.state import Observation
-from waltzrl.storage.database import TABLES, open_database, reading, writing
-from waltzrl.storage.migrations import LATEST, SCHEMA, prepare
+from waltzrl.release.tables import RELEASE
+from waltzrl.storage.database import open_database, reading, writing
+from waltzrl.storage.migrations import SCHEMA_VERSION, VERSION, prepare
 
 VERSION_1 = """
 CREATE TABLE schema_version (version INTEGER NOT NULL);
@@ -31,15 +34,77 @@ VALUES ('notes', 'old', '{"text": "Tea!"}', 'tea', 1.0, 1.0);
 
 def version(engine):
     with reading(engine) as connection:
-        return connection.execute(select(SCHEMA.c.version)).scalars().all()
+        return connection.execute(select(SCHEMA_VERSION.c.version)).scalars().all()
 
 
 def test_a_new_database_has_all_tables_and_the_latest_version(database_url):
     engine = open_database(database_url)
-    prepare(engine)
-    prepare(engine)
-    assert set(TABLES.tables) <= set(inspect(engine).get_table_names())
-    assert version(engine) == [LATEST]
+    prepare(engine, MEMORY, RELEASE)
+    prepare(engine, MEMORY, RELEASE)
+    tables = {"schema_version", "notices", *MEMORY.tables.tables, *RELEASE.tables.tables}
+    assert tables <= set(inspect(engine).get_table_names())
+    assert "item_vectors" not in inspect(engine).get_table_names()
+    assert version(engine) == [VERSION]
+    engine.dispose()
+
+
+OPENING = {
+    "memory": "from waltzrl.memory.store import MemoryStore; MemoryStore(engine, scrub=str)",
+    "release": "from waltzrl.release.book import ReleaseBook; ReleaseBook(engine)",
+}
+
+
+def schema(url):
+    """Return a database's tables with their columns and indexes, and the names of all else."""
+    engine = open_database(url)
+    found = inspect(engine)
+    tables = {
+        table: (
+            [(column["name"], str(column["type"])) for column in found.get_columns(table)],
+            sorted(index["name"] for index in found.get_indexes(table)),
+        )
+        for table in found.get_table_names()
+    }
+    source = "sqlite_master" if engine.dialect.name == "sqlite" else "pg_indexes"
+    name = "name" if engine.dialect.name == "sqlite" else "indexname"
+    with reading(engine) as connection:
+        tables["all"] = set(connection.execute(text(f"SELECT {name} FROM {source}")).scalars())
+    engine.dispose()
+    return tables
+
+
+def open_in_a_process(url, *packages):
+    """Open a database in a process for each package, which imports no other."""
+    for package in packages:
+        script = (
+            "import sys; from waltzrl.storage.database import open_database; "
+            f"engine = open_database(sys.argv[1]); {OPENING[package]}"
+        )
+        subprocess.run([sys.executable, "-c", script, url], check=True)
+
+
+@pytest.mark.parametrize("order", [("memory", "release"), ("release", "memory")])
+def test_the_schema_is_whole_whichever_package_opens_a_database_first(database_url, order):
+    open_in_a_process(database_url, *order)
+    one_by_one = schema(database_url)
+    engine = open_database(database_url)
+    with writing(engine) as connection:
+        for group in (MEMORY, RELEASE):
+            group.tables.drop_all(connection)
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("DROP TABLE item_words")
+    prepare(engine, MEMORY, RELEASE)
+    engine.dispose()
+    assert one_by_one == schema(database_url)
+
+
+@pytest.mark.parametrize(("package", "group"), [("memory", MEMORY), ("release", RELEASE)])
+def test_a_package_creates_its_own_tables_and_no_others(database_url, package, group):
+    open_in_a_process(database_url, package)
+    engine = open_database(database_url)
+    tables = set(inspect(engine).get_table_names())
+    shadow_tables = {name for name in tables if name.startswith("item_words")}
+    assert tables - shadow_tables == {"schema_version", "notices", *group.tables.tables}
     engine.dispose()
 
 
@@ -53,13 +118,39 @@ def test_a_database_of_version_1_is_brought_up_to_date(tmp_path):
     assert [item.key for item in store.search(("notes",), query="tea")] == ["old"]
     store.delete(("notes",), "old")
     assert store.search(("notes",), query="tea") == []
-    assert version(store.engine) == [LATEST]
+    assert version(store.engine) == [VERSION]
     store.engine.dispose()
+
+
+def test_vectors_of_version_2_go_with_their_items_too(sqlite_url):
+    store = MemoryStore(open_database(sqlite_url), scrub=str)
+    store.put(("notes",), "old", {"text": "Tea!"})
+    add_vectors_of_0_1(store.engine)
+    with writing(store.engine) as connection:
+        connection.exec_driver_sql("DROP TRIGGER items_unembedded")
+        connection.exec_driver_sql("UPDATE schema_version SET version = 2")
+    MemoryStore(store.engine, scrub=str).delete(("notes",), "old")
+    with reading(store.engine) as connection:
+        assert connection.execute(text("SELECT count(*) FROM item_vectors")).scalar() == 0
+    assert version(store.engine) == [VERSION]
+    store.engine.dispose()
+
+
+def test_the_release_book_alone_brings_a_database_of_version_1_up_to_date(tmp_path):
+    file = tmp_path / "memory.db"
+    with sqlite3.connect(file) as connection:
+        connection.executescript(VERSION_1)
+    connection.close()
+    engine = open_database(str(file))
+    assert ReleaseBook(engine).view() is None
+    store = MemoryStore(engine, scrub=str)
+    assert [item.key for item in store.search(("notes",), query="tea")] == ["old"]
+    engine.dispose()
 
 
 def test_what_version_3_has_counted_is_forgotten_and_what_waits_is_counted(database_url):
     engine = open_database(database_url)
-    prepare(engine)
+    prepare(engine, MEMORY, RELEASE)
     with writing(engine) as connection:
         for statement in (
             "UPDATE schema_version SET version = 3",
@@ -70,21 +161,21 @@ def test_what_version_3_has_counted_is_forgotten_and_what_waits_is_counted(datab
             """ ('r', 'serving', '{"error":false}', false)""",
         ):
             connection.exec_driver_sql(statement)
-    prepare(engine)
+    prepare(engine, MEMORY, RELEASE)
     with writing(engine) as connection:
         waits = Observation(release="r", arm="serving", outcomes={"error": False})
-        assert take(connection, "r") == [waits]
-    assert version(engine) == [LATEST]
+        assert take_observations(connection, "r") == [waits]
+    assert version(engine) == [VERSION]
     engine.dispose()
 
 
 def test_a_database_from_a_newer_version_is_refused(database_url):
     engine = open_database(database_url)
-    prepare(engine)
+    prepare(engine, MEMORY, RELEASE)
     with writing(engine) as connection:
-        connection.execute(update(SCHEMA).values(version=LATEST + 1))
-    with pytest.raises(StorageError, match=f"version {LATEST + 1}.*newer waltzrl"):
-        prepare(engine)
+        connection.execute(update(SCHEMA_VERSION).values(version=VERSION + 1))
+    with pytest.raises(StorageError, match=f"version {VERSION + 1}.*newer waltzrl"):
+        prepare(engine, MEMORY, RELEASE)
     engine.dispose()
 
 
@@ -109,6 +200,6 @@ def test_processes_that_start_at_once_do_not_disturb_each_other(database_url):
     for process in both:
         process.stderr.close()
     engine = open_database(database_url)
-    assert version(engine) == [LATEST]
+    assert version(engine) == [VERSION]
     assert len(MemoryStore(engine, scrub=str).search(("a",))) == 2
     engine.dispose()

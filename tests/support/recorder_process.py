@@ -12,18 +12,18 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.online.recorder_protocol import RecorderReport, frames, interaction
+from waltzrl.online.recorder_protocol import RecorderReport, decode_exchange, read_frames
 
 
 async def main(log, deadly):
     pipe = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(pipe), sys.stdin)
-    report, texts = RecorderReport(), frames(pipe)
+    report, texts = RecorderReport(), read_frames(pipe)
     settings = await anext(texts)
     print(f"pid {os.getpid()} {settings.decode()}", file=log, flush=True)
     async for text in texts:
-        read = interaction(text)
+        read = decode_exchange(text)
         if read.model in deadly:
             os.abort()
         print(read.id, file=log, flush=True)

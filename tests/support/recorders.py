@@ -9,21 +9,30 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from waltzrl.build.recorder import COMMAND, RecorderSettings
+from waltzrl.build.recorder import COMMAND, RecorderConfig
+from waltzrl.config.gateway import MemoryConfig, RetentionDays
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
-from waltzrl.online.recorder_protocol import RecorderReport, frame
+from waltzrl.online.recorder_protocol import RecorderReport, encode_frame
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
 from waltzrl.storage.database import open_database
 
 SAFE = Feedback(unsafe=False, overrefuse=False, risk=0.05)
+FOREVER = dict.fromkeys(("evaluations", "coaching", "training"), 1e5)
 UNSAFE = Feedback(unsafe=True, overrefuse=False, text="Say less.", risk=0.9, rules=("harm/a",))
 
 
-def settings(url, folder, **more):
-    """Of a recorder that competes with the other tests, where one in use waits for what is left."""
-    about = {"niceness": 0, "subject_key": str(folder / "subjects.key"), **more}
-    return RecorderSettings(database=url, **about)
+def config(url, folder, *, categories=None, retention=None, **memory):
+    """Configure a recorder that competes with the other tests, where one in use is nice."""
+    return RecorderConfig(
+        memory=MemoryConfig(
+            url=url,
+            subject_key=folder / "subjects.key",
+            retention_days=RetentionDays(**FOREVER | (retention or {})),
+            **{"niceness": 0} | memory,
+        ),
+        categories=categories or {},
+    )
 
 
 def said(prompt="How do I bake bread?", draft="Mix, wait, bake.", rounds=((SAFE, None),)):
@@ -63,7 +72,7 @@ class Told:
         self._thread.start()
 
     def tell(self, *values):
-        self.process.stdin.write(b"".join(map(frame, values)))
+        self.process.stdin.write(b"".join(map(encode_frame, values)))
         self.process.stdin.flush()
 
     def until(self, is_so, seconds=30):
@@ -94,8 +103,8 @@ class Told:
 
 
 @contextmanager
-def recorder(about, log):
-    """Run a recorder with these settings; its words go to the file `log`."""
+def recorder(configuration, log):
+    """Run a recorder; its messages go to the file `log`."""
     with log.open("a") as errors:
         process = subprocess.Popen(
             COMMAND,
@@ -106,7 +115,7 @@ def recorder(about, log):
         )
         told = Told(process)
         try:
-            told.tell(about)
+            told.tell(configuration.to_json())
             yield told
         finally:
             process.kill()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Engine
 
+from support.databases import add_vectors_of_0_1
 from waltzrl.audit import Log, LogSettings, record_of
 from waltzrl.collector import Selection, collect, export, prompt_rows
 from waltzrl.memory.erasure import note_export
@@ -33,11 +34,7 @@ class Site(NamedTuple):
         return self.folder / "memory.key"
 
     def memory(self):
-        store = MemoryStore(
-            self.engine,
-            scrub=lambda text: text,
-            embed=lambda texts: [[1.0]] * len(texts),
-        )
+        store = MemoryStore(self.engine, scrub=lambda text: text)
         return SafetyMemory(store, self.digest, {"evaluations": 10, "coaching": 20}, {})
 
     def digest(self, subject):
@@ -79,6 +76,7 @@ def leave_traces(site, subjects=("ada", "bob"), count=3, when=AN_HOUR_AGO):
     memory.remember(
         [interaction(subject, n, when + n) for n in range(count) for subject in subjects]
     )
+    add_vectors_of_0_1(memory.store.engine)
     with site.open_log() as log:
         for number in range(count):
             for subject in subjects:

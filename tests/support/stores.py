@@ -18,9 +18,9 @@ ORACLES = ("langgraph-memory", "langgraph-sqlite", "langgraph-postgres")
 
 
 @contextmanager
-def our_store(url, scrub=str, embed=None):
+def our_store(url, scrub=str):
     engine = open_database(url)
-    yield MemoryStore(engine, scrub=scrub, embed=embed)
+    yield MemoryStore(engine, scrub=scrub)
     engine.dispose()
 
 
@@ -52,5 +52,5 @@ def opened(name, request):
 
 def op_classes(store):
     """Return the GetOp and the PutOp that a store's `batch` takes."""
-    room = langgraph if isinstance(store, langgraph.BaseStore) else ours
-    return room.GetOp, room.PutOp
+    module = langgraph if isinstance(store, langgraph.BaseStore) else ours
+    return module.GetOp, module.PutOp

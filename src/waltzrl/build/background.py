@@ -1,4 +1,4 @@
-"""Work that goes on beside a block of code, and ends with it."""
+"""Runs a coroutine during a block of code."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 @asynccontextmanager
 async def in_background(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """Do `work` as long as the block runs."""
+    """Run `work` until the block ends."""
     task = asyncio.create_task(work)
     try:
         yield

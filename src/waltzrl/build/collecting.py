@@ -1,4 +1,4 @@
-"""From a memory to files: trajectories to study, and prompts to learn from."""
+"""Exports of a memory: trajectories to study, and prompts to learn from."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,18 +8,18 @@ from typing import Generic, TypeVar
 
 from msgspec import structs
 
-import waltzrl.storage.database  # noqa: F401 - first: it tells which extra is missing
+import waltzrl.storage.database  # noqa: F401 - first, so that a missing extra is named
 from waltzrl.build.memory import existing_memory
 from waltzrl.collector import (
     PromptRow,
     Selection,
     Statistics,
+    collaboration_of,
     collect,
     export,
     prompt_rows,
     prompts_of,
     require_format,
-    said_in,
     statistics,
 )
 from waltzrl.errors import InputError, WaltzError
@@ -35,7 +35,7 @@ Counted = TypeVar("Counted")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCounts:
-    """How many prompts were written, and what is known of them."""
+    """How many prompts were written, by label."""
 
     total_prompts: int
     unsafe: int
@@ -45,57 +45,58 @@ class PromptCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionResult(Generic[Counted]):
-    """What was written, and how many interactions were not, by why."""
+    """What was written, and what was not."""
 
     counted: Counted
     left_out: Mapping[str, int]
+    """Reason -> exchanges."""
 
 
 def export_samples(url: str, path: Path, selection: Selection) -> CollectionResult[Statistics]:
-    """Write one row for each round of what was served, and keep the rows in the memory as well.
+    """Write one row for each round of collected exchanges, and store the rows in the memory too.
 
     Args:
         url: of the memory.
         path: ends in .json, .jsonl or .parquet.
-        selection: which interactions.
+        selection: which exchanges.
 
     Raises:
-        InputError: there is no memory, nothing in it can be scored, or the file cannot be written.
-        StorageError: the database does not answer.
+        InputError: there is no memory, no exchange can be scored, or the file cannot be written.
+        StorageError: the database is unavailable.
     """
     require_format(path)
     with existing_memory(url) as memory:
         last = last_notice(memory.store.engine)
-        taken = _Taken(memory, selection)
-        samples = list(collect(taken, selection))
+        collected = _Collected(memory, selection)
+        samples = list(collect(collected, selection))
         counted = statistics(samples)
-        left_out = taken.left_out("repeated_or_unscored", counted.total_interactions)
+        left_out = collected.left_out("repeated_or_unscored", counted.total_interactions)
         _write(memory, path, samples, left_out)
         memory.store_dir_training_sample(*samples)
-        _require_nobody_erased(memory, path, samples, last)
+        _require_no_erasure(memory, path, samples, last)
     return CollectionResult(counted=counted, left_out=left_out)
 
 
 def export_prompts(url: str, path: Path, selection: Selection) -> CollectionResult[PromptCounts]:
-    """Write each prompt that was asked, with its label where there is one.
+    """Write each prompt of collected exchanges once, with its label where there is one.
 
     Args:
         url: of the memory.
         path: ends in .json, .jsonl or .parquet.
-        selection: which interactions.
+        selection: which exchanges.
 
     Raises:
-        InputError: there is no memory, nobody asked anything, or the file cannot be written.
-        StorageError: the database does not answer.
+        InputError: there is no memory, it has no prompt, or the file cannot be written.
+        StorageError: the database is unavailable.
     """
     require_format(path)
     with existing_memory(url) as memory:
         last = last_notice(memory.store.engine)
-        taken = _Taken(memory, selection)
-        rows = prompt_rows(taken, selection)
-        left_out = taken.left_out("repeated", len(rows))
+        collected = _Collected(memory, selection)
+        rows = prompt_rows(collected, selection)
+        left_out = collected.left_out("repeated", len(rows))
         _write(memory, path, rows, left_out)
-        _require_nobody_erased(memory, path, rows, last)
+        _require_no_erasure(memory, path, rows, last)
     labels = Counter(row.label for row in rows)
     counted = PromptCounts(
         total_prompts=len(rows),
@@ -107,40 +108,41 @@ def export_prompts(url: str, path: Path, selection: Selection) -> CollectionResu
 
 
 def remembered_prompts(url: str, selection: Selection) -> list[Prompt]:
-    """Read the prompts of a memory.
+    """Return the prompts of a memory.
 
     Raises:
         InputError: there is no such memory.
-        StorageError: the database does not answer.
+        StorageError: the database is unavailable.
     """
     with existing_memory(url) as memory:
-        return prompts_of(_Taken(memory, selection), selection)
+        return prompts_of(_Collected(memory, selection), selection)
 
 
-class _Taken:
-    """The interactions of a memory that are taken; counts them, and the others by why they are not.
+class _Collected:
+    """Iterates over the collected exchanges of a memory, and counts those that are left out.
 
-    They are scanned once more: the scanner may know more than it did then.
+    They are scrubbed again, because the scanner may have improved since they were stored.
     """
 
     def __init__(self, memory: SafetyMemory, selection: Selection) -> None:
         self._memory, self._selection = memory, selection
-        self._number = 0
+        self._count = 0
         self._left_out: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[SafetyEvaluation]:
-        for one in self._memory.every_evaluation():
-            if why := self._selection.leaves_out(one):
-                self._left_out[why] += 1
+        scrub = self._memory.store.scrub
+        for evaluation in self._memory.every_evaluation():
+            if reason := self._selection.leaves_out(evaluation):
+                self._left_out[reason] += 1
                 continue
-            self._number += 1
-            said = scrub_collaboration(said_in(one), self._memory.store.scrub)
-            yield structs.replace(one, collaboration=said)
+            self._count += 1
+            clean = scrub_collaboration(collaboration_of(evaluation), scrub)
+            yield structs.replace(evaluation, collaboration=clean)
 
     def left_out(self, otherwise: str, used: int) -> dict[str, int]:
-        """Return what was left out, by why; of what was taken, all but `used` is `otherwise`."""
-        counts = self._left_out | Counter({otherwise: self._number - used})
-        return {why: count for why, count in counts.most_common() if count}
+        """Return reason -> exchanges; collected ones beyond `used` have the reason `otherwise`."""
+        counts = self._left_out | Counter({otherwise: self._count - used})
+        return {reason: count for reason, count in counts.most_common() if count}
 
 
 def _write(
@@ -149,12 +151,13 @@ def _write(
     rows: Sequence[TrainingSample | PromptRow],
     left_out: Mapping[str, int],
 ) -> None:
-    """Write a file that whoever erases a user finds."""
+    """Write a file, and record it first, so that erasing a user reaches it."""
     if not rows:
-        file = memory.store.engine.url.render_as_string()
-        told = ", ".join(f"{count} {why.replace('_', ' ')}" for why, count in left_out.items())
+        url = memory.store.engine.url.render_as_string()
+        reasons = [f"{count} {reason.replace('_', ' ')}" for reason, count in left_out.items()]
         raise InputError(
-            f"{file} holds no answers to take, only {told or 'nothing'}; see docs/collecting.md"
+            f"{url} has no exchange to collect, only {', '.join(reasons) or 'nothing'}; "
+            "see docs/collecting.md"
         )
     note_export(memory.store.engine, path)
     try:
@@ -165,16 +168,16 @@ def _write(
         raise
 
 
-def _require_nobody_erased(
+def _require_no_erasure(
     memory: SafetyMemory, path: Path, rows: Sequence[TrainingSample | PromptRow], last: int
 ) -> None:
-    """Take everything back when a user in it was erased since the notice `last`."""
+    """Delete file and samples if a user in them was erased since the notice `last`."""
     engine = memory.store.engine
-    told = {notice.body.get("subject") for notice in notices_after(engine, last)}
-    erased = {row.subject for row in rows} & told
+    subjects = {notice.body.get("subject") for notice in notices_after(engine, last)}
+    erased = {row.subject for row in rows} & subjects
     if not erased:
         return
     path.unlink(missing_ok=True)
     for subject in erased:
         erase_subject(engine, subject)
-    raise InputError(f"a user was erased while {path} was written; it is gone: collect again")
+    raise InputError(f"a user was erased while {path} was written; it was deleted; collect again")

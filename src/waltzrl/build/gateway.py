@@ -111,7 +111,7 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
                 _online_services(recipe, bundles, selector, access.keys, log)
             )
             selector, extra = services.releases, ExtraRoutes(services.desk, services.decision)
-            listeners += [services.remembrance.served, services.shadows.served]
+            listeners += [services.recorder.served, services.shadows.served]
             metrics.add(services.metrics)
             stack.enter_context(_scrubbed_logs(services.shared.scrub))
         decisions = DecisionLog(log, listeners)

@@ -1,16 +1,16 @@
-"""The composition root of what a gateway remembers and releases.
+"""The composition root of what a gateway does with served traffic: memory, releases, console.
 
-gateway -> remembrance =pipe=> recorder -> memory, evidence, decisions
-gateway <- releases <- database                       notices -> audit log
+gateway -> recorder client =pipe=> recorder -> memory, evidence, decisions
+gateway <- release follower <- database                    notices -> audit log
 """
 
 import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import msgspec
@@ -19,10 +19,10 @@ from waltzrl.audit import Log
 from waltzrl.build.background import in_background
 from waltzrl.build.bundles import Bundles
 from waltzrl.build.judges import open_judge
-from waltzrl.build.memory import MemorySettings, open_memory
-from waltzrl.build.recorder import COMMAND, RecorderSettings
+from waltzrl.build.memory import open_memory
+from waltzrl.build.recorder import COMMAND, RecorderConfig
 from waltzrl.build.redaction import open_redaction
-from waltzrl.config.gateway import BundleRecipe, GatewayRecipe, MemoryConfig, bundle_table
+from waltzrl.config.gateway import BundleRecipe, GatewayRecipe, bundle_table
 from waltzrl.config.validation import validated
 from waltzrl.console import AuditLog, Console, ConsoleSource
 from waltzrl.errors import AuditError, InputError, RequestError, StorageError
@@ -31,10 +31,10 @@ from waltzrl.online.metrics import FlywheelMetrics
 from waltzrl.online.recorder_client import RecorderClient, open_recorder
 from waltzrl.online.release_follower import ReleaseFollower, ReleaseStatus
 from waltzrl.online.shadow import Shadows
+from waltzrl.privacy.digest import key_in
 from waltzrl.release.book import BY_ITSELF, ReleaseBook
 from waltzrl.release.state import Release
 from waltzrl.release.view import decision_body
-from waltzrl.rules import Rule
 from waltzrl.serving.access import Event, KeyRing, Receive, RequestHeaders, Send
 from waltzrl.serving.app import HttpRequest
 from waltzrl.serving.exchange import Bundle
@@ -50,82 +50,83 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineServices:
-    """What a gateway with a memory has more than one without."""
+    """What a gateway with a memory has in addition."""
 
     shared: "SharedDatabase"
     releases: ReleaseFollower
-    """The roster."""
+    """Selects the bundle of each request."""
     shadows: Shadows
-    remembrance: RecorderClient
+    recorder: RecorderClient
     keys: KeyRing
     audit: AuditLog | None
 
     @property
     def metrics(self) -> FlywheelMetrics:
-        return FlywheelMetrics(self.remembrance.now, self.releases, self.shadows)
+        return FlywheelMetrics(self.recorder.status, self.releases, self.shadows)
 
     async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
-        """Serve a page of the desk, as ASGI 3 asks."""
+        """Serve a page of the console; an ASGI 3 application."""
         try:
-            desk = await asyncio.to_thread(lambda: self.shared.desk(self.keys, self.audit))
+            console = await asyncio.to_thread(lambda: self.shared.console(self.keys, self.audit))
         except StorageError as error:
-            await HttpRequest(CHAT, RequestHeaders.read(scope), receive, send).refuse(_away(error))
+            request = HttpRequest(CHAT, RequestHeaders.read(scope), receive, send)
+            await request.refuse(_unavailable(error))
             return
-        await desk(scope, receive, send)
+        await console(scope, receive, send)
 
     async def decision(self) -> bytes:
-        """Return what `/v1/release/decision` answers.
+        """Return the body of `/v1/release/decision`.
 
         Raises:
-            RequestError: 503, the database is away.
+            RequestError: 503, the database is unavailable.
         """
         try:
             view = await asyncio.to_thread(lambda: self.shared.book.view())
         except StorageError as error:
-            raise _away(error) from error
+            raise _unavailable(error) from error
         return msgspec.json.encode(decision_body(view))
 
 
 class SharedDatabase:
-    """The database that all replicas share; each part is made when it is first reached."""
+    """The database that all replicas share; each part of it is opened at its first use."""
 
-    def __init__(self, settings: MemorySettings) -> None:
-        """Ask nothing of the database yet.
+    def __init__(self, config: RecorderConfig) -> None:
+        """Check the configuration without connecting.
 
         Raises:
-            InputError: the database's address or a key is none.
-            MissingExtraError: something of it needs an extra that is not installed.
+            InputError: the database's URL or a key is invalid.
+            MissingExtraError: an extra that it needs is not installed.
         """
-        self.engine = open_database(settings.database)
-        self.scrub = settings.open_redaction().scrub
-        settings.open_digest()  # told now if there is none, not by the recorder
-        self._settings = settings
-        self._desk: Console | None = None
+        self.engine = open_database(config.memory.url)
+        self.scrub = open_redaction(config.privacy.actions, config.privacy.key).scrub
+        key_in(config.memory.subject_key)  # fails here rather than in the recorder
+        self._config = config
+        self._console: Console | None = None
 
     @cached_property
     def book(self) -> ReleaseBook:
-        """Raises StorageError while the database is away, as does whatever is asked of it."""
+        """Reading it, and every method, raises a StorageError while the database is unavailable."""
         return ReleaseBook(self.engine)
 
     @cached_property
     def memory(self) -> SafetyMemory:
-        return open_memory(self._settings, self.engine, self.scrub)
+        return open_memory(self._config.memory, self._config.categories, self.engine, self.scrub)
 
-    def desk(self, keys: KeyRing, audit: AuditLog | None) -> Console:
-        """Return the desk, the same one each time.
+    def console(self, keys: KeyRing, audit: AuditLog | None) -> Console:
+        """Return the console, always the same one.
 
         Raises:
-            StorageError: the database is away.
+            StorageError: the database is unavailable.
         """
-        if self._desk is None:
+        if self._console is None:
             source = ConsoleSource(
                 memory=self.memory,
                 releases=self.book,
                 redact=open_redaction({}, None).scrub,
                 audit=audit,
             )
-            self._desk = Console(keys, source)
-        return self._desk
+            self._console = Console(keys, source)
+        return self._console
 
 
 @asynccontextmanager
@@ -136,59 +137,64 @@ async def open_online_services(
     keys: KeyRing,
     log: Log | None,
 ) -> AsyncIterator[OnlineServices]:
-    """Begin to remember, and follow releases; a database that is away is waited for beside.
+    """Start recording and following releases; an unavailable database is retried meanwhile.
 
     Args:
         recipe: has a memory.
-        bundles: makes those that are released.
-        own: serves what the recipe says.
-        keys: of the gateway; those with a role open the desk.
-        log: the audit log, told of every release that moves, and of erasures.
+        bundles: opens those that are released.
+        own: the recipe's own selector.
+        keys: of the gateway; those with a role open the console.
+        log: the audit log, to which notices of releases and erasures are copied.
 
     Raises:
-        InputError: the database's address or a key is none, the key of names is not the memory's,
-            or there is no such judge.
-        MissingExtraError: something of it needs an extra that is not installed.
+        InputError: the database's URL, a key or the judge is invalid, or the subject key is not
+            the memory's.
+        MissingExtraError: an extra that it needs is not installed.
     """
-    about = recipe.memory
-    assert about is not None, "who calls has looked"
-    settings = _recorder_settings(recipe, about, bundles.rules(recipe.bundle).rulebook.rules)
-    shared = SharedDatabase(settings)
+    memory = recipe.memory
+    assert memory is not None, "the caller has checked"
+    rules = bundles.rules(recipe.bundle).rulebook.rules
+    config = RecorderConfig(
+        memory=memory,
+        privacy=recipe.privacy,
+        categories={rule.id: rule.category for rule in rules},
+    )
+    shared = SharedDatabase(config)
     releases = ReleaseFollower(
         own,
-        partial(_standing, shared, own.serving.id, recipe),
-        partial(_bundle, shared, bundles),
-        partial(_note, log),
+        partial(_read_status, shared, own.serving.id, recipe),
+        partial(_open_bundle, shared, bundles),
+        partial(_copy_notice, log),
         partial(_hold, shared),
     )
     async with AsyncExitStack() as stack:
-        if about.judge is not None:
-            async with open_judge(about.judge):  # told now if there is none, not by the recorder
+        if memory.judge is not None:
+            async with open_judge(memory.judge):  # fails here rather than in the recorder
                 pass
-        with suppress(StorageError):  # it is waited for; another's key is told now
+        with suppress(StorageError):  # the recorder retries; an InputError about the key is raised
             await asyncio.to_thread(lambda: shared.memory)
-        remembrance = await stack.enter_async_context(
+        recorder = await stack.enter_async_context(
             open_recorder(
                 COMMAND,
-                settings,
+                config.to_json(),
                 os.environ,
-                may_learn=about.consent == "assumed",
+                may_learn=memory.consent == "assumed",
             )
         )
         shadows = Shadows(
             releases,
-            remembrance.served,
-            at_once=about.shadows_at_once,
-            per_minute=about.shadows_per_minute,
+            recorder.served,
+            at_once=memory.shadows_at_once,
+            per_minute=memory.shadows_per_minute,
         )
         stack.push_async_callback(shadows.aclose)
-        await releases.look()
+        await releases.poll()
         await stack.enter_async_context(in_background(releases.follow()))
         yield OnlineServices(
             shared=shared,
             releases=releases,
             shadows=shadows,
-            remembrance=remembrance,
+            recorder=recorder,
             keys=keys,
             audit=_audit(recipe, log),
         )
@@ -200,74 +206,59 @@ def _audit(recipe: GatewayRecipe, log: Log | None) -> AuditLog | None:
     return AuditLog(folder=recipe.audit.folder, key=log.public_key)
 
 
-def _standing(
+def _read_status(
     shared: SharedDatabase, own: str, recipe: GatewayRecipe, last: int | None
 ) -> ReleaseStatus | None:
-    """Ask the database where the release stands; the first time, tell it what serves here.
+    """Read the state of releases; the first time, report the bundle that serves here.
 
-    Whatever moves gives a notice, so that while there is none, one small question is enough.
+    Every change adds a notice, so that one small query is enough while there is none.
     """
-    book = shared.book  # first: it makes the tables
+    book = shared.book  # first, because it creates the tables
     newest = last_notice(shared.engine)
     if newest == last:
         return None
     if last is None:
         book.add_bundle(own, json.dumps(bundle_table(recipe.bundle)), is_base=True)
     return ReleaseStatus(
-        release=book.current(),  # first: when it moves on meanwhile, nobody loses the candidate
+        # Read before `serving`: if it becomes full in between, the candidate serves either way.
+        release=book.current(),
         serving=book.serving(),
         notices=[
             notice
             for notice in notices_after(shared.engine, newest if last is None else last)
-            if notice.id <= newest  # those that came meanwhile are for the next look
+            if notice.id <= newest  # later ones belong to the next poll
         ],
         last_notice=newest,
     )
 
 
-async def _bundle(shared: SharedDatabase, bundles: Bundles, name: str) -> Bundle:
-    """Make a bundle of the recipe that the database has of it; it may come out as another.
+async def _open_bundle(shared: SharedDatabase, bundles: Bundles, bundle_id: str) -> Bundle:
+    """Open a bundle from its recipe in the database; it may come out with another id.
 
     Raises:
-        InputError: there is none, or what it names is not here.
+        InputError: there is none, or files that it names are missing.
         MissingExtraError: its weights need an extra that is not installed.
-        StorageError: the database is away.
+        StorageError: the database is unavailable.
     """
-    recipe = await asyncio.to_thread(lambda: shared.book.bundle(name))
+    recipe = await asyncio.to_thread(lambda: shared.book.bundle(bundle_id))
     if recipe is None:
-        raise InputError(f"the database knows no bundle {name}; propose it again")
-    return await bundles.open(validated(BundleRecipe, json.loads(recipe), f"bundle {name}"))
+        raise InputError(f"the database has no bundle {bundle_id}; propose it again")
+    return await bundles.open(validated(BundleRecipe, json.loads(recipe), f"bundle {bundle_id}"))
 
 
 def _hold(shared: SharedDatabase, release: Release, why: str) -> None:
-    """Hold a release where it stands; the history, the desk and the audit log tell why."""
-    with suppress(InputError):  # it has moved, or another gateway was first
+    """Hold a release; the reason goes to its history, the console and the audit log."""
+    with suppress(InputError):  # it has moved, or another gateway has held it
         shared.book.move(release, "hold", BY_ITSELF, shared.scrub(why))
 
 
-def _note(log: Log | None, notice: Notice) -> None:
-    said = (f"{name} {value}" for name, value in notice.body.items())
-    logger.warning("%s: %s", notice.kind, ", ".join(said))
+def _copy_notice(log: Log | None, notice: Notice) -> None:
+    fields = (f"{name} {value}" for name, value in notice.body.items())
+    logger.warning("%s: %s", notice.kind, ", ".join(fields))
     if log is not None:
-        with suppress(AuditError):  # it says so itself, and is ready or not for every request
+        with suppress(AuditError):  # the log reports it, and refuses requests as configured
             log.notice({"kind": notice.kind, **notice.body})
 
 
-def _away(error: StorageError) -> RequestError:
+def _unavailable(error: StorageError) -> RequestError:
     return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)
-
-
-def _recorder_settings(
-    recipe: GatewayRecipe, about: MemoryConfig, rules: Iterable[Rule]
-) -> RecorderSettings:
-    return RecorderSettings(
-        database=about.url,
-        subject_key=str(about.subject_key),
-        privacy=dict(recipe.privacy.actions),
-        privacy_key=None if recipe.privacy.key is None else str(recipe.privacy.key),
-        retention_days=asdict(about.retention_days),
-        categories={rule.id: rule.category for rule in rules},
-        judge=about.judge,
-        judge_share=about.judge_share,
-        niceness=about.niceness,
-    )

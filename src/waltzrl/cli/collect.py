@@ -1,4 +1,4 @@
-"""`waltzrl collect`: what was served, as files to study and to learn from."""
+"""`waltzrl collect`: exports what was served, to study and to learn from."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -15,12 +15,12 @@ def collect(
     out: Annotated[Path, typer.Argument(help="File to write: .json, .jsonl or .parquet.")],
     memory: Annotated[str, typer.Option(help="URL of the memory: the gateway's memory.url.")],
     held_out: Annotated[
-        float, typer.Option(min=0, max=100, help="Percentage of users to keep aside.")
+        float, typer.Option(min=0, max=100, help="Percentage of users to hold out.")
     ] = 10.0,
-    prompts: Annotated[bool, typer.Option(help="Write prompts to learn from, not rounds.")] = False,
+    prompts: Annotated[bool, typer.Option(help="Write prompts to learn from, no rounds.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write one row for each round of what was served; see docs/collecting.md.
+    """Write one row for each round of served exchanges; see docs/collecting.md.
 
     **Examples**
 
@@ -32,16 +32,16 @@ def collect(
     from waltzrl.collector import Selection
 
     write = export_prompts if prompts else export_samples
-    done = write(memory, out, Selection(held_out_percentage=held_out))
-    counted, left_out = asdict(done.counted), dict(done.left_out)
+    result = write(memory, out, Selection(held_out_percentage=held_out))
+    counted, left_out = asdict(result.counted), dict(result.left_out)
     if as_json:
         print_json({"file": str(out), **counted, "left_out": left_out})
         return
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    left = {f"left out: {why.replace('_', ' ')}": count for why, count in left_out.items()}
-    for name, value in (counted | left).items():
+    reasons = {f"left out: {name.replace('_', ' ')}": count for name, count in left_out.items()}
+    for name, value in (counted | reasons).items():
         table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
     Console().print(table)
     print(f"collected: {out}")

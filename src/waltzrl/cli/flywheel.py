@@ -1,4 +1,4 @@
-"""`waltzrl demo flywheel`: serve, learn from it, release what was learned, take a bad one back."""
+"""`waltzrl demo flywheel`: serve, train on it, release the result, roll a bad bundle back."""
 
 import asyncio
 import time
@@ -14,12 +14,12 @@ from waltzrl.cli.workers import Workers
 def flywheel(
     seed: Annotated[int, typer.Option(help="Of the world, the models and the training.")] = 0,
     out: Annotated[
-        Path, typer.Option(help="Of the demo; a world that is there already is used.")
+        Path, typer.Option(help="Folder of the demo; data and models that exist are used.")
     ] = Path("runs/demo"),
 ) -> None:
-    """Train a pair, serve it, label, train on, release by evidence, and see a bad bundle fall.
+    """Train a pair, serve it, label, train further, release by evidence, roll a bad bundle back.
 
-    About four minutes on two cores; trainings that are done are not done again.
+    Takes about four minutes on two cores; finished trainings are reused.
 
     **Example**
 
@@ -38,24 +38,24 @@ def flywheel(
         )
 
     story = FlywheelDemo(PaperDemo(out / f"seed-{seed}", seed), out / f"seed-{seed}" / "flywheel")
-    say("writing the world's prompts and demonstrations, and what its users will ask")
+    say("writing prompts, demonstrations and the users' questions")
     story.write_data()
     with Workers(2, quiet=False) as workers:
 
         async def turn() -> None:
-            async with running_flywheel(story, say) as at_work:
-                say("users ask, and people label what they were told")
-                await at_work.collect()
-                say("training on, with what was served, and measuring both pairs")
+            async with running_flywheel(story, say) as run:
+                say("users ask, and people label the answers")
+                await run.collect()
+                say("training further on what was served, and evaluating both pairs")
                 await workers.run_beside([story.second])
                 pairs = (story.base, story.first, story.second)
-                await workers.run_beside([story.evaluation(one) for one in pairs])
+                await workers.run_beside([story.evaluation(pair) for pair in pairs])
                 say("releasing the second pair")
-                await at_work.release()
-                say("releasing a bundle that nobody reviews, as a drill")
-                await at_work.drill()
+                await run.release()
+                say("releasing a bundle without a reviewer, as a drill")
+                await run.drill()
 
-        say("training a small model, and a first pair of agents, briefly")
+        say("training a small model and, briefly, a first pair of agents")
         workers.run([story.base])
         workers.run([story.first])
         asyncio.run(turn())

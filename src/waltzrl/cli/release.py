@@ -1,4 +1,4 @@
-"""`waltzrl release`: which bundle serves whom, step by step."""
+"""`waltzrl release`: replaces the serving bundle step by step."""
 
 import getpass
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from waltzrl.release.state import Action, Release
 
 release = typer.Typer(
-    help="Release a bundle: shadow, canary, full, or back at once.\n\n"
+    help="Release a bundle: shadow, canary, full, or roll back at once.\n\n"
     "**Example**\n\n`waltzrl release propose candidate.toml --before runs/old --after runs/new`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -25,13 +25,13 @@ release = typer.Typer(
 Memory = Annotated[
     str, typer.Option(help="The gateways' memory: sqlite:///FILE or postgresql://USER@HOST/NAME.")
 ]
-By = Annotated[str | None, typer.Option(help="Who does it, for the audit log [the login name].")]
+By = Annotated[str | None, typer.Option(help="Author, for the audit log [the login name].")]
 DEFAULT_MEMORY = "sqlite:///runs/memory.db"
 
 
 @release.command()
 def show(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> None:
-    """Show the newest release: where it stands, what is known of both arms, what it waits for.
+    """Show the newest release: its state, the evidence on both arms, and what it waits for.
 
     **Examples**
 
@@ -46,7 +46,7 @@ def show(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> None:
     if as_json:
         print_json(decision_body(view))
     elif view is None:
-        print("there was no release yet; begin one: waltzrl release propose RECIPE.toml")
+        print("there is no release yet; start one: waltzrl release propose RECIPE.toml")
     else:
         Console().print(release_page(view))
 
@@ -54,23 +54,21 @@ def show(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> None:
 @release.command()
 def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
     recipe: Annotated[
-        Path, typer.Argument(help="TOML file: what differs from the bundle that serves.")
+        Path, typer.Argument(help="TOML file: the differences from the serving bundle.")
     ],
     plan: Annotated[str, typer.Option(help="See `waltzrl release plans`, or a TOML file.")] = (
         "seven_days"
     ),
-    before: Annotated[
-        Path | None, typer.Option(help="Evaluation of the bundle that serves.")
-    ] = None,
+    before: Annotated[Path | None, typer.Option(help="Evaluation of the serving bundle.")] = None,
     after: Annotated[Path | None, typer.Option(help="Evaluation of the candidate.")] = None,
     override: Annotated[
-        str | None, typer.Option(metavar="REASON", help="Why it needs no evaluation.")
+        str | None, typer.Option(metavar="REASON", help="Why no evaluation is needed.")
     ] = None,
     settings: Settings = None,
     by: By = None,
     memory: Memory = DEFAULT_MEMORY,
 ) -> None:
-    """Begin a release, if the evaluations show no regression.
+    """Start a release, if the evaluations show no regression.
 
     **Examples**
 
@@ -80,18 +78,18 @@ def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """
     from waltzrl.build import releases
     from waltzrl.config.gateway import load_bundle
-    from waltzrl.release.presets import load_plan
+    from waltzrl.release.plan import load_plan
 
     book = _book(memory)
     serving = releases.stored_recipe(book, releases.serving_bundle(book))
     candidate = load_bundle(recipe, serving, settings or [])
     gate = releases.gate_from_options(before, after, override and _without_personal_data(override))
-    _tell(releases.propose(book, candidate, load_plan(plan), by or _login(), gate))
+    _print_state(releases.propose(book, candidate, load_plan(plan), by or _login(), gate))
 
 
 @release.command()
 def advance(by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
-    """Take the release to its next step now, whatever the evidence says.
+    """Advance the release to its next step now, whatever the evidence says.
 
     **Example**
 
@@ -102,7 +100,7 @@ def advance(by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
 
 @release.command()
 def hold(by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
-    """Keep the release where it is; it is still rolled back when it is worse.
+    """Stop the release from advancing; it is still rolled back when it is worse.
 
     **Example**
 
@@ -113,7 +111,7 @@ def hold(by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
 
 @release.command()
 def resume(by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
-    """Let a release that is held go on.
+    """Resume a release that is held.
 
     **Example**
 
@@ -128,7 +126,7 @@ def roll_back(
     by: By = None,
     memory: Memory = DEFAULT_MEMORY,
 ) -> None:
-    """Serve what served before; in force in every gateway within a second, for good.
+    """End the release and serve the previous bundle, in every gateway within a second.
 
     **Example**
 
@@ -145,7 +143,7 @@ def history(
     memory: Memory = DEFAULT_MEMORY,
     as_json: AsJson = False,
 ) -> None:
-    """List the moves of a release: when, who, what and why.
+    """List the transitions of a release: when, who, what and why.
 
     **Example**
 
@@ -172,7 +170,7 @@ def plans() -> None:
     `waltzrl release plans`
     """
     from waltzrl.cli.release_table import plans_table
-    from waltzrl.release.presets import PRESETS, load_plan
+    from waltzrl.release.plan import PRESETS, load_plan
 
     Console().print(plans_table([load_plan(name) for name in PRESETS]))
 
@@ -185,28 +183,29 @@ def _book(memory: str) -> "ReleaseBook":
 
 
 def _newest(book: "ReleaseBook") -> "Release":
-    if found := book.latest():
-        return found
-    raise InputError("there was no release yet; begin one: waltzrl release propose RECIPE.toml")
+    if newest := book.latest():
+        return newest
+    raise InputError("there is no release yet; start one: waltzrl release propose RECIPE.toml")
 
 
 def _move(action: "Action", by: str | None, why: str, memory: str) -> None:
     book = _book(memory)
-    _tell(book.move(_newest(book), action, by or _login(), _without_personal_data(why)))
+    _print_state(book.move(_newest(book), action, by or _login(), _without_personal_data(why)))
 
 
 def _without_personal_data(why: str) -> str:
-    """Return a reason as it may stand in audit logs, from which nothing is ever erased."""
+    """Scrub a reason, because nothing is ever erased from audit logs."""
     from waltzrl.build.redaction import open_redaction
 
     return open_redaction({}, None).scrub(why)
 
 
-def _tell(found: "Release") -> None:
+def _print_state(release: "Release") -> None:
     from waltzrl.release.state import place
 
-    where = place(found.state, found.percentage) + (", held" if found.held else "")
-    print(f"release {found.id}: {where}; candidate {found.candidate}, serving {found.serving}")
+    state = place(release.state, release.percentage) + (", held" if release.held else "")
+    bundles = f"candidate {release.candidate}, serving {release.serving}"
+    print(f"release {release.id}: {state}; {bundles}")
 
 
 def _login() -> str:

@@ -7,23 +7,23 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from waltzrl.release.decision import LIMIT_OF, Decision, told
+from waltzrl.release.decision import LIMIT_OF, WORDS, Decision, format_rate
 from waltzrl.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep, duration
 from waltzrl.release.state import place
 from waltzrl.release.view import NOTHING_COUNTED, ReleaseView, Transition
 
 
 def release_page(view: ReleaseView) -> RenderableType:
-    """Return where a release stands, what is known of its arms, and what it waits for."""
+    """Return the state of a release, the evidence on its arms, and what it waits for."""
     release = view.release
     head = Text(f"release {release.id}, plan {release.plan.name}: ")
     head.append(place(release.state, release.percentage), style="bold")
     head.append(", held" if release.held else "")
     bundles = Text(f"candidate {release.candidate}, serving {release.serving}")
-    known: list[RenderableType] = []
+    evidence: list[RenderableType] = []
     if view.decision is not None:
-        known = [_arms(view.decision), _evidence(view.decision)]
-    return Group(head, bundles, *known, Text(_outlook(view)))
+        evidence = [_arms(view.decision), _evidence(view.decision)]
+    return Group(head, bundles, *evidence, Text(_outlook(view)))
 
 
 def history_table(moves: Sequence[Transition]) -> Table:
@@ -49,32 +49,32 @@ def _step(step: ReleaseStep) -> str:
 
 
 def _bounds(bounds: ReleaseLimits) -> str:
-    return f"unsafe {bounds.unsafe:.0%}\nneedless {bounds.needless:.0%}"
+    return f"unsafe {bounds.unsafe:.0%}\nover-refusals {bounds.needless:.0%}"
 
 
 def _arms(decision: Decision) -> Table:
     table = Table("", *decision.rates, "e-value", box=None)
     for metric in METRICS:
-        rates = [told(arm[metric]) for arm in decision.rates.values()]
-        table.add_row(metric, *rates, f"{decision.e_values[metric]:.3g}")
+        rates = [format_rate(arm[metric]) for arm in decision.rates.values()]
+        table.add_row(WORDS[metric], *rates, f"{decision.e_values[metric]:.3g}")
     return table
 
 
 def _evidence(decision: Decision) -> Text:
     limits = ", ".join(
-        f"{metric} {decision.e_values[test]:.3g}" for test, metric in LIMIT_OF.items()
+        f"{WORDS[metric]} {decision.e_values[test]:.3g}" for test, metric in LIMIT_OF.items()
     )
-    corrected = " and ".join(decision.corrected) or "none"
+    corrected = " and ".join(WORDS[metric] for metric in decision.corrected) or "none"
     return Text(
-        "rates with 95 % intervals that hold at every look; corrected for the judge's error: "
+        "rates with 95 % intervals that hold at all times; corrected for the judge's error: "
         f"{corrected}\n"
         f"e-values against the limits: {limits}\n"
-        f"all together {decision.e_value:.3g}; {decision.needed:.3g} rolls back"
+        f"combined {decision.e_value:.3g}; {decision.needed:.3g} rolls back"
     )
 
 
 def _outlook(view: ReleaseView) -> str:
-    """Say what the release waits for, or who ended it and why."""
+    """Return what the release waits for, or who ended it and why."""
     release, last = view.release, view.history[-1]
     if not release.is_open:
         return f"{place(release.state, release.percentage)} by {last.by}: {last.why}"

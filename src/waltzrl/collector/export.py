@@ -1,6 +1,6 @@
-"""Samples and prompts as files: JSON, JSON Lines or Parquet, whole or not at all.
+"""Writes samples and prompts to files: JSON, JSON Lines or Parquet, completely or not at all.
 
-Each row names its user's digest as `subject` at the top, so that a user's rows can be erased.
+Each row has the digest of its user at the top, as `subject`, so that a user's rows can be erased.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import inspect
 
-from waltzrl.collector.prompts import PromptRow
+from waltzrl.collector.selection import PromptRow
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.memory.schemas import TrainingSample
 from waltzrl.telemetry.files import write_bytes
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = TrainingSample | PromptRow
 
-PLAIN = {inspect.IntType: "int64", inspect.FloatType: "double", inspect.BoolType: "bool"}
+_ARROW_NAMES = {inspect.IntType: "int64", inspect.FloatType: "double", inspect.BoolType: "bool"}
 
 
 def export(path: Path, rows: Sequence[Row]) -> None:
-    """Write the rows, at least one, in place of what was there; a new file is its owner's only.
+    """Write the rows, replacing any file; only its owner may read a new file.
 
     Args:
         path: ends in .json, .jsonl or .parquet.
-        rows: of one kind.
+        rows: at least one, all of one kind.
 
     Raises:
-        InputError: the name ends otherwise, or the file cannot be written.
-        MissingExtraError: it is Parquet, and pyarrow is missing.
+        InputError: the name has another ending, or the file cannot be written.
+        MissingExtraError: it is Parquet, and pyarrow is not installed.
     """
     match require_format(path):
         case ".json":
@@ -46,13 +46,13 @@ def export(path: Path, rows: Sequence[Row]) -> None:
 
 
 def require_format(path: Path) -> str:
-    """Return the ending of a file that can be written.
+    """Return the ending of an export.
 
     Raises:
-        InputError: it is none of ours.
+        InputError: it is not supported.
     """
     if path.suffix not in (".json", ".jsonl", ".parquet"):
-        raise InputError(f"{path}: name a file that ends in .json, .jsonl or .parquet")
+        raise InputError(f"{path}: use a name that ends in .json, .jsonl or .parquet")
     return path.suffix
 
 
@@ -80,11 +80,11 @@ def _arrow(kind: inspect.Type) -> "pyarrow.DataType":
 
     match kind:
         case inspect.UnionType(types=types):
-            (some,) = (one for one in types if not isinstance(one, inspect.NoneType))
-            return _arrow(some)
+            (not_none,) = (kind for kind in types if not isinstance(kind, inspect.NoneType))
+            return _arrow(not_none)
         case inspect.VarTupleType(item_type=item):
             return pyarrow.list_(_arrow(item))
         case inspect.StructType() | inspect.DataclassType():
             return pyarrow.struct(_fields(kind))
         case _:
-            return pyarrow.type_for_alias(PLAIN.get(type(kind), "string"))
+            return pyarrow.type_for_alias(_ARROW_NAMES.get(type(kind), "string"))

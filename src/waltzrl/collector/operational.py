@@ -1,6 +1,6 @@
 """The requirement's operational "DIR" scores: numbers for dashboards, NEVER used for training.
 
-They share only the name with the paper's Dynamic Improvement Reward, which is the difference of
+They share only their name with the paper's Dynamic Improvement Reward, which is the difference of
 two verdicts (`waltzrl.training.rewards.improvement`); these mix graded scores, user satisfaction,
 and can be positive when nothing improved. The requirement gives two formulas that differ:
 
@@ -12,13 +12,13 @@ and can be positive when nothing improved. The requirement gives two formulas th
 def operational_dir(
     *, safety_change: float, helpfulness_change: float, satisfaction: float | None = None
 ) -> float:
-    """Mix two changes and the user's satisfaction.
+    """Combine two changes and the user's satisfaction.
 
     Args:
         safety_change: new minus old safety score, in [-1, 1].
         helpfulness_change: new minus old helpfulness score, in [-1, 1].
-        satisfaction: the user's, in [0, 1]; None when the user was not asked: then it is guessed
-            from the gains, 0.3 of safety's and 0.7 of helpfulness', and 0 after a loss above 0.2.
+        satisfaction: the user's, in [0, 1]; None, where it is unknown, estimates it from the gains:
+            0.3 of safety's plus 0.7 of helpfulness', and 0 after a loss above 0.2.
 
     Returns:
         The score, clamped to [-1, 1].
@@ -33,18 +33,18 @@ def operational_dir(
 def operational_dir_with_retention(
     *, safety_change: float, helpfulness_before: float, helpfulness_after: float
 ) -> float:
-    """Mix the change in safety, the share of helpfulness that was kept, and a base of 0.2.
+    """Combine the change in safety, the share of helpfulness that was retained, and 0.2.
 
     Args:
         safety_change: new minus old safety score, in [-1, 1].
-        helpfulness_before: score in [0, 1]; 0 counts as all kept.
+        helpfulness_before: score in [0, 1]; 0 counts as fully retained.
         helpfulness_after: score in [0, 1].
 
     Returns:
         The score, clamped to [-1, 1].
     """
-    kept = min(1.0, helpfulness_after / helpfulness_before) if helpfulness_before else 1.0
-    return _clamp(0.5 * safety_change + 0.3 * kept + 0.2)
+    retained = min(1.0, helpfulness_after / helpfulness_before) if helpfulness_before else 1.0
+    return _clamp(0.5 * safety_change + 0.3 * retained + 0.2)
 
 
 def _clamp(score: float) -> float:

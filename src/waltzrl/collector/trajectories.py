@@ -1,64 +1,85 @@
-"""Served collaborations as steps: before a round, the round, what it was worth, and after it."""
+"""Served collaborations as trajectories: each round a step, with scores of its replies."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from waltzrl.collector.operational import operational_dir
-from waltzrl.collector.scores import Score, scores
-from waltzrl.collector.selection import Selection, distinct, said_in
+from waltzrl.collector.selection import Selection, collaboration_of, distinct
 from waltzrl.memory.schemas import (
     Action,
+    HumanLabel,
     OperationalReward,
     SafetyEvaluation,
     State,
     TrainingSample,
 )
-from waltzrl.records import Collaboration
+from waltzrl.records import Collaboration, Feedback
+
+
+class Score(NamedTuple):
+    """Of one reply, each 0 to 1."""
+
+    safety: float
+    helpfulness: float
+    """0 for an over-refusal, else 1; nothing finer is measured."""
+
+
+FINE = Score(1.0, 1.0)
+SCORE_OF: dict[HumanLabel, Score] = {
+    "correct": FINE,
+    "unsafe": Score(0.0, 1.0),
+    "needless_refusal": Score(1.0, 0.0),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What a set of samples says about those who served; None where there is none."""
+    """Summary of a set of samples; averages and rates are None when there are none."""
 
     total_interactions: int
     avg_dir_score: float | None
     """Mean over all rounds."""
     safe_rate: float | None
-    """Share of the interactions whose last reply has a safety score of 0.5 or more."""
+    """Share of the exchanges whose last reply has a safety score of 0.5 or more."""
     avg_coaching_rounds: float | None
-    """Feedback rounds in an interaction; the review of a revision is one."""
+    """Feedback rounds of an exchange; the review of a revision is one."""
 
 
 def collect(
     evaluations: Iterable[SafetyEvaluation], selection: Selection
 ) -> Iterator[TrainingSample]:
-    """Yield the samples of every interaction that is taken, the oldest first.
+    """Yield the samples of every collected exchange, the oldest first.
 
-    Of those in which the same was asked and said one is taken: one that a person labelled, or
-    else the newest.
+    Of exchanges with equal messages and replies one is used: one with a person's label, or the
+    newest.
     """
-    taken = filter(selection.takes, evaluations)
-    for evaluation in distinct(taken, _what_was_said, lambda one: one.label is not None):
+    collected = distinct(
+        filter(selection.takes, evaluations),
+        same=_contents,
+        known=lambda evaluation: evaluation.label is not None,
+    )
+    for evaluation in collected:
         yield from trajectories(evaluation)
 
 
 def trajectories(evaluation: SafetyEvaluation) -> list[TrainingSample]:
-    """Make one sample of each round of an interaction.
+    """Make one sample of each round of an exchange.
 
-    None is made when a reply has no score: a trajectory is whole or not there.
+    An exchange with an unscored reply yields none: a trajectory is complete or absent.
     """
-    said = evaluation.collaboration
-    if said is None or not said.rounds:
+    collaboration = evaluation.collaboration
+    if collaboration is None or not collaboration.rounds:
         return []
-    worth = [one for one in scores(evaluation, said) if one is not None]
-    if len(worth) < len(said.replies):
+    scores = [score for score in reply_scores(evaluation, collaboration) if score is not None]
+    if len(scores) < len(collaboration.replies):
         return []
-    states = _states(said)
-    samples, at = [], 0
-    for number, turn in enumerate(said.rounds):
-        before = worth[at]
-        at += turn.revision is not None
-        terminal = number + 1 == len(said.rounds)
+    states = _states(collaboration)
+    samples, reply = [], 0
+    for number, round_ in enumerate(collaboration.rounds):
+        before = scores[reply]
+        reply += round_.revision is not None
+        terminal = number + 1 == len(collaboration.rounds)
         sample = TrainingSample(
             interaction=evaluation.id,
             subject=evaluation.subject,
@@ -67,11 +88,11 @@ def trajectories(evaluation: SafetyEvaluation) -> list[TrainingSample]:
             time=evaluation.time,
             state=states[number],
             action=Action(
-                response=said.replies[at].full_text,
-                reasoning=turn.feedback.reasoning or turn.feedback.text,
-                risk_score=turn.feedback.risk,
+                response=collaboration.replies[reply].full_text,
+                reasoning=round_.feedback.reasoning or round_.feedback.text,
+                risk_score=round_.feedback.risk,
             ),
-            reward=_reward(before, worth[at]),
+            reward=_reward(before, scores[reply]),
             next_state=None if terminal else states[number + 1],
             terminal=terminal,
         )
@@ -80,26 +101,67 @@ def trajectories(evaluation: SafetyEvaluation) -> list[TrainingSample]:
 
 
 def statistics(samples: Iterable[TrainingSample]) -> Statistics:
-    """Count interactions, and average over them and their rounds."""
-    gains, last_safety = [], []
+    """Summarize samples over exchanges and rounds."""
+    dir_scores, last_safety = [], []
     for sample in samples:
-        gains.append(sample.reward.dir_score)
+        dir_scores.append(sample.reward.dir_score)
         if sample.terminal:
             last_safety.append(sample.reward.safety_score)
-    interactions = len(last_safety)
+    exchanges = len(last_safety)
     return Statistics(
-        total_interactions=interactions,
-        avg_dir_score=sum(gains) / len(gains) if gains else None,
-        safe_rate=sum(s >= 0.5 for s in last_safety) / interactions if interactions else None,
-        avg_coaching_rounds=len(gains) / interactions if interactions else None,
+        total_interactions=exchanges,
+        avg_dir_score=sum(dir_scores) / len(dir_scores) if dir_scores else None,
+        safe_rate=sum(s >= 0.5 for s in last_safety) / exchanges if exchanges else None,
+        avg_coaching_rounds=len(dir_scores) / exchanges if exchanges else None,
     )
 
 
-def _states(said: Collaboration) -> list[State]:
-    """[rounds]"""
-    *context, request = said.prompt.messages
-    history, states = [said.draft.full_text], []
-    for number, turn in enumerate(said.rounds, start=1):
+def reply_scores(evaluation: SafetyEvaluation, collaboration: Collaboration) -> list[Score | None]:
+    """Score every reply by the feedback on it.
+
+    For the returned reply a person's label overrides the judge's verdict, which overrides the
+    feedback. A canned refusal is safe.
+
+    Returns:
+        [replies] None where nobody reviewed the reply, or the feedback could not be read.
+    """
+    scores: list[Score | None] = [None] * len(collaboration.replies)
+    reply = 0
+    for round_ in collaboration.rounds:
+        scores[reply] = _reviewed_score(round_.feedback)
+        reply += round_.revision is not None
+    reviewed = FINE if evaluation.decision == "refused" else scores[-1]
+    scores[-1] = _returned_score(evaluation, reviewed)
+    return scores
+
+
+def _reviewed_score(feedback: Feedback) -> Score | None:
+    if not feedback.well_formed:
+        return None
+    risk = float(feedback.unsafe) if feedback.risk is None else feedback.risk
+    return Score(1.0 - risk, float(not feedback.overrefuse))
+
+
+def _returned_score(evaluation: SafetyEvaluation, reviewed: Score | None) -> Score | None:
+    if evaluation.label is not None:
+        return SCORE_OF[evaluation.label]
+    verdict = evaluation.verdict
+    if verdict is None:
+        return reviewed
+    safety = reviewed and reviewed.safety if verdict.unsafe is None else float(not verdict.unsafe)
+    helpfulness = (
+        reviewed and reviewed.helpfulness
+        if verdict.overrefuses is None
+        else float(not verdict.overrefuses)
+    )
+    return None if safety is None or helpfulness is None else Score(safety, helpfulness)
+
+
+def _states(collaboration: Collaboration) -> list[State]:
+    """Return [rounds] the state before each round."""
+    *context, request = collaboration.prompt.messages
+    history, states = [collaboration.draft.full_text], []
+    for number, round_ in enumerate(collaboration.rounds, start=1):
         state = State(
             user_request=request.content,
             context=tuple([message.line for message in context]),
@@ -107,26 +169,26 @@ def _states(said: Collaboration) -> list[State]:
             coaching_history=tuple(history),
         )
         states.append(state)
-        history.append(turn.feedback.text)
-        if turn.revision is not None:
-            history.append(turn.revision.full_text)
+        history.append(round_.feedback.text)
+        if round_.revision is not None:
+            history.append(round_.revision.full_text)
     return states
 
 
 def _reward(before: Score, after: Score) -> OperationalReward:
-    gain = operational_dir(
+    dir_score = operational_dir(
         safety_change=after.safety - before.safety,
         helpfulness_change=after.helpfulness - before.helpfulness,
     )
     return OperationalReward(
-        safety_score=after.safety, helpfulness_score=after.helpfulness, dir_score=gain
+        safety_score=after.safety, helpfulness_score=after.helpfulness, dir_score=dir_score
     )
 
 
-def _what_was_said(evaluation: SafetyEvaluation) -> tuple[object, ...]:
-    said = said_in(evaluation)
+def _contents(evaluation: SafetyEvaluation) -> tuple[object, ...]:
+    collaboration = collaboration_of(evaluation)
     return (
         evaluation.request_hash,
-        said.prompt.messages,
-        tuple([r.full_text for r in said.replies]),
+        collaboration.prompt.messages,
+        tuple([reply.full_text for reply in collaboration.replies]),
     )

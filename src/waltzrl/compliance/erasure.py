@@ -30,9 +30,10 @@ from waltzrl.memory.erasure import (
     exports,
     remembered_of,
     remembered_of_others,
+    require_key,
 )
 from waltzrl.memory.items import Json
-from waltzrl.memory.one_key import require_key
+from waltzrl.memory.tables import MEMORY
 from waltzrl.privacy.digest import key_in, subject_digest
 from waltzrl.storage.database import Engine, existing_database
 from waltzrl.storage.migrations import prepare
@@ -116,7 +117,7 @@ def open_targets(
         log_keys=keys,
     )
     try:
-        prepare(engine)
+        prepare(engine, MEMORY)
         require_key(engine, digest(""), subject_key)
         yield targets
     finally:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from waltzrl.memory.items import Json
-from waltzrl.memory.words import texts_in, words_of
+from waltzrl.memory.search import texts_in, words_of
 
 MOST_SENTENCES = 16
 LONGEST_SENTENCE = 60

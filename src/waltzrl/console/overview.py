@@ -10,7 +10,7 @@ from waltzrl.console.curve import Curve, draw_curve
 from waltzrl.console.request import PageRequest, redirect
 from waltzrl.errors import InputError, RequestError
 from waltzrl.memory.counts import BundleCounts
-from waltzrl.release.calibration import judge_errors
+from waltzrl.release.book import judge_errors
 from waltzrl.release.correction import JudgeError, RateEstimate, corrected_rate, observed_rate
 from waltzrl.release.decision import WEIGHTS, WORDS, JudgeErrors
 from waltzrl.release.evidence import Arm

@@ -1,7 +1,7 @@
-"""The demo's second story: what is served is learned from, and what was learned is released.
+"""The flywheel demo: train on what was served, and release the result.
 
-a first pair -> serve -> people label -> train on -> gate -> shadow, canary, full
-a bad bundle -> the gate is shut -> let in all the same -> taken back by the evidence
+a first pair -> serve -> people label -> train on -> gate passed -> shadow, canary, full
+a bad bundle -> gate refused -> released by override -> rolled back by the evidence
 """
 
 import shutil
@@ -11,11 +11,12 @@ from random import Random
 
 from waltzrl.audit import Entry, read_entries
 from waltzrl.build.collecting import export_samples
-from waltzrl.build.memory import MemorySettings, open_memory
+from waltzrl.build.memory import open_memory
+from waltzrl.build.redaction import open_redaction
 from waltzrl.build.releases import GateEvaluations, GateOverride, propose
 from waltzrl.collector import Selection, Statistics
 from waltzrl.config.evaluation import EvaluationConfig
-from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, UpstreamConfig
+from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, MemoryConfig, UpstreamConfig
 from waltzrl.data import read_prompts, write_lines
 from waltzrl.demo.jobs import EvaluationJob, TrainingJob
 from waltzrl.demo.paper import GENERAL_REPEATS, PaperDemo
@@ -33,13 +34,13 @@ from waltzrl.storage.database import open_database
 from waltzrl.training import CONVERSATION, FEEDBACK
 
 QUESTIONS = 3000
-"""Of the demo's users: with the wrappers that validation has, and drawn by another seed."""
+"""Of the demo's users: with the wrappers of the validation set, drawn with another seed."""
 GENERAL = 250
 """Plain questions among them."""
 LABELS = 300
-"""Answers that people look at."""
+"""Answers that people label."""
 FIRST = ("stages.feedback.steps=10", "stages.joint.steps=0")
-"""The first pair is trained too briefly; it is to have something to learn still."""
+"""The first pair is trained briefly, so that it can still improve."""
 SECOND = ("stages.feedback.steps=30", "stages.joint.steps=60")
 BY = "demo"
 
@@ -65,11 +66,11 @@ DRILL = ReleasePlan(
     limits=LIMITS,
 )
 GATEWAY = """\
-# The gateway of the flywheel's demo, which wrote this.
+# The gateway of the flywheel demo, which wrote this file.
 stage = 2
 keys = "{keys}"
-upstream = {{ folder = "{talks}", wording = "tiny", max_new_tokens = {words} }}
-feedback = {{ model = "{reviews}", wording = "tiny", max_new_tokens = {words} }}
+upstream = {{ folder = "{conversation}", wording = "tiny", max_new_tokens = {max_new_tokens} }}
+feedback = {{ model = "{feedback}", wording = "tiny", max_new_tokens = {max_new_tokens} }}
 
 [audit]
 folder = "{folder}/audit"
@@ -84,46 +85,46 @@ niceness = 0
 
 
 class FlywheelDemo:
-    """One turn of the flywheel in a folder, in the world of the demo's seed."""
+    """One turn of the flywheel, with all its files in one folder."""
 
-    def __init__(self, story: PaperDemo, folder: Path) -> None:
-        """Tell it in the world of `story`, which is made where it is missing, as is its base."""
+    def __init__(self, paper: PaperDemo, folder: Path) -> None:
+        """Use the data and the base model of the paper's demo; what is missing is created."""
         self.folder = folder
         self.memory_url = f"sqlite:///{folder}/memory.db"
         self.gateway = folder / "gateway.toml"
         """Recipe of the gateway."""
-        self._story = story
+        self._paper = paper
         self._questions = folder / "questions.jsonl"
         self._keys = folder / "keys.toml"
         self._detector = RefusalDetector()
 
     def write_data(self) -> None:
-        """Write prompts and demonstrations, what users will ask, and the gateway's recipe.
+        """Write prompts and demonstrations, the users' questions, and the gateway's recipe.
 
-        What an earlier telling served is forgotten; what it trained is kept.
+        Memory, audit log and keys of an earlier run are deleted; its weights are kept.
         """
-        if not self._story.file("demonstrations").exists():
-            self._story.write_data()
+        if not self._paper.file("demonstrations").exists():
+            self._paper.write_data()
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in (*self.folder.glob("memory.*"), *self.folder.glob("audit*"), self._keys):
-            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
-        write_lines(self._questions, _questions(self._story.seed))
+        for old in (*self.folder.glob("memory.*"), *self.folder.glob("audit*"), self._keys):
+            shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+        write_lines(self._questions, _questions(self._paper.seed))
         first = self.first.agents
         text = GATEWAY.format(
             folder=self.folder,
             keys=self._keys,
-            talks=first / CONVERSATION,
-            reviews=first / FEEDBACK,
-            words=MAX_NEW_TOKENS,
+            conversation=first / CONVERSATION,
+            feedback=first / FEEDBACK,
+            max_new_tokens=MAX_NEW_TOKENS,
             memory=self.memory_url,
             questions=self._questions,
         )
         self.gateway.write_text(text)
 
     def add_keys(self) -> tuple[str, str]:
-        """Make the keys of a client, and of an operator at the desk."""
-        client, desk = {"name": "client"}, {"name": BY, "role": "operator"}
-        return add_key(self._keys, client), add_key(self._keys, desk)
+        """Return new API keys of a client and of an operator of the console."""
+        client, operator = {"name": "client"}, {"name": BY, "role": "operator"}
+        return add_key(self._keys, client), add_key(self._keys, operator)
 
     @property
     def questions(self) -> list[Prompt]:
@@ -131,32 +132,32 @@ class FlywheelDemo:
 
     @property
     def base(self) -> TrainingJob:
-        return self._story.base
+        return self._paper.base
 
     @property
     def first(self) -> TrainingJob:
-        """The pair that serves at first."""
+        """The pair that serves first."""
         start = f"models.base={self.base.agents / CONVERSATION}"
         return self._training("first", [start, *FIRST])
 
     @property
     def second(self) -> TrainingJob:
-        """The first pair, trained on, with what its users asked."""
-        sets = [str(self._story.file("train")), f"memory:{self.memory_url}"]
-        general = [str(self._story.file("general-train"))] * GENERAL_REPEATS
+        """The first pair, trained further on its users' questions."""
+        sets = [str(self._paper.file("train")), f"memory:{self.memory_url}"]
+        general = [str(self._paper.file("general-train"))] * GENERAL_REPEATS
         return self._training(
             "second",
             [
                 f"models.pair={self.first.agents}",
                 f"data.prompts={[*sets, *general]}",
-                f"data.held_out={[str(self._story.file('test'))]}",
+                f"data.held_out={[str(self._paper.file('test'))]}",
                 *SECOND,
             ],
         )
 
     def evaluation(self, training: TrainingJob) -> EvaluationJob:
-        """Measure a pair on the demo's held-out sets, as it would be served."""
-        contest = EvaluationConfig(
+        """Evaluate a pair on the demo's held-out sets, as it would be served."""
+        config = EvaluationConfig(
             patterns=("guarded",),
             conversation=str(training.agents / CONVERSATION),
             feedback=str(training.agents / FEEDBACK),
@@ -164,29 +165,28 @@ class FlywheelDemo:
             max_new_tokens=MAX_NEW_TOKENS,
             concurrency=128,
         )
-        sets = (self._story.file("test"), self._story.file("general-test"))
+        sets = (self._paper.file("test"), self._paper.file("general-test"))
         folder = self.folder / f"evaluation-{training.name}"
-        return EvaluationJob(name=training.name, contest=contest, sets=sets, folder=folder)
+        return EvaluationJob(name=training.name, contest=config, sets=sets, folder=folder)
 
     def open_memory(self) -> SafetyMemory:
-        """Open what the gateway remembers."""
-        key = str(self.folder / "memory.key")
-        settings = MemorySettings(database=self.memory_url, subject_key=key)
-        return open_memory(
-            settings, open_database(self.memory_url), settings.open_redaction().scrub
-        )
+        """Open the gateway's memory."""
+        config = MemoryConfig(url=self.memory_url, subject_key=self.folder / "memory.key")
+        scrub = open_redaction({}, None).scrub
+        return open_memory(config, {}, open_database(self.memory_url), scrub)
 
     def labels(self, memory: SafetyMemory) -> Iterator[tuple[SafetyEvaluation, HumanLabel]]:
-        """Yield some of what was served, and what a person would call it who knows the world."""
+        """Yield some evaluations with the label of a person who knows the true labels."""
         known = {prompt.messages[-1].content: prompt.label for prompt in self.questions}
-        for served in memory.evaluations(limit=LABELS):
-            if served.collaboration is not None:
-                asked = served.collaboration.prompt.messages[-1].content
-                refuses = self._detector.refuses(served.collaboration.final.text).refuses
-                yield served, _called(known[asked], refuses)
+        for evaluation in memory.evaluations(limit=LABELS):
+            if evaluation.collaboration is not None:
+                label = known[evaluation.collaboration.prompt.request]
+                final = evaluation.collaboration.final.text
+                refuses = self._detector.refuses(final).refuses
+                yield evaluation, _human_label(label, refuses)
 
     def collect(self) -> tuple[Path, Statistics]:
-        """Write what was served as trajectories, and return the file and what they say."""
+        """Export trajectories; return the file and their statistics."""
         path = self.folder / "trajectories.jsonl"
         return path, export_samples(self.memory_url, path, Selection()).counted
 
@@ -194,7 +194,7 @@ class FlywheelDemo:
         """Propose the second pair, with the evaluations of both.
 
         Raises:
-            InputError: the gate is shut.
+            InputError: the gate refuses it.
         """
         gate = GateEvaluations(
             before=self.evaluation(self.first).folder, after=self.evaluation(self.second).folder
@@ -202,10 +202,10 @@ class FlywheelDemo:
         return propose(book, _bundle(self.second), RELEASE, BY, gate)
 
     def try_bad_bundle(self, book: ReleaseBook) -> Release:
-        """Propose the base, which nobody reviews, by its evaluation.
+        """Propose the base, without a reviewer, by its evaluation.
 
         Raises:
-            InputError: the gate is shut, as it should be.
+            InputError: the gate refuses it, as it should.
         """
         gate = GateEvaluations(
             before=self.evaluation(self.second).folder, after=self.evaluation(self.base).folder
@@ -213,34 +213,34 @@ class FlywheelDemo:
         return propose(book, self._bad, DRILL, BY, gate)
 
     def release_bad_bundle(self, book: ReleaseBook) -> Release:
-        """Propose the base all the same."""
+        """Propose the base with an override of the gate."""
         return propose(book, self._bad, DRILL, BY, GateOverride(reason="a drill"))
 
     def notices(self) -> list[Entry]:
-        """Return what the audit log says of releases."""
+        """Return the notices in the audit log."""
         return [entry for entry in read_entries(self.folder / "audit") if entry.event == "notice"]
 
     @property
     def _bad(self) -> BundleRecipe:
-        return BundleRecipe(upstream=_talker(self.base), enabled=False)
+        return BundleRecipe(upstream=_upstream(self.base), enabled=False)
 
     def _training(self, name: str, changes: list[str]) -> TrainingJob:
         sets = ["train", *["general-train"] * GENERAL_REPEATS]
-        recipe = self._story.recipe("pair.toml", sets, changes)
+        recipe = self._paper.recipe("pair.toml", sets, changes)
         return TrainingJob(name=name, recipe=recipe, folder=self.folder / name)
 
 
 def _bundle(training: TrainingJob) -> BundleRecipe:
     return BundleRecipe(
         stage=2,
-        upstream=_talker(training),
+        upstream=_upstream(training),
         feedback=FeedbackConfig(
             model=str(training.agents / FEEDBACK), wording="tiny", max_new_tokens=MAX_NEW_TOKENS
         ),
     )
 
 
-def _talker(training: TrainingJob) -> UpstreamConfig:
+def _upstream(training: TrainingJob) -> UpstreamConfig:
     folder = str(training.agents / CONVERSATION)
     return UpstreamConfig(folder=folder, wording="tiny", max_new_tokens=MAX_NEW_TOKENS)
 
@@ -253,7 +253,7 @@ def _questions(seed: int) -> list[Prompt]:
     return questions
 
 
-def _called(asked: str | None, refuses: bool) -> HumanLabel:
-    if asked == "unsafe":
+def _human_label(prompt_label: str | None, refuses: bool) -> HumanLabel:
+    if prompt_label == "unsafe":
         return "correct" if refuses else "unsafe"
     return "needless_refusal" if refuses else "correct"

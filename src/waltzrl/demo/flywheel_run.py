@@ -1,4 +1,4 @@
-"""One turn of the flywheel, at work: a gateway that runs, users who ask, releases that move."""
+"""Runs the flywheel demo: a gateway, its users, and releases that follow the evidence."""
 
 import asyncio
 import time
@@ -15,16 +15,16 @@ from waltzrl.release.view import Transition
 
 FIRST_QUESTIONS = 800
 QUESTIONS = 64
-"""Between two looks at a release."""
+"""Between two checks of a release."""
 RECORDER_SECONDS = 2.0
-"""Until all that was served is remembered."""
+"""Until everything that was served is in the memory."""
 LONGEST_RELEASE_SECONDS = 180.0
 
 Say = Callable[[str], None]
 
 
 class FlywheelRun:
-    """What happens while the gateway of a story runs."""
+    """The steps of the demo while its gateway runs."""
 
     def __init__(self, story: FlywheelDemo, users: Users, say: Say) -> None:
         self._story, self._users, self._say = story, users, say
@@ -32,44 +32,43 @@ class FlywheelRun:
         self._book = ReleaseBook(self._memory.store.engine)
 
     async def collect(self) -> None:
-        """Let users ask, label what they were told, and write the trajectories."""
+        """Have users ask, label the answers, and export trajectories."""
         await self._users.ask(FIRST_QUESTIONS)
         await asyncio.sleep(RECORDER_SECONDS)
-        labelled = 0
-        for served, label in list(self._story.labels(self._memory)):
-            self._memory.label(served.id, label, BY)
-            labelled += 1
-        path, found = await asyncio.to_thread(self._story.collect)
-        safe = "none" if found.safe_rate is None else f"{100 * found.safe_rate:.0f} %"
+        labels = list(self._story.labels(self._memory))
+        for evaluation, label in labels:
+            self._memory.label(evaluation.id, label, BY)
+        path, counts = await asyncio.to_thread(self._story.collect)
+        safe = "none" if counts.safe_rate is None else f"{100 * counts.safe_rate:.0f} %"
         self._say(
-            f"{labelled} answers labelled by people; {found.total_interactions} reviewed "
-            f"interactions as trajectories in {path}, {safe} of them safe"
+            f"{len(labels)} answers labelled by people; {counts.total_interactions} reviewed "
+            f"exchanges as trajectories in {path}, {safe} of them safe"
         )
 
     async def release(self) -> Release:
-        """Release the second pair, and have users ask until all of them have it.
+        """Release the second pair, and have users ask until it serves all of them.
 
         Raises:
-            InputError: the gate is shut.
-            PolicyError: it was rolled back, or takes too long.
+            InputError: the gate refuses it.
+            PolicyError: it was rolled back, or took too long.
         """
         release = await asyncio.to_thread(self._story.release, self._book)
-        self._say(f"the gate is open: {self._book.history(release.id)[0].why}")
+        self._say(f"the gate passed: {self._book.history(release.id)[0].why}")
         ended = await self._follow(release)
         if ended.state != "full":
             raise PolicyError(f"the release ended {ended.state}: {self._why(ended)}")
         return ended
 
     async def drill(self) -> Release:
-        """Propose a bad bundle, which the gate refuses, then release it all the same.
+        """Propose a bad bundle, which the gate refuses, then release it with an override.
 
         Raises:
-            PolicyError: nothing rolled it back.
+            PolicyError: it was not rolled back.
         """
         try:
             await asyncio.to_thread(self._story.try_bad_bundle, self._book)
-        except InputError as refused:
-            self._say(f"the gate is shut: {refused}")
+        except InputError as error:
+            self._say(f"the gate refused: {error}")
         release = await asyncio.to_thread(self._story.release_bad_bundle, self._book)
         ended = await self._follow(release)
         if ended.state != "rolled_back":
@@ -77,17 +76,17 @@ class FlywheelRun:
         return ended
 
     async def _follow(self, release: Release) -> Release:
-        """Have users ask until the release is over; tell each of its moves."""
+        """Have users ask until the release is over, and print each of its transitions."""
         ends = time.monotonic() + LONGEST_RELEASE_SECONDS
-        told = 0
+        printed = 0
         while time.monotonic() < ends:
             moves = await asyncio.to_thread(self._book.history, release.id)
-            for move in moves[told:]:
+            for move in moves[printed:]:
                 self._say(_line(move))
-            told = len(moves)
-            now = await asyncio.to_thread(self._book.release, release.id)
-            if now is not None and not now.is_open:
-                return now
+            printed = len(moves)
+            current = await asyncio.to_thread(self._book.release, release.id)
+            if current is not None and not current.is_open:
+                return current
             await self._users.ask(QUESTIONS)
         raise PolicyError(
             f"the release is not over after {LONGEST_RELEASE_SECONDS:.0f} s: {self._why(release)}"
@@ -101,14 +100,14 @@ class FlywheelRun:
 
 @asynccontextmanager
 async def running_flywheel(story: FlywheelDemo, say: Say) -> AsyncIterator[FlywheelRun]:
-    """Run the story's gateway, with users, beside the block.
+    """Run the demo's gateway and its users during the block.
 
     Raises:
         PolicyError: it did not start.
     """
-    client, desk = story.add_keys()
+    client, operator = story.add_keys()
     async with running_gateway(story.gateway) as address:
-        say(f"a gateway serves the first pair; its desk: {address}/desk, key {desk}")
+        say(f"a gateway serves the first pair; its console: {address}/desk, key {operator}")
         users = Users(address, client, story.questions)
         try:
             yield FlywheelRun(story, users, say)

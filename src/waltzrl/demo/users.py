@@ -1,10 +1,10 @@
-"""A gateway of its own process, and users who ask it, through the API that every client speaks."""
+"""A gateway in a process of its own, and users who query it through the OpenAI API."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 
 from waltzrl.errors import PolicyError
@@ -19,10 +19,10 @@ HOST = "127.0.0.1"
 
 @asynccontextmanager
 async def running_gateway(recipe: Path) -> AsyncIterator[str]:
-    """Run `waltzrl serve` beside the block, and give its address.
+    """Run `waltzrl serve` during the block, and give its address.
 
     Raises:
-        PolicyError: it did not start; its own words say why.
+        PolicyError: it did not start.
     """
     listener = listen(HOST, 0)
     port = listener.getsockname()[1]
@@ -33,7 +33,7 @@ async def running_gateway(recipe: Path) -> AsyncIterator[str]:
             stderr=log,
         )
     try:
-        await _listens(process, port)
+        await _wait_until_listening(process, port)
         yield f"http://{HOST}:{port}"
     finally:
         if process.returncode is None:
@@ -42,17 +42,17 @@ async def running_gateway(recipe: Path) -> AsyncIterator[str]:
 
 
 class Users:
-    """Ask one question after the other, many at once, and never the same again."""
+    """Users who ask questions in order, many at once."""
 
     def __init__(self, gateway: str, key: str, questions: Iterable[Prompt]) -> None:
-        """Ask at `gateway` with `key`; when the questions end, they begin anew."""
+        """Ask `gateway` with `key`; after the last question comes the first again."""
         self.asked = 0
         self.failed = 0
         self._model = RemotePolicy(f"{gateway}/v1", CONVERSATION, api_key=key, concurrency=AT_ONCE)
-        self._questions = _for_ever(list(questions))
+        self._questions = cycle(questions)
 
     async def ask(self, count: int) -> None:
-        """Ask so many questions, and wait for the answers."""
+        """Ask `count` questions, and wait for the answers."""
         await asyncio.gather(*map(self._ask, islice(self._questions, count)))
 
     async def aclose(self) -> None:
@@ -66,13 +66,8 @@ class Users:
             self.failed += 1
 
 
-def _for_ever(questions: list[Prompt]) -> Iterator[Prompt]:
-    while True:
-        yield from questions
-
-
-async def _listens(process: asyncio.subprocess.Process, port: int) -> None:
-    """Wait until clients may come; what they ask before all is loaded, waits."""
+async def _wait_until_listening(process: asyncio.subprocess.Process, port: int) -> None:
+    """Wait until the port accepts connections; requests wait until the models are loaded."""
     while process.returncode is None:
         try:
             _, writer = await asyncio.open_connection(HOST, port)
@@ -81,4 +76,4 @@ async def _listens(process: asyncio.subprocess.Process, port: int) -> None:
         else:
             writer.close()
             return
-    raise PolicyError("the gateway did not start; gateway.log beside its recipe tells why")
+    raise PolicyError("the gateway did not start; see gateway.log beside its recipe")

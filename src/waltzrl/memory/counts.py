@@ -1,4 +1,4 @@
-"""What the memory counts: how often judge and people agree, and what each bundle did."""
+"""Counts over evaluations: how often judge and people agree, and what each bundle did."""
 
 from collections.abc import Iterable
 
@@ -6,12 +6,12 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, select
 
 from waltzrl.memory.schemas import EVALUATIONS
-from waltzrl.memory.search import alive
+from waltzrl.memory.search import not_expired
 from waltzrl.memory.tables import ITEMS
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """One question's answers, the judge's against a person's, who is right."""
+    """One yes-or-no question: the judge's answers against a person's, which count as true."""
 
     true_positives: int = 0
     """Both said yes."""
@@ -22,16 +22,16 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the online judge is to be believed, measured on labelled answers."""
+    """How reliable the online judge is, measured on answers that people labelled."""
 
     unsafe: Counts
     """Was the reply unsafe?"""
     needless: Counts
-    """Was it a needless refusal?"""
+    """Was it an over-refusal?"""
 
 
 class BundleCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one bundle did; shadows, which nobody saw, are not in it."""
+    """What one bundle served; shadow answers, which no user saw, are left out."""
 
     bundle: str
     answers: int
@@ -40,17 +40,17 @@ class BundleCounts(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     errors: int
     judged: int
-    """In the judge's sample."""
+    """Answers with a verdict."""
     unsafe: int
     """Of the judged."""
     needless: int
-    """Of the judged."""
+    """Over-refusals, of the judged."""
     reviewed: int = 0
-    """Whose last reply its reviewer called safe or unsafe."""
+    """Whose returned reply was reviewed."""
     unsafe_left: int = 0
-    """Of the reviewed: the reviewer called the reply that left unsafe."""
+    """Of the reviewed: returned although the reviewer called it unsafe."""
     p50: float | None = None
-    """Milliseconds that half of the answers took at most; None when there were only errors."""
+    """Milliseconds that half of the answers took at most; None when all were errors."""
     p95: float | None = None
 
 
@@ -61,16 +61,16 @@ _EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
 def calibration(connection: Connection, now: float) -> Calibration:
-    """Compare the judge with people, over all evaluations that both looked at."""
+    """Compare the judge with people, over all evaluations that both labelled."""
     query = (
         select(ITEMS.c.label, _UNSAFE, _NEEDLESS, func.count())
-        .where(_EVALUATIONS, ITEMS.c.label.is_not(None), alive(now))
+        .where(_EVALUATIONS, ITEMS.c.label.is_not(None), not_expired(now))
         .group_by(ITEMS.c.label, _UNSAFE, _NEEDLESS)
     )
     rows = connection.execute(query).all()
     return Calibration(
-        unsafe=_compared((judge, label == "unsafe", n) for label, judge, _, n in rows),
-        needless=_compared((judge, label == "needless_refusal", n) for label, _, judge, n in rows),
+        unsafe=_tally((judge, label == "unsafe", n) for label, judge, _, n in rows),
+        needless=_tally((judge, label == "needless_refusal", n) for label, _, judge, n in rows),
     )
 
 
@@ -81,10 +81,9 @@ def bundle_counts(connection: Connection, since: float, now: float) -> list[Bund
         select(
             answers.c.bundle,
             func.count().label("answers"),
-            *[
-                _count(answers.c.decision == decision, name)
-                for decision, name in (("revised",) * 2, ("refused",) * 2, ("error", "errors"))
-            ],
+            _count(answers.c.decision == "revised", "revised"),
+            _count(answers.c.decision == "refused", "refused"),
+            _count(answers.c.decision == "error", "errors"),
             _count(answers.c.unsafe.is_not(None) | answers.c.needless.is_not(None), "judged"),
             _count(answers.c.unsafe, "unsafe"),
             _count(answers.c.needless, "needless"),
@@ -100,30 +99,30 @@ def bundle_counts(connection: Connection, since: float, now: float) -> list[Bund
 
 
 def _answers(since: float, now: float) -> Subquery:
-    """Read the answers out of their JSON, once; rank them by the time they took, errors apart."""
-    served = (_EVALUATIONS, ITEMS.c.time >= since, ITEMS.c.arm != "shadow", alive(now))
-    told = (ITEMS.c.bundle, ITEMS.c.decision, ITEMS.c.safe)
-    judged = (_UNSAFE.label("unsafe"), _NEEDLESS.label("needless"))
-    read = select(*told, *judged, _MILLISECONDS.label("took")).where(*served).cte()
-    alike = (read.c.bundle, read.c.decision == "error")
-    rank = func.row_number().over(partition_by=alike, order_by=read.c.took)
-    count = func.count().over(partition_by=alike)
+    """Read the answers from their JSON once, ranked by their time; errors are ranked apart."""
+    served = (_EVALUATIONS, ITEMS.c.time >= since, ITEMS.c.arm != "shadow", not_expired(now))
+    columns = (ITEMS.c.bundle, ITEMS.c.decision, ITEMS.c.safe)
+    verdict = (_UNSAFE.label("unsafe"), _NEEDLESS.label("needless"))
+    read = select(*columns, *verdict, _MILLISECONDS.label("milliseconds")).where(*served).cte()
+    group = (read.c.bundle, read.c.decision == "error")
+    rank = func.row_number().over(partition_by=group, order_by=read.c.milliseconds)
+    count = func.count().over(partition_by=group)
     return select(read, rank.label("rank"), count.label("n")).subquery()
 
 
 def _quantile(answers: Subquery, percent: int) -> ColumnElement[float | None]:
-    """Return the milliseconds that so many percent of the answers took at most: nearest rank."""
-    here = answers.c.rank == (answers.c.n * percent + 99) // 100
-    took = case((and_(answers.c.decision != "error", here), answers.c.took))
-    return func.max(took).label(f"p{percent}")
+    """Return the nearest-rank quantile of the milliseconds of answers, errors excluded."""
+    at_rank = answers.c.rank == (answers.c.n * percent + 99) // 100
+    milliseconds = case((and_(answers.c.decision != "error", at_rank), answers.c.milliseconds))
+    return func.max(milliseconds).label(f"p{percent}")
 
 
 def _count(condition: ColumnElement[bool], name: str) -> ColumnElement[int]:
     return func.coalesce(func.sum(case((condition, 1), else_=0)), 0).label(name)
 
 
-def _compared(answers: Iterable[tuple[bool | None, bool, int]]) -> Counts:
-    """Add up (judge's answer, person's answer, how often); what the judge left open is left out."""
+def _tally(answers: Iterable[tuple[bool | None, bool, int]]) -> Counts:
+    """Add up (judge's answer, person's answer, how often), where the judge answered."""
     count = dict.fromkeys([(True, True), (False, True), (True, False), (False, False)], 0)
     for judge, person, times in answers:
         if judge is not None:

@@ -1,42 +1,34 @@
-"""Everything of one subject, removed for good; and the files that copies of it went to.
+"""Removes everything of one subject, and knows the files that hold copies of it.
 
-Derived tables follow their items by triggers and foreign keys. What a deletion leaves in a
+Tables derived from items follow them by triggers and foreign keys. What a deletion leaves in a
 database's files is removed by `compact`.
 """
 
 import sqlite3
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     Engine,
-    Float,
-    Table,
-    Text,
     delete,
     func,
+    insert,
+    inspect,
     or_,
     select,
 )
+from sqlalchemy.exc import IntegrityError
 
-from waltzrl.errors import StorageError
+from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.items import Json, PutOp
-from waltzrl.memory.tables import ITEMS
-from waltzrl.storage.database import TABLES, reading, writing
+from waltzrl.memory.tables import EXPORTS, ITEMS, SUBJECT_KEY, VECTORS_OF_0_1
+from waltzrl.storage.database import reading, writing
 from waltzrl.storage.notices import NOTICES, give_notice
-
-EXPORTS = Table(
-    "exports",
-    TABLES,
-    Column("path", Text, primary_key=True),
-    Column("created", Float, nullable=False),
-)
-"""Files that hold what was remembered."""
 
 CHECKPOINTS = 3
 """Times that SQLite is asked to fold its write-ahead log in; each waits for readers to end."""
@@ -49,26 +41,56 @@ class Remembered(msgspec.Struct, frozen=True):
     value: dict[str, Json]
 
 
-def note_export(engine: Engine, path: Path) -> None:
-    """Remember that a file holds what was remembered, so that erasing reaches it.
+def bind_key(engine: Engine, mark: str, file: Path) -> None:
+    """Bind a memory to the key of its subjects' digests, unless it is bound already.
 
-    Call it before the file is written: a file that is not there is passed over.
+    There is one key for each memory: what is kept under another, `waltzrl erase` never finds.
+
+    Args:
+        engine: of a memory whose tables exist.
+        mark: the digest of the empty name under the key.
+        file: of the key, for the message.
+
+    Raises:
+        InputError: the memory is bound to another key.
+        StorageError: the database is unavailable.
+    """
+    with suppress(IntegrityError), writing(engine) as connection:  # it is bound already
+        connection.execute(insert(SUBJECT_KEY).values(id=1, mark=mark))
+    require_key(engine, mark, file)
+
+
+def require_key(engine: Engine, mark: str, file: Path) -> None:
+    """Refuse a key that is not the memory's; arguments and errors are those of `bind_key`."""
+    with reading(engine) as connection:
+        bound = connection.execute(select(SUBJECT_KEY.c.mark)).scalar()
+    if bound not in (None, mark):
+        raise InputError(
+            f"{file} is not the key under which {engine.url.render_as_string()} keeps names; give "
+            "each gateway and `waltzrl erase` the same memory.subject_key; if it is lost, start "
+            "a new memory"
+        )
+
+
+def note_export(engine: Engine, path: Path) -> None:
+    """Record that a file holds remembered records, so that erasing reaches it.
+
+    Call it before the file is written: a missing file is skipped.
     """
     with writing(engine) as connection:
-        EXPORTS.create(connection, checkfirst=True)
         connection.execute(delete(EXPORTS).where(EXPORTS.c.path == str(path.resolve())))
         row = {"path": str(path.resolve()), "created": time.time()}
         connection.execute(EXPORTS.insert().values(row))
 
 
 def withdraw_export(engine: Engine, path: Path) -> None:
-    """Forget a file that was noted and could not be written."""
+    """Remove the record of a file that could not be written."""
     with writing(engine) as connection:
         connection.execute(delete(EXPORTS).where(EXPORTS.c.path == str(path.resolve())))
 
 
 def exports(engine: Engine) -> list[Path]:
-    """Return the files that were noted, the oldest first."""
+    """Return the recorded files, the oldest first."""
     query = select(EXPORTS.c.path).order_by(EXPORTS.c.created)
     with reading(engine) as connection:
         return [Path(path) for path in connection.execute(query).scalars()]
@@ -80,70 +102,75 @@ def remembered_of(engine: Engine, digest: str) -> Iterator[Remembered]:
 
 
 def remembered_of_others(engine: Engine, digest: str) -> Iterator[Remembered]:
-    """Yield what is remembered of everybody else, and of nobody in particular."""
+    """Yield what is remembered of other subjects, and of requests that name none."""
     return _remembered(engine, or_(ITEMS.c.subject != digest, ITEMS.c.subject.is_(None)))
 
 
 def erase_subject(
     engine: Engine, digest: str, elsewhere: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Delete what is remembered of a subject and give notice of it, in one transaction.
+    """Delete what is remembered of a subject, and add a notice, in one transaction.
 
     Args:
         engine: of the memory.
         digest: of the subject; never empty.
-        elsewhere: for the notice, how much was erased in other places.
+        elsewhere: for the notice, records erased in other places.
 
     Returns:
         Rows deleted in each namespace.
 
     Raises:
-        StorageError: the database does not take it; then nothing was deleted.
+        StorageError: the database is unavailable; nothing was deleted.
     """
-    assert digest, "who named no subject cannot be told from others who did not"
-    mine = ITEMS.c.subject == digest
+    assert digest, "requests without a subject cannot be told apart"
+    of_subject = ITEMS.c.subject == digest
     with writing(engine) as connection:
-        count = select(ITEMS.c.namespace, func.count()).where(mine).group_by(ITEMS.c.namespace)
+        count = (
+            select(ITEMS.c.namespace, func.count()).where(of_subject).group_by(ITEMS.c.namespace)
+        )
         deleted = {str(namespace): int(rows) for namespace, rows in connection.execute(count)}
-        connection.execute(delete(ITEMS).where(mine))
+        connection.execute(delete(ITEMS).where(of_subject))
         counts = {"memory": sum(deleted.values()), **(elsewhere or {})}
         give_notice(connection, "erasure", {"subject": digest, **counts})
     return deleted
 
 
-def spared(connection: Connection, puts: Sequence[PutOp]) -> list[PutOp]:
-    """Leave out records of a subject from before it was erased, which were long on their way."""
+def without_erased(connection: Connection, puts: Sequence[PutOp]) -> list[PutOp]:
+    """Leave out records of a subject from before its erasure that arrive only now."""
     subjects = {_subject(put) for put in puts} - {""}
-    erased = _erased_at(connection, subjects) if subjects else {}
-    return [put for put in puts if _happened(put) > erased.get(_subject(put), float("-inf"))]
+    erased = _erasure_times(connection, subjects) if subjects else {}
+    return [put for put in puts if _time_of(put) > erased.get(_subject(put), float("-inf"))]
 
 
 def compact(engine: Engine) -> None:
     """Rewrite the database's files, so that nothing of deleted rows is left in them.
 
-    On PostgreSQL the table is locked meanwhile; its write-ahead log is the operator's.
+    On PostgreSQL the tables are locked meanwhile; its write-ahead log is the operator's to purge.
 
     Raises:
-        StorageError: somebody reads or writes all the time; nothing deleted has come back.
+        StorageError: other connections read or write all the time; the rows stay deleted.
     """
     if engine.dialect.name == "postgresql":
         with reading(engine) as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
-            for table in ("items", "item_vectors"):
+            tables = [ITEMS.name]
+            if inspect(connection).has_table(VECTORS_OF_0_1):
+                tables.append(VECTORS_OF_0_1)
+            for table in tables:
                 connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {table}")
-            connection.exec_driver_sql("VACUUM (FULL) pg_statistic")  # it quotes what was there
+            connection.exec_driver_sql("VACUUM (FULL) pg_statistic")  # it quotes common values
         return
-    borrowed = engine.raw_connection()
+    raw = engine.raw_connection()
     try:
-        assert isinstance(borrowed.driver_connection, sqlite3.Connection)
-        _compact_sqlite(borrowed.driver_connection)
+        assert isinstance(raw.driver_connection, sqlite3.Connection)
+        _compact_sqlite(raw.driver_connection)
     except sqlite3.OperationalError as error:
         raise StorageError(
-            f"{engine.url.database} could not be compacted: {error}; what was deleted may still "
+            f"{engine.url.database} could not be compacted: {error}; deleted text may still "
             "be in its files: run this again when the database is less busy"
         ) from error
     finally:
-        borrowed.close()
+        raw.close()
 
 
 def _compact_sqlite(connection: sqlite3.Connection) -> None:
@@ -153,25 +180,25 @@ def _compact_sqlite(connection: sqlite3.Connection) -> None:
         (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if not busy:
             return
-    raise sqlite3.OperationalError("readers keep its write-ahead log")
+    raise sqlite3.OperationalError("readers hold its write-ahead log")
 
 
-def _remembered(engine: Engine, which: ColumnElement[bool]) -> Iterator[Remembered]:
-    query = select(ITEMS.c.namespace, ITEMS.c.value).where(which).order_by(ITEMS.c.id)
+def _remembered(engine: Engine, condition: ColumnElement[bool]) -> Iterator[Remembered]:
+    query = select(ITEMS.c.namespace, ITEMS.c.value).where(condition).order_by(ITEMS.c.id)
     with reading(engine) as connection:
         for namespace, value in connection.execute(query.execution_options(yield_per=500)):
             yield Remembered(namespace, value)
 
 
-def _erased_at(connection: Connection, digests: Collection[str]) -> dict[str, float]:
-    """Return when subjects were erased last, in seconds since the epoch, if they ever were."""
+def _erasure_times(connection: Connection, digests: Collection[str]) -> dict[str, float]:
+    """Return when each subject was last erased, in seconds since the epoch."""
     subject = NOTICES.c.body["subject"].as_string()
     query = (
         select(subject, func.max(NOTICES.c.time))
         .where(NOTICES.c.kind == "erasure", subject.in_(digests))
         .group_by(subject)
     )
-    return {str(digest): float(when) for digest, when in connection.execute(query)}
+    return {str(digest): float(erased) for digest, erased in connection.execute(query)}
 
 
 def _subject(put: PutOp) -> str:
@@ -179,8 +206,8 @@ def _subject(put: PutOp) -> str:
     return subject if isinstance(subject, str) else ""
 
 
-def _happened(put: PutOp) -> float:
-    """Return when; now, where the value does not say."""
+def _time_of(put: PutOp) -> float:
+    """Return when it happened; infinity, as of what happens now, where the value does not say."""
     value = put.value or {}
-    happened = value.get("time", value.get("timestamp"))
-    return float(happened) if isinstance(happened, int | float) else float("inf")
+    time_ = value.get("time", value.get("timestamp"))
+    return float(time_) if isinstance(time_, int | float) else float("inf")

@@ -1,4 +1,4 @@
-"""What the store keeps and is asked for, in the shapes of LangGraph's BaseStore 4.x."""
+"""Items and operations of the store, in the shapes of LangGraph's BaseStore 4.x."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ Namespace: TypeAlias = tuple[str, ...]
 Filter: TypeAlias = Mapping[str, Json]
 """Field -> what it must equal, or `{"$gt": 4, "$lte": 9}`; a missing field counts as null."""
 Index: TypeAlias = Literal[False] | list[str] | None
-"""Paths whose texts a search by words finds, such as `turns[*].content`; None is all texts, False
+"""Paths whose texts full-text search covers, such as `turns[*].content`; None is all texts, False
 none."""
 
 LONGEST_NAME = 600
-"""Characters of a namespace and a key together: PostgreSQL indexes no longer ones."""
+"""Characters of a namespace and a key together; PostgreSQL cannot index longer ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One thing that is remembered."""
+    """A stored value."""
 
     namespace: Namespace
     key: str
@@ -33,7 +33,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchItem(Item):
-    """One thing that was searched for."""
+    """A search result."""
 
     score: float | None = None
     """Higher fits better, on a scale of the database's own; None without a query."""
@@ -41,7 +41,7 @@ class SearchItem(Item):
 
 @dataclass(frozen=True, slots=True)
 class GetOp:
-    """Ask for one item."""
+    """Get one item."""
 
     namespace: Namespace
     key: str
@@ -50,29 +50,29 @@ class GetOp:
 
 @dataclass(frozen=True, slots=True)
 class SearchOp:
-    """Ask for the items of a namespace and all below it."""
+    """Search a namespace and all below it."""
 
     namespace_prefix: Namespace
     filter: Filter | None = None
     limit: int = 10
     offset: int = 0
     query: str | None = None
-    """Words of which the items must hold at least one; the best fit comes first."""
+    """Words of which an item must contain at least one; the best match comes first."""
     refresh_ttl: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class PutOp:
-    """Keep an item in the place of any before it, or, without a value, forget it."""
+    """Store or replace an item; without a value, delete it."""
 
     namespace: Namespace
     key: str
     value: Mapping[str, Json] | None
     index: Index = None
     ttl: float | None = None
-    """Minutes without being read after which the item is forgotten."""
+    """Minutes without being read after which the item expires."""
     expires_at: float | None = None
-    """Seconds since the epoch, when it is forgotten, read or not; ours, not LangGraph's."""
+    """Seconds since the epoch at which the item expires, read or not; not part of LangGraph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class MatchCondition:
 
 @dataclass(frozen=True, slots=True)
 class ListNamespacesOp:
-    """Ask which namespaces there are, cut off at `max_depth` labels."""
+    """List namespaces, cut off at `max_depth` labels."""
 
     match_conditions: tuple[MatchCondition, ...] | None = None
     max_depth: int | None = None
@@ -105,11 +105,11 @@ Result: TypeAlias = Item | list[SearchItem] | list[Namespace] | None
 
 
 def check(op: Op) -> None:
-    """Refuse names that cannot be told apart once they are text, and pages that are none.
+    """Check that the names of an operation can be stored unambiguously, and its page.
 
     Raises:
-        InputError: a namespace is no tuple; a label is empty, or has a period or a NUL; a key has
-            a NUL; a value is no object; a limit is negative.
+        InputError: a namespace is not a tuple; a label is empty, or has a period or a NUL; a key
+            has a NUL; a value is not an object; a limit is negative.
     """
     match op:
         case GetOp(namespace, key):
@@ -123,8 +123,8 @@ def check(op: Op) -> None:
             _check_names(namespace, key)
             if not isinstance(op.value, Mapping | None):
                 raise InputError(
-                    f"a value is an object with fields, got {type(op.value).__qualname__}; "
-                    'say {"text": ...}'
+                    f"a value must be an object, got {type(op.value).__qualname__}; "
+                    'use {"text": ...}'
                 )
         case SearchOp(namespace_prefix=prefix):
             _check_names(prefix)
@@ -136,15 +136,17 @@ def check(op: Op) -> None:
 
 
 def _check_names(namespace: Namespace, key: str = "") -> None:
-    if not isinstance(namespace, tuple):  # ("users") is a text, and its letters would be labels
-        raise InputError(f'a namespace is a tuple of labels such as ("users",), got {namespace!r}')
+    if not isinstance(namespace, tuple):  # ("users") is a string, whose letters would be labels
+        raise InputError(
+            f'a namespace must be a tuple of labels such as ("users",), got {namespace!r}'
+        )
     for label in namespace:
-        if not isinstance(label, str) or not label or "." in label or not _is_clean(label):
+        if not isinstance(label, str) or not label or "." in label or not _is_storable(label):
             raise InputError(
-                f"{label!r} cannot be a label of a namespace; say a text without periods and NULs"
+                f"{label!r} cannot be a label of a namespace; use text without periods and NULs"
             )
-    if not _is_clean(key):
-        raise InputError(f"{key!r} cannot be a key; say a text without NULs")
+    if not _is_storable(key):
+        raise InputError(f"{key!r} cannot be a key; use text without NULs")
     if len(".".join(namespace)) + len(key) > LONGEST_NAME:
         raise InputError(
             f"the namespace and the key that begins with {key[:20]!r} have more than "
@@ -152,7 +154,7 @@ def _check_names(namespace: Namespace, key: str = "") -> None:
         )
 
 
-def _is_clean(name: str) -> bool:
+def _is_storable(name: str) -> bool:
     return "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 

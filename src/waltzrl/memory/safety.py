@@ -1,4 +1,4 @@
-"""What was served, as typed records: remembered, judged, labelled, counted, and found again."""
+"""What was served, as typed records: stored, judged, labelled, counted and retrieved."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,9 +8,7 @@ from sqlalchemy import ColumnElement, delete, select
 
 from waltzrl.errors import InputError
 from waltzrl.memory.counts import BundleCounts, Calibration, Counts, bundle_counts, calibration
-from waltzrl.memory.filters import conditions
 from waltzrl.memory.items import Filter, Json, Namespace, PutOp
-from waltzrl.memory.recording import coaching_of, evaluation_of, request_hash
 from waltzrl.memory.schemas import (
     COACHING,
     EVALUATIONS,
@@ -19,8 +17,11 @@ from waltzrl.memory.schemas import (
     HumanLabel,
     SafetyEvaluation,
     TrainingSample,
+    coaching_of,
+    evaluation_of,
+    request_hash,
 )
-from waltzrl.memory.search import alive
+from waltzrl.memory.search import conditions, not_expired
 from waltzrl.memory.store import MemoryStore
 from waltzrl.memory.tables import ITEMS
 from waltzrl.records import ServedExchange, Verdict, load
@@ -29,19 +30,19 @@ from waltzrl.storage.database import reading, writing
 __all__ = ["BundleCounts", "Calibration", "Counts", "SafetyMemory", "request_hash"]
 
 PAGE = 500
-"""Evaluations that `every_evaluation` reads at once."""
+"""Evaluations that `every_evaluation` reads at a time."""
 DAY = 86_400.0
 
-_FOUND_BY: Mapping[Namespace, list[str]] = {
+_INDEXED: Mapping[Namespace, list[str]] = {
     EVALUATIONS: ["collaboration.prompt.messages[-1].content"],
     COACHING: ["task"],
     TRAINING: [],
 }
-"""What a search by words finds records by: their requests."""
+"""Full-text search covers the requests of records."""
 
 
 class SafetyMemory:
-    """The three kinds of records, in one store."""
+    """The three kinds of records of `waltzrl.memory.schemas`, in one store."""
 
     def __init__(
         self,
@@ -56,8 +57,8 @@ class SafetyMemory:
             store: scrubs them.
             digest: makes a pseudonym of a subject.
             retention_days: how long `evaluations`, `coaching` and `training` are kept, counted
-                from when they happened; what is missing is kept until it is erased.
-            categories: of stage-1 rules, by their names.
+                from when they happened; a missing kind is kept until it is erased.
+            categories: rule id -> category, of the stage-1 rules.
         """
         self.store = store
         self._digest = digest
@@ -65,13 +66,13 @@ class SafetyMemory:
         self._categories = dict(categories)
 
     def remember(self, exchanges: Sequence[ServedExchange]) -> list[SafetyEvaluation]:
-        """Keep exchanges, and the coaching in them, in one transaction.
+        """Store exchanges, and the coaching sessions in them, in one transaction.
 
         Returns:
-            [exchanges] the evaluations as they were kept: scrubbed.
+            [exchanges] the evaluations as they were stored: scrubbed.
 
         Raises:
-            StorageError: nothing of it was kept.
+            StorageError: the database failed, and nothing was stored.
         """
         evaluations = [
             evaluation_of(
@@ -79,65 +80,65 @@ class SafetyMemory:
             )
             for exchange in exchanges
         ]
-        coached = [session for one in evaluations if (session := coaching_of(one)) is not None]
-        puts = [self.store.scrubbed(self._put(one)) for one in evaluations]
-        self.store.batch([*puts, *(self._put(session) for session in coached)])
+        sessions = [session for session in map(coaching_of, evaluations) if session is not None]
+        puts = [self.store.scrubbed(self._put(evaluation)) for evaluation in evaluations]
+        self.store.batch([*puts, *map(self._put, sessions)])
         return [load(put.value, SafetyEvaluation) for put in puts]
 
     def store_safety_evaluation(self, evaluation: SafetyEvaluation) -> None:
-        """Keep an evaluation, in the place of any with its id."""
+        """Store an evaluation, in place of any with its id."""
         self.store.batch([self._put(evaluation)])
 
     def store_coaching_session(self, session: CoachingSession) -> None:
-        """Keep a coaching session, in the place of any with its id."""
+        """Store a coaching session, in place of any with its id."""
         self.store.batch([self._put(session)])
 
     def store_dir_training_sample(self, *samples: TrainingSample) -> None:
-        """Keep rounds as steps of trajectories, each in the place of any of that round."""
+        """Store rounds as steps of trajectories, each in place of any of that round."""
         self.store.batch([self._put(sample) for sample in samples])
 
-    def judged(self, id_: str, verdict: Verdict) -> bool:
-        """Note the online judge's verdict; return whether the evaluation is still there."""
+    def store_verdict(self, id_: str, verdict: Verdict) -> bool:
+        """Add the online judge's verdict; return whether the evaluation still exists."""
         return self.store.amend(EVALUATIONS, id_, {"verdict": msgspec.to_builtins(verdict)})
 
     def label(self, id_: str, label: HumanLabel, by: str) -> None:
-        """Note what a person calls the reply that left.
+        """Add a person's label of the returned reply.
 
         Raises:
-            InputError: there is no such evaluation.
+            InputError: the evaluation does not exist.
         """
         changes: dict[str, Json] = {"label": label, "labelled_by": by, "labelled_at": time.time()}
         if not self.store.amend(EVALUATIONS, id_, changes):
-            raise InputError(f"no evaluation {id_!r} is remembered; it may have been erased")
+            raise InputError(f"there is no evaluation {id_!r}; it may have been erased")
 
     def evaluation(self, id_: str) -> SafetyEvaluation | None:
-        """Return one evaluation, if it is remembered."""
-        found = self.store.get(EVALUATIONS, id_)
-        return None if found is None else load(found.value, SafetyEvaluation)
+        """Return one evaluation; None when it does not exist."""
+        item = self.store.get(EVALUATIONS, id_)
+        return None if item is None else load(item.value, SafetyEvaluation)
 
     def evaluations(
         self, *, limit: int, before: float | None = None, **filters: Json
     ) -> list[SafetyEvaluation]:
-        """Return evaluations that fit, the newest first.
+        """Return matching evaluations, the newest first.
 
         Args:
             limit: how many at most.
-            before: seconds since the epoch; only what happened before it.
+            before: seconds since the epoch; only earlier ones.
             filters: as of `MemoryStore.search`, such as `label="unsafe"`.
         """
         earlier = [] if before is None else [ITEMS.c.time < before]
         return self._read(limit, earlier, filters, ITEMS.c.time.desc(), ITEMS.c.id.desc())
 
     def every_evaluation(self) -> Iterator[SafetyEvaluation]:
-        """Return all evaluations, the oldest first; a page is read at a time."""
+        """Yield all evaluations, the oldest first; a page is read at a time."""
         page = self._read(PAGE, [], {}, ITEMS.c.time, ITEMS.c.key)
         while page:
             yield from page
             last = page[-1]
-            behind = (ITEMS.c.time > last.time) | (
+            after = (ITEMS.c.time > last.time) | (
                 (ITEMS.c.time == last.time) & (ITEMS.c.key > last.id)
             )
-            page = self._read(PAGE, [behind], {}, ITEMS.c.time, ITEMS.c.key)
+            page = self._read(PAGE, [after], {}, ITEMS.c.time, ITEMS.c.key)
 
     def retrieve_safety_evaluations(
         self, safe: bool | None = None, limit: int = 10
@@ -150,23 +151,20 @@ class SafetyMemory:
     def retrieve_similar_coaching(self, request: str, limit: int = 4) -> list[CoachingSession]:
         """Return coaching sessions for a request like this one.
 
-        First those with the same request, then those with the same words, then those that mean the
-        same, where the store has an embedding model; of each the best first.
+        First those with the same request, then those that share words with it, the best first.
         """
         clean = self.store.scrub(request)
         same: Filter = {"request_hash": request_hash(clean)}
-        found = self.store.search(COACHING, filter=same, limit=limit)
-        if len(found) < limit:
-            found += self.store.search(COACHING, query=clean, limit=limit)
-        if len(found) < limit and self.store.embeds:
-            found += self.store.nearest(COACHING, clean, limit=limit)
-        values = list({item.key: item.value for item in found}.values())
+        items = self.store.search(COACHING, filter=same, limit=limit)
+        if len(items) < limit:
+            items += self.store.search(COACHING, query=clean, limit=limit)
+        values = list({item.key: item.value for item in items}.values())
         return [msgspec.convert(value, CoachingSession) for value in values[:limit]]
 
     def retrieve_dir_training_dataset(self, limit: int) -> list[TrainingSample]:
         """Return the newest training samples."""
-        found = self.store.search(TRAINING, limit=limit)
-        return [msgspec.convert(item.value, TrainingSample) for item in found]
+        items = self.store.search(TRAINING, limit=limit)
+        return [msgspec.convert(item.value, TrainingSample) for item in items]
 
     def calibration(self) -> Calibration:
         """Count how often the online judge and people agree."""
@@ -174,24 +172,24 @@ class SafetyMemory:
             return calibration(connection, time.time())
 
     def rates(self, since: float) -> list[BundleCounts]:
-        """Count what each bundle did since a time, seconds since the epoch."""
+        """Count what each bundle served since a time, seconds since the epoch."""
         with reading(self.store.engine) as connection:
             return bundle_counts(connection, since, time.time())
 
     def sweep(self, now: float) -> int:
-        """Delete what has expired, and what is older than its kind is kept here.
+        """Delete what has expired, and what is older than the retention of its kind.
 
-        Training samples are collected by a process that does not know how long they are kept, and
-        evaluations were perhaps to be kept for longer once.
+        The second catches training samples, which `waltzrl collect` stores without knowing the
+        gateway's retention, and evaluations from before the retention was shortened.
 
         Args:
             now: seconds since the epoch.
 
         Returns:
-            How many records.
+            The number of records deleted.
 
         Raises:
-            StorageError: the database does not answer.
+            StorageError: the database is unavailable.
         """
         deleted = self.store.sweep(now)
         for namespace in (EVALUATIONS, TRAINING):
@@ -205,24 +203,24 @@ class SafetyMemory:
     def _read(
         self,
         limit: int,
-        also: Sequence[ColumnElement[bool]],
+        extra: Sequence[ColumnElement[bool]],
         filters: Filter,
         *order: ColumnElement[object],
     ) -> list[SafetyEvaluation]:
-        fits = conditions(filters, self.store.engine.dialect.name)
-        here = ITEMS.c.namespace == ".".join(EVALUATIONS)
-        query = select(ITEMS.c.value).where(here, alive(time.time()), *also, *fits)
+        matching = conditions(filters, self.store.engine.dialect.name)
+        kind = ITEMS.c.namespace == ".".join(EVALUATIONS)
+        query = select(ITEMS.c.value).where(kind, not_expired(time.time()), *extra, *matching)
         with reading(self.store.engine) as connection:
             values = connection.execute(query.order_by(*order).limit(limit)).scalars().all()
         return [load(value, SafetyEvaluation) for value in values]
 
     def _put(self, record: SafetyEvaluation | CoachingSession | TrainingSample) -> PutOp:
         match record:
-            case SafetyEvaluation(id=key, time=happened):
+            case SafetyEvaluation(id=key, time=time_):
                 namespace = EVALUATIONS
-            case CoachingSession(coaching_session_id=key, timestamp=happened):
+            case CoachingSession(coaching_session_id=key, timestamp=time_):
                 namespace = COACHING
-            case TrainingSample(time=happened):
+            case TrainingSample(time=time_):
                 namespace = TRAINING
                 key = f"{record.interaction}:{record.state.coaching_round}"
         days = self._days.get(namespace[-1])
@@ -230,6 +228,6 @@ class SafetyMemory:
             namespace,
             key,
             msgspec.to_builtins(record),
-            _FOUND_BY[namespace],
-            expires_at=None if days is None else happened + days * DAY,
+            _INDEXED[namespace],
+            expires_at=None if days is None else time_ + days * DAY,
         )

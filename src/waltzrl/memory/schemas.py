@@ -1,13 +1,16 @@
-"""The three kinds of records: what was evaluated, coached, and is there to learn from.
+"""The three kinds of records in the memory, and how a served exchange becomes the first two.
 
-("safety", "waltzrl", "evaluations")   SafetyEvaluation   every interaction
+("safety", "waltzrl", "evaluations")   SafetyEvaluation   every exchange
 ("safety", "waltzrl", "coaching")      CoachingSession    those in which feedback led to a revision
 ("safety", "waltzrl", "training")      TrainingSample     one per round, made by the collector
 """
 
+from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Literal
 
 import msgspec
+from msgspec import structs
 
 from waltzrl.records import ServedExchange, Verdict
 
@@ -17,13 +20,13 @@ TRAINING = ("safety", "waltzrl", "training")
 
 Outcome = Literal["safe", "unsafe", "over_refused"]
 HumanLabel = Literal["correct", "unsafe", "needless_refusal"]
-"""What a reviewer called the reply that left."""
+"""What a reviewer called the reply that was returned; the last one is an over-refusal."""
 
 
 class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
     """A served exchange as it is kept, and what is known of it; its key is the exchange's id.
 
-    Texts are scrubbed, and `subject` is a keyed digest, empty when the client named nobody.
+    Texts are scrubbed, and `subject` is a keyed digest, empty when the client named no user.
     """
 
     request_hash: str
@@ -31,16 +34,16 @@ class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
     category: str
     """Of the first stage-1 rule that matched; empty when none did."""
     safe: bool | None
-    """The reply that was returned, as its reviewer called it; None when nobody reviewed it."""
+    """What the last review said of the returned reply; None when it was not reviewed."""
     verdict: Verdict | None = None
-    """The online judge's, of the reply that left; None when it was not in the sample."""
+    """The online judge's, of the returned reply; None when it was not sampled."""
     label: HumanLabel | None = None
     labelled_by: str = ""
     labelled_at: float = 0.0
 
 
 class CoachingSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A collaboration in which feedback led to a revision; its key is the interaction's id."""
+    """A collaboration in which feedback led to a revision; its key is the exchange's id."""
 
     coaching_session_id: str
     timestamp: float
@@ -50,7 +53,7 @@ class CoachingSession(msgspec.Struct, frozen=True, kw_only=True):
     request_hash: str
     category: str
     task: str
-    """The last user turn."""
+    """The last turn of the user."""
     initial_response: str
     safety_risk_score: float | None
     """Of the draft, 0 to 1."""
@@ -58,12 +61,12 @@ class CoachingSession(msgspec.Struct, frozen=True, kw_only=True):
     """[rounds]"""
     refined_response: str
     improvement_score: float | None
-    """Risk of the draft less that of the reply that left; None when either is not known."""
+    """Risk of the draft minus risk of the returned reply; None when either is unknown."""
     outcome: Outcome
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Before a round: what was asked, and what was said so far."""
+    """Before a round: the request, and what was said so far."""
 
     user_request: str
     context: tuple[str, ...]
@@ -94,9 +97,10 @@ class OperationalReward(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
-    """One round of an interaction as a step of a trajectory; its key is `ID:ROUND`."""
+    """One round of an exchange as a step of a trajectory; its key is `ID:ROUND`."""
 
     interaction: str
+    """Id of the exchange."""
     subject: str
     request_hash: str
     bundle: str
@@ -107,3 +111,82 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     next_state: State | None
     """None when terminal."""
     terminal: bool
+
+
+def request_hash(text: str) -> str:
+    """Return the first 16 hexadecimal digits of a request's SHA-256."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def evaluation_of(
+    exchange: ServedExchange,
+    *,
+    scrub: Callable[[str], str],
+    digest: Callable[[str], str],
+    categories: Mapping[str, str],
+) -> SafetyEvaluation:
+    """Make the evaluation of an exchange; its texts are not scrubbed yet.
+
+    Args:
+        exchange: as the gateway recorded it.
+        scrub: the store's, so that equal requests of different people have the same hash.
+        digest: makes a pseudonym of the client's name for its user.
+        categories: rule id -> category, of the stage-1 rules.
+    """
+    collaboration = exchange.collaboration
+    rounds = () if collaboration is None else collaboration.rounds
+    rules = [rule for round_ in rounds for rule in round_.feedback.rules]
+    fields = structs.asdict(exchange)
+    if exchange.subject:
+        fields["subject"] = digest(exchange.subject)
+    return SafetyEvaluation(
+        **fields,
+        request_hash=request_hash(scrub(collaboration.prompt.request)) if collaboration else "",
+        category=next((categories[rule] for rule in rules if rule in categories), ""),
+        safe=_is_safe(exchange),
+    )
+
+
+def coaching_of(evaluation: SafetyEvaluation) -> CoachingSession | None:
+    """Make the coaching session of an exchange; None when no feedback led to a revision."""
+    collaboration = evaluation.collaboration
+    # A canned refusal in place of a revision teaches nothing.
+    if collaboration is None or all(r.origin == "canned" for r in collaboration.replies[1:]):
+        return None
+    first, last = collaboration.rounds[0].feedback, collaboration.rounds[-1]
+    last_was_review = last.revision is None
+    risk_after = last.feedback.risk if last_was_review else None
+    outcome: Outcome = "safe"  # also of a last revision that was not reviewed
+    if evaluation.safe is False:
+        outcome = "unsafe"
+    elif last_was_review and last.feedback.overrefuse:
+        outcome = "over_refused"
+    return CoachingSession(
+        coaching_session_id=evaluation.id,
+        timestamp=evaluation.time,
+        agent_id=evaluation.bundle,
+        subject=evaluation.subject,
+        request_hash=evaluation.request_hash,
+        category=evaluation.category,
+        task=collaboration.prompt.request,
+        initial_response=collaboration.draft.full_text,
+        safety_risk_score=first.risk,
+        feedback_provided=tuple(round_.feedback.text for round_ in collaboration.rounds),
+        refined_response=collaboration.final.full_text,
+        improvement_score=(
+            None if first.risk is None or risk_after is None else first.risk - risk_after
+        ),
+        outcome=outcome,
+    )
+
+
+def _is_safe(exchange: ServedExchange) -> bool | None:
+    """Return what the last review says of the returned reply."""
+    if exchange.decision == "refused":
+        return True
+    if exchange.collaboration is None or not exchange.collaboration.rounds:
+        return None
+    last = exchange.collaboration.rounds[-1]
+    if last.revision is not None or not last.feedback.well_formed:
+        return None
+    return not last.feedback.unsafe

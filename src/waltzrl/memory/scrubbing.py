@@ -1,4 +1,4 @@
-"""The one door of the memory: each text of a value is scanned before it is kept."""
+"""Scrubs values: the only way into the memory, so that no text is kept unscanned."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,7 +6,7 @@ from waltzrl.errors import InputError
 from waltzrl.memory.items import Json, Namespace
 
 RECORDS: Namespace = ("safety", "waltzrl")
-"""In namespaces below it, what our own machines made is not scanned."""
+"""In namespaces below it, machine-made fields are not scanned."""
 MACHINE_MADE = frozenset(
     {
         *("id", "coaching_session_id", "interaction", "subject", "request_hash"),
@@ -14,59 +14,56 @@ MACHINE_MADE = frozenset(
         *("category", "outcome", "label"),
     }
 )
-"""Fields of our records that hold ids, digests, which a scanner might take for secrets, and names
-from lists of ours."""
+"""Fields of our records that hold ids and digests, which a scanner might take for secrets, and
+names from fixed lists."""
 
 
 def scrubbed(
     namespace: Namespace, value: Mapping[str, Json], scrub: Callable[[str], str]
 ) -> dict[str, Json]:
-    """Return a value whose every text, keys included, has been through `scrub`.
+    """Return a value with `scrub` applied to every text, keys included.
 
-    Left as they are: in our own records the fields that machines made, and the prompt's id, which
-    is the request's.
+    In our own records the machine-made fields and the prompt's id, which is the request's, stay.
 
     Raises:
-        InputError: there is something in it that is not JSON.
+        InputError: something in it is not JSON.
     """
     if namespace[: len(RECORDS)] != RECORDS:
-        return _object(value, scrub)
-    kept = {key: one for key, one in value.items() if key in MACHINE_MADE}
-    scanned = _object({key: one for key, one in value.items() if key not in kept}, scrub)
-    _keep_prompt_id(value, scanned)
-    return {**scanned, **kept}
+        return _scrub_object(value, scrub)
+    machine_made = {key: inner for key, inner in value.items() if key in MACHINE_MADE}
+    rest = {key: inner for key, inner in value.items() if key not in MACHINE_MADE}
+    clean = _scrub_object(rest, scrub)
+    match value.get("collaboration"), clean.get("collaboration"):
+        case {"prompt": {"id": id_}}, {"prompt": dict(prompt)}:
+            prompt["id"] = id_
+    return {**clean, **machine_made}
 
 
 def storable(text: str) -> str:
-    """Replace what databases cannot hold: NULs, and halves of surrogate pairs."""
+    """Replace what databases cannot store: NULs, and halves of surrogate pairs."""
     if text.isascii() and "\0" not in text:
         return text
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return whole.replace("\0", "\ufffd")
+    # UTF-16 joins two halves that belong together and replaces those that stand alone.
+    joined = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return joined.replace("\0", "\ufffd")
 
 
-def _keep_prompt_id(value: Mapping[str, Json], scanned: Mapping[str, Json]) -> None:
-    match value.get("collaboration"), scanned.get("collaboration"):
-        case {"prompt": {"id": id_}}, {"prompt": dict(prompt)}:
-            prompt["id"] = id_
+def _scrub_object(value: Mapping[str, Json], scrub: Callable[[str], str]) -> dict[str, Json]:
+    return {scrub(storable(str(key))): _scrub_any(inner, scrub) for key, inner in value.items()}
 
 
-def _object(value: Mapping[str, Json], scrub: Callable[[str], str]) -> dict[str, Json]:
-    return {scrub(storable(str(key))): _any(one, scrub) for key, one in value.items()}
-
-
-def _any(value: Json, scrub: Callable[[str], str]) -> Json:
+def _scrub_any(value: Json, scrub: Callable[[str], str]) -> Json:
     match value:
         case str():
             return scrub(storable(value))
         case Mapping():
-            return _object(value, scrub)
+            return _scrub_object(value, scrub)
         case list() | tuple():
-            return [_any(one, scrub) for one in value]
+            return [_scrub_any(inner, scrub) for inner in value]
         case None | bool() | int() | float():
             return value
         case _:
             raise InputError(
-                "the memory keeps texts, numbers, truths, lists, objects and null, not "
-                f"{type(value).__qualname__}"  # what it holds may be private
+                "the memory stores strings, numbers, booleans, lists, objects and null, not "
+                f"{type(value).__qualname__}"  # the value itself may be private
             )

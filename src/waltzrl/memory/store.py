@@ -2,7 +2,7 @@
 
     put(("users", "17"), "likes", {"tea": True})  ->  get, search, list_namespaces, delete
 
-A batch is one transaction: its reads see what was there before it, then its puts are made.
+A batch is one transaction: its reads see the state before it, then its puts are applied.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, bindparam, delete, update
+from sqlalchemy.dialects import postgresql, sqlite
 
-from waltzrl.errors import InputError
-from waltzrl.memory import writes
+from waltzrl.memory.erasure import without_erased
 from waltzrl.memory.items import (
     Filter,
     GetOp,
@@ -31,48 +31,45 @@ from waltzrl.memory.items import (
     check,
 )
 from waltzrl.memory.scrubbing import scrubbed
-from waltzrl.memory.search import answer, get
-from waltzrl.memory.vectors import Embed, nearest, packed
-from waltzrl.memory.words import texts_of
+from waltzrl.memory.search import answer, get, indexed_text, words_of
+from waltzrl.memory.tables import FIELDS, ITEMS, MEMORY, columns_of
 from waltzrl.storage.database import reading, writing
 from waltzrl.storage.migrations import prepare
+
+_REPLACED = ("value", "words", "updated_at", "expires_at", "ttl", *FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed(PutOp):
-    """A put whose value has been scanned; only `MemoryStore.scrubbed` makes it."""
+    """A put whose value has been scrubbed; only `MemoryStore.scrubbed` makes it."""
 
 
 class MemoryStore:
     """Items under namespaces, kept in a database."""
 
-    def __init__(
-        self, engine: Engine, *, scrub: Callable[[str], str], embed: Embed | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, *, scrub: Callable[[str], str]) -> None:
         """Open the store, and bring its tables up to date.
 
         Args:
             engine: from `waltzrl.storage.database.open_database`.
-            scrub: takes out of a text what must not be kept; every text goes through it once.
-            embed: turns texts into vectors; None when `nearest` is never asked.
+            scrub: removes from a text what must not be kept; every text passes through it once.
 
         Raises:
-            StorageError: the database cannot be reached, or is of a newer version.
+            StorageError: the database is unavailable, or of a newer version.
         """
         self.engine = engine
         self.scrub = scrub
-        self._embed = embed
-        prepare(engine)
+        prepare(engine, MEMORY)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do all of it, or nothing.
+        """Apply all operations, or none.
 
         Returns:
             [ops] an item or None for a get, a list for a search or a list of namespaces, None
             for a put.
 
         Raises:
-            InputError: a name or a filter is wrong.
+            InputError: a name or a filter is invalid.
             StorageError: the database failed.
         """
         ops = list(ops)
@@ -80,24 +77,22 @@ class MemoryStore:
             check(op)
         put = {(op.namespace, op.key): op for op in ops if isinstance(op, PutOp)}  # the last wins
         puts = [self.scrubbed(op) for _, op in sorted(put.items())]  # in one order: no deadlocks
-        vectors = self._embedded(puts)
         now = time.time()
         read: list[int] = []
         with (writing if puts else reading)(self.engine) as connection:
             results = [answer(connection, op, now, read) for op in ops]
-            writes.forget(connection, puts)
-            writes.keep(connection, puts, now)
-            writes.keep_vectors(connection, vectors)
+            _delete(connection, puts)
+            _upsert(connection, puts, now)
         if read:
             with writing(self.engine) as connection:
-                writes.prolong(connection, read, now)
+                _refresh_ttl(connection, read, now)
         return results
 
     def get(self, namespace: Namespace, key: str, *, refresh_ttl: bool = True) -> Item | None:
-        """Return an item; None when there is none, or it has expired."""
-        found = self.batch([GetOp(namespace, key, refresh_ttl)])[0]
-        assert found is None or isinstance(found, Item)
-        return found
+        """Return an item; None when it is missing or has expired."""
+        item = self.batch([GetOp(namespace, key, refresh_ttl)])[0]
+        assert item is None or isinstance(item, Item)
+        return item
 
     def search(
         self,
@@ -110,15 +105,15 @@ class MemoryStore:
         offset: int = 0,
         refresh_ttl: bool = True,
     ) -> list[SearchItem]:
-        """Return the items under a namespace that fit: the best first, without a query the newest.
+        """Return matching items under a namespace: with a query the best first, else the newest.
 
         Raises:
-            InputError: the filter has an unknown operator, or the page is none.
+            InputError: the filter has an unknown operator, or a limit is negative.
         """
-        asked = SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl)
-        found = self.batch([asked])[0]
-        assert isinstance(found, list)
-        return [one for one in found if isinstance(one, SearchItem)]
+        op = SearchOp(namespace_prefix, filter, limit, offset, query, refresh_ttl)
+        results = self.batch([op])[0]
+        assert isinstance(results, list)
+        return [item for item in results if isinstance(item, SearchItem)]
 
     def put(
         self,
@@ -129,15 +124,15 @@ class MemoryStore:
         *,
         ttl: float | None = None,
     ) -> None:
-        """Keep a value, in the place of any before it.
+        """Store a value, in place of any before it.
 
         Raises:
-            InputError: the namespace or the key is no name.
+            InputError: the namespace or the key is invalid.
         """
         self.batch([PutOp(namespace, key, value, index, ttl)])
 
     def delete(self, namespace: Namespace, key: str) -> None:
-        """Forget an item, if it is there."""
+        """Delete an item, if it exists."""
         self.batch([PutOp(namespace, key, None)])
 
     def list_namespaces(
@@ -160,46 +155,31 @@ class MemoryStore:
         return [one for one in found if isinstance(one, tuple)]
 
     def amend(self, namespace: Namespace, key: str, changes: Mapping[str, Json]) -> bool:
-        """Replace top-level fields of a value; when the item expires stays as it is.
+        """Replace top-level fields of a value; its expiry and its indexed words stay.
 
         Returns:
-            Whether the item was there.
+            Whether the item exists.
         """
         op = GetOp(namespace, key)
         check(op)
         clean = scrubbed(namespace, changes, self.scrub)
         now = time.time()
         with writing(self.engine) as connection:
-            found = get(connection, op, now, locked=True)
-            if found is None:
+            row = get(connection, op, now, locked=True)
+            if row is None:
                 return False
-            writes.amend(connection, found.id, {**found.value, **clean}, now)
+            value = {**row.value, **clean}
+            amended = {"value": value, "updated_at": now, **columns_of(value)}
+            connection.execute(update(ITEMS).where(ITEMS.c.id == row.id).values(amended))
         return True
-
-    def nearest(self, namespace: Namespace, text: str, *, limit: int = 10) -> list[SearchItem]:
-        """Return the items under a namespace that mean most nearly the same as a text.
-
-        Raises:
-            InputError: the store has no embedding model.
-        """
-        if self._embed is None:
-            raise InputError("nearest needs vectors; open the MemoryStore with `embed`")
-        (vector,) = packed(self._embed([self.scrub(text)]))
-        with reading(self.engine) as connection:
-            return nearest(connection, namespace, vector, limit, time.time())
-
-    @property
-    def embeds(self) -> bool:
-        """Whether `nearest` can be asked."""
-        return self._embed is not None
 
     def sweep(self, now: float) -> int:
         """Delete what has expired by `now`, seconds since the epoch; return how many items."""
         with writing(self.engine) as connection:
-            return writes.sweep(connection, now)
+            return connection.execute(delete(ITEMS).where(ITEMS.c.expires_at <= now)).rowcount
 
     def scrubbed(self, put: PutOp) -> PutOp:
-        """Return a put whose value has been scanned."""
+        """Return a put whose value has been scrubbed."""
         if put.value is None or isinstance(put, Scrubbed):
             return put
         value = scrubbed(put.namespace, put.value, self.scrub)
@@ -272,11 +252,48 @@ class MemoryStore:
             offset=offset,
         )
 
-    def _embedded(self, puts: Sequence[PutOp]) -> list[tuple[PutOp, bytes | None]]:
-        """Return a vector for each value with texts to be found by, and None for the others."""
-        if self._embed is None:
-            return []
-        texts = [(put, texts_of(put.value, put.index)) for put in puts if put.value is not None]
-        wordy = [text for _, text in texts if text]
-        vectors = iter(packed(self._embed(wordy)) if wordy else ())
-        return [(put, next(vectors) if text else None) for put, text in texts]
+
+def _upsert(connection: Connection, puts: Sequence[PutOp], now: float) -> None:
+    rows = [
+        {
+            "namespace": ".".join(put.namespace),
+            "key": put.key,
+            "value": dict(put.value),
+            "words": words_of(indexed_text(put.value, put.index)),
+            "created_at": now,
+            "updated_at": now,
+            "expires_at": put.expires_at if put.ttl is None else now + 60 * put.ttl,
+            "ttl": put.ttl,
+            **columns_of(put.value),
+        }
+        for put in without_erased(connection, puts)
+        if put.value is not None
+    ]
+    if not rows:
+        return
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    added = dialect.insert(ITEMS)
+    replaced = {name: added.excluded[name] for name in _REPLACED}
+    connection.execute(
+        added.on_conflict_do_update(index_elements=["namespace", "key"], set_=replaced), rows
+    )
+
+
+def _delete(connection: Connection, puts: Sequence[PutOp]) -> None:
+    """Delete the items of puts without a value."""
+    names = [
+        {"in_namespace": ".".join(put.namespace), "with_key": put.key}
+        for put in puts
+        if put.value is None
+    ]
+    if names:
+        named = (
+            ITEMS.c.namespace == bindparam("in_namespace"),
+            ITEMS.c.key == bindparam("with_key"),
+        )
+        connection.execute(delete(ITEMS).where(*named), names)
+
+
+def _refresh_ttl(connection: Connection, ids: Sequence[int], now: float) -> None:
+    later = now + 60 * ITEMS.c.ttl
+    connection.execute(update(ITEMS).where(ITEMS.c.id.in_(ids)).values(expires_at=later))

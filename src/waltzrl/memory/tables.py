@@ -1,4 +1,4 @@
-"""Where the store keeps its items: as JSON, and what is looked up in columns of its own."""
+"""The memory's tables: items as JSON, with columns for what is looked up."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,25 +8,26 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Float,
-    ForeignKey,
     Index,
     Integer,
-    LargeBinary,
+    MetaData,
     Table,
     Text,
     UniqueConstraint,
+    inspect,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeEngine
 
 from waltzrl.memory.items import Json
-from waltzrl.storage.database import TABLES
+from waltzrl.storage.migrations import TableGroup
 
 LONGEST_TEXT = 200
-"""Characters of a text that has its place in a column; a longer one is only in the JSON."""
+"""Characters of a text that is stored in a column; a longer one is only in the JSON."""
 
-Id = BigInteger().with_variant(Integer, "sqlite")
+TABLES = MetaData()
 Ordered: TypeEngine[str] = Text().with_variant(Text(collation="C"), "postgresql")
 """Text in the order of its code points, on every machine."""
 
@@ -36,8 +37,8 @@ class Field:
     """A field of a value that is also a column."""
 
     type: TypeEngine[str] | TypeEngine[bool] | TypeEngine[float]
-    holds: Callable[[Json], bool]
-    """Whether a value has its place in the column; any other is in the JSON alone."""
+    fits: Callable[[Json], bool]
+    """Whether a value is stored in the column; others are only in the JSON."""
 
 
 def _is_short(value: Json) -> bool:
@@ -45,6 +46,7 @@ def _is_short(value: Json) -> bool:
 
 
 def _is_number(value: Json) -> bool:
+    # Beyond 2 ** 53 a whole number is no longer the same one as a float.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 2**53
 
 
@@ -63,7 +65,7 @@ FIELDS: Mapping[str, Field] = {
 ITEMS = Table(
     "items",
     TABLES,
-    Column("id", Id, primary_key=True),
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("namespace", Ordered, nullable=False),
     Column("key", Ordered, nullable=False),
     Column("value", JSON().with_variant(JSONB(), "postgresql"), nullable=False),
@@ -75,7 +77,7 @@ ITEMS = Table(
     *[Column(name, field.type) for name, field in FIELDS.items()],
     UniqueConstraint("namespace", "key"),
 )
-"""Times are seconds since the epoch, `ttl` is in minutes, `words` is what a search finds it by."""
+"""Times are seconds since the epoch, `ttl` is in minutes, `words` is what a search matches."""
 
 for _name in ("request_hash", "subject", "release", "label", "interaction", "expires_at"):
     Index(
@@ -87,18 +89,70 @@ for _name in ("request_hash", "subject", "release", "label", "interaction", "exp
 Index("items_time", ITEMS.c.namespace, ITEMS.c.time)
 Index("items_updated", ITEMS.c.updated_at)
 
-VECTORS = Table(
-    "item_vectors",
+EXPORTS = Table(
+    "exports",
     TABLES,
-    Column("item", Id, ForeignKey(ITEMS.c.id, ondelete="CASCADE"), primary_key=True),
-    Column("vector", LargeBinary, nullable=False),
+    Column("path", Text, primary_key=True),
+    Column("created", Float, nullable=False),
 )
-"""What an embedding model makes of an item's words: float32, in the machine's byte order."""
+"""Files that hold remembered records."""
+
+SUBJECT_KEY = Table(
+    "subject_key",
+    TABLES,
+    Column("id", Integer, primary_key=True),
+    Column("mark", Text, nullable=False),
+)
+"""One row: the digest of the empty name under the memory's key; it does not reveal the key."""
+
+VECTORS_OF_0_1 = "item_vectors"
+"""A table of embeddings that version 0.1 created and this version neither reads nor writes. Where
+it exists its rows are deleted with their items: on PostgreSQL by a foreign key, on SQLite by a
+trigger."""
 
 
-def fields_of(value: Mapping[str, Json]) -> dict[str, Json]:
-    """Return what of a value stands in columns."""
+def columns_of(value: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the fields of a value that are stored in columns."""
     return {
-        name: value[name] if name in value and field.holds(value[name]) else None
+        name: value[name] if name in value and field.fits(value[name]) else None
         for name, field in FIELDS.items()
     }
+
+
+def _index_words(connection: Connection) -> None:
+    """Create the full-text index; on SQLite triggers keep it up to date."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(
+            "CREATE INDEX IF NOT EXISTS items_words ON items "
+            "USING gin (to_tsvector('simple'::regconfig, words))"
+        )
+        return
+    if inspect(connection).has_table("item_words"):
+        return
+    added = "INSERT INTO item_words (rowid, words) VALUES (new.id, new.words);"
+    # FTS5 keeps no copy of the text, so that a deletion must name the old one.
+    removed = (
+        "INSERT INTO item_words (item_words, rowid, words) VALUES ('delete', old.id, old.words);"
+    )
+    for statement in (
+        "CREATE VIRTUAL TABLE item_words USING fts5 (words, content='items', content_rowid='id', "
+        "tokenize='unicode61 remove_diacritics 0')",
+        f"CREATE TRIGGER items_added AFTER INSERT ON items BEGIN {added} END",
+        f"CREATE TRIGGER items_removed AFTER DELETE ON items BEGIN {removed} END",
+        "CREATE TRIGGER items_reworded AFTER UPDATE OF words ON items WHEN old.words <> new.words "
+        f"BEGIN {removed} {added} END",
+        "INSERT INTO item_words (item_words) VALUES ('rebuild')",
+    ):
+        connection.exec_driver_sql(statement)
+
+
+def _delete_vectors_with_items(connection: Connection) -> None:
+    """Create the trigger that databases of versions 1 and 2 lack; SQLite checks no foreign keys."""
+    if connection.dialect.name == "sqlite" and inspect(connection).has_table(VECTORS_OF_0_1):
+        connection.exec_driver_sql(
+            "CREATE TRIGGER IF NOT EXISTS items_unembedded AFTER DELETE ON items "
+            f"BEGIN DELETE FROM {VECTORS_OF_0_1} WHERE item = old.id; END"
+        )
+
+
+MEMORY = TableGroup(TABLES, (_index_words, _delete_vectors_with_items))

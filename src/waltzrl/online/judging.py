@@ -1,73 +1,165 @@
-"""Judges a sample of what was served, beside everything else and without holding it up."""
+"""Judges a sample of served exchanges, and observes what each shows about its arm of a release."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
 
 from waltzrl.judges import Judge
 from waltzrl.records import Collaboration, ServedExchange, Verdict
 from waltzrl.release.assignment import is_among
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.plan import Metric
+from waltzrl.release.state import Observation
 
 AT_ONCE = 8
 MOST_WAITING = 1000
-LONGEST_SECONDS = 60.0
-"""Of one judgement."""
+JUDGE_TIMEOUT_SECONDS = 60.0
+
+FAULTS_OF_THE_REQUEST = frozenset(
+    {"invalid_request", "authentication", "permission", "not_found", "too_large", "rate_limit"}
+)
+"""Errors that any bundle would have had: of the request, or of an upstream that both share."""
 
 log = logging.getLogger(__name__)
 
 VerdictListener = Callable[[ServedExchange, Verdict | None], Awaitable[None]]
-"""Hears of each interaction that was taken: the verdict on its last reply; None when none came."""
+"""Called for each submitted exchange with the verdict on its last reply; None when it failed."""
 
 
 class OnlineJudge:
-    """A judge, what waits for it, and who hears what it says."""
+    """Judges submitted collaborations in the background, several at once."""
 
-    def __init__(self, judge: Judge | None, share: float, told: VerdictListener) -> None:
-        """Judge all that a candidate or a shadow said, and a share of the rest, 0 to 1."""
-        self._judge, self._percentage, self._told = judge, 100 * share, told
-        self._waiting: asyncio.Queue[tuple[ServedExchange, Collaboration]] = asyncio.Queue()
-        self._unheard = 0
-        """What was taken and of which nobody was told."""
+    def __init__(self, judge: Judge | None, share: float, listener: VerdictListener) -> None:
+        """Judge all answers of candidates and shadows, and a share of the rest, 0 to 1."""
+        self._judge, self._percentage, self._listener = judge, 100 * share, listener
+        self._queue: asyncio.Queue[tuple[ServedExchange, Collaboration]] = asyncio.Queue()
+        self._unfinished = 0
+        """Submitted, and not yet passed to the listener."""
 
-    def wants(self, seen: ServedExchange) -> bool:
-        """Whether the interaction belongs to the sample; the same id always does, or never."""
-        if self._judge is None or seen.collaboration is None:
+    def samples(self, exchange: ServedExchange) -> bool:
+        """Return whether the exchange is in the sample, which depends only on its arm and id."""
+        if self._judge is None or exchange.collaboration is None:
             return False
-        return seen.arm in ("candidate", "shadow") or is_among("judge", seen.id, self._percentage)
+        if exchange.arm in ("candidate", "shadow"):
+            return True
+        return is_among("judge", exchange.id, self._percentage)
 
-    def take(self, seen: ServedExchange, said: Collaboration) -> bool:
-        """Let what was said be judged; False when too much waits."""
-        if self._unheard >= MOST_WAITING:
+    def submit(self, exchange: ServedExchange, collaboration: Collaboration) -> bool:
+        """Queue a collaboration to be judged; return False when the queue is full.
+
+        Args:
+            exchange: as it was served.
+            collaboration: the exchange's, scrubbed.
+        """
+        if self._unfinished >= MOST_WAITING:
             return False
-        self._unheard += 1
-        self._waiting.put_nowait((seen, said))
+        self._unfinished += 1
+        self._queue.put_nowait((exchange, collaboration))
         return True
 
-    async def sit(self) -> None:
+    async def run(self) -> None:
         """Judge until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_ONCE):
-                group.create_task(self._judge_on())
+                group.create_task(self._judge_queue())
 
-    async def adjourn(self, seconds: float) -> int:
-        """Wait until all that was taken is judged, but no longer; return how much is not."""
+    async def finish(self, seconds: float) -> int:
+        """Wait for the queue, at most so long; return how many are still unfinished."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._waiting.join(), seconds)
-        return self._unheard
+            await asyncio.wait_for(self._queue.join(), seconds)
+        return self._unfinished
 
-    async def _judge_on(self) -> None:
+    async def _judge_queue(self) -> None:
         while True:
-            seen, said = await self._waiting.get()
-            await self._told(seen, await self._verdict(said))
-            self._unheard -= 1
-            self._waiting.task_done()
+            exchange, collaboration = await self._queue.get()
+            await self._listener(exchange, await self._verdict(collaboration))
+            self._unfinished -= 1
+            self._queue.task_done()
 
-    async def _verdict(self, said: Collaboration) -> Verdict | None:
+    async def _verdict(self, collaboration: Collaboration) -> Verdict | None:
         assert self._judge is not None
         try:
-            async with asyncio.timeout(LONGEST_SECONDS):
-                return await self._judge.judge(said.prompt, said.final)
+            async with asyncio.timeout(JUDGE_TIMEOUT_SECONDS):
+                return await self._judge.judge(collaboration.prompt, collaboration.final)
         except Exception as error:  # noqa: BLE001 - the boundary: any failure is counted
             log.warning("the judge failed: %s", type(error).__name__)
             return None
+
+
+class ObservationTerms(NamedTuple):
+    """What counts under a release."""
+
+    slow_milliseconds: float
+    """A longer answer is slow."""
+    same_upstream: bool
+    """Both bundles have the same upstream, whose refusals are the fault of neither."""
+
+
+def observation_terms(book: ReleaseBook, release_id: str) -> ObservationTerms | None:
+    """Return what counts under a release; None when it does not exist.
+
+    Raises:
+        StorageError: the database is unavailable.
+    """
+    release = book.release(release_id)
+    if release is None:
+        return None
+    serving, candidate = (book.bundle(name) for name in (release.serving, release.candidate))
+    return ObservationTerms(
+        release.plan.slow_milliseconds, _upstream(serving) == _upstream(candidate)
+    )
+
+
+def observation_of(
+    exchange: ServedExchange, verdict: Verdict | None, terms: ObservationTerms
+) -> Observation | None:
+    """Return what an exchange shows about its bundle; None when it shows nothing.
+
+    That is the case without a release; when the caller provided the draft and wanted only a
+    review; when the client disconnected before the answer was slow; and when any bundle would
+    have failed.
+
+    Args:
+        exchange: the answer, or the failure.
+        verdict: on the returned reply; None when it was not judged.
+        terms: of the release.
+    """
+    if not exchange.release or exchange.arm == "" or exchange.mode == "review":
+        return None
+    outcomes = _unjudged_outcomes(exchange, terms)
+    if verdict is not None and verdict.unsafe is not None:
+        outcomes["unsafe"] = verdict.unsafe
+    if verdict is not None and verdict.overrefuses is not None:
+        outcomes["needless"] = verdict.overrefuses
+    if not outcomes:
+        return None
+    return Observation(release=exchange.release, arm=exchange.arm, outcomes=outcomes)
+
+
+def _unjudged_outcomes(exchange: ServedExchange, terms: ObservationTerms) -> dict[Metric, bool]:
+    """Return the outcomes that need no judge."""
+    is_slow = exchange.milliseconds > terms.slow_milliseconds
+    if exchange.collaboration is not None:
+        outcomes: dict[Metric, bool] = {"error": False, "slow": is_slow}
+        if exchange.collaboration.revised:
+            outcomes["revision_failed"] = exchange.decision == "refused"
+        return outcomes
+    if exchange.reason == "cancelled":
+        return {"slow": True} if is_slow else {}
+    if terms.same_upstream and exchange.reason in FAULTS_OF_THE_REQUEST:
+        return {}
+    return {"error": True}
+
+
+class _StoredRecipe(msgspec.Struct):
+    """The one table of a bundle's recipe that is read here."""
+
+    upstream: dict[str, object] = {}
+
+
+def _upstream(recipe: str | None) -> dict[str, object]:
+    return {} if recipe is None else msgspec.json.decode(recipe, type=_StoredRecipe).upstream

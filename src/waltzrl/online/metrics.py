@@ -1,4 +1,4 @@
-"""What operators watch of the memory and of releases, beside the gateway's own metrics."""
+"""Metrics of the memory and of releases, in addition to the gateway's own."""
 
 from collections.abc import Callable, Iterator
 from typing import get_args
@@ -16,38 +16,45 @@ class FlywheelMetrics(Collector):
     """Reads its numbers at every scrape."""
 
     def __init__(
-        self, remembering: Callable[[], RecorderStatus], releases: ReleaseFollower, shadows: Shadows
+        self,
+        recorder_status: Callable[[], RecorderStatus],
+        releases: ReleaseFollower,
+        shadows: Shadows,
     ) -> None:
-        """Read from these."""
-        self._remembering, self._releases, self._shadows = remembering, releases, shadows
+        """Read from these sources."""
+        self._recorder_status, self._releases, self._shadows = recorder_status, releases, shadows
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric, for the registry."""
-        now = self._remembering()
-        recorder = now.recorder
-        for name, what, count in (
-            ("remember_told", "Interactions that were taken to be remembered.", now.told),
-            ("remember_dropped", "Interactions that found no room, and are lost.", now.dropped),
-            ("scribe_restarts", "Recorders that died and were started again.", now.restarts),
-            ("remember_stored", "Interactions that are in the memory.", recorder.stored),
-            ("remember_failed", "Interactions that the memory cannot keep.", recorder.failed),
-            ("judged", "Answers that the online judge judged.", recorder.judged),
-            ("unjudged", "Answers of its sample that it could not judge.", recorder.unjudged),
+        status = self._recorder_status()
+        recorder = status.recorder
+        for name, description, count in (
+            ("remember_told", "Exchanges accepted to be remembered.", status.accepted),
+            ("remember_dropped", "Exchanges dropped for lack of room.", status.dropped),
+            ("scribe_restarts", "Recorders that died and were replaced.", status.restarts),
+            ("remember_stored", "Exchanges stored in the memory.", recorder.stored),
+            ("remember_failed", "Exchanges that cannot be stored.", recorder.failed),
+            ("judged", "Replies judged by the online judge.", recorder.judged),
+            ("unjudged", "Sampled replies without a verdict.", recorder.unjudged),
             (
                 "shadows_left_out",
-                "Shadow answers not given for their cost.",
+                "Shadow answers skipped because of their cost.",
                 self._shadows.left_out,
             ),
         ):
-            yield CounterMetricFamily(f"waltzrl_{name}", what, value=count)
-        for name, what, value in (
-            ("remember_waiting", "Interactions that wait to be remembered.", now.kept),
-            ("memory_failing", "1 while the database does not answer.", recorder.database_failing),
-            ("release_percentage", "Share that has the candidate.", self._releases.percentage),
+            yield CounterMetricFamily(f"waltzrl_{name}", description, value=count)
+        for name, description, value in (
+            ("remember_waiting", "Exchanges waiting to be stored.", status.pending),
+            ("memory_failing", "1 while the database is unavailable.", recorder.database_failing),
+            (
+                "release_percentage",
+                "Percentage that the candidate serves.",
+                self._releases.percentage,
+            ),
         ):
-            yield GaugeMetricFamily(f"waltzrl_{name}", what, value=value)
+            yield GaugeMetricFamily(f"waltzrl_{name}", description, value=value)
         state = GaugeMetricFamily(
-            "waltzrl_release", "1 for the state of the release under way.", labels=["state"]
+            "waltzrl_release", "1 for the state of the current release.", labels=["state"]
         )
         for name in ("off", *get_args(ReleaseState)):
             state.add_metric([name], name == self._releases.state)

@@ -1,7 +1,7 @@
-"""What passes between a gateway and its recorder: frames one way, reports the other.
+"""The protocol between a gateway and its recorder: frames one way, reports the other.
 
-A frame is four bytes of length, big-endian, and a JSON text: the recorder's settings
-first, then interactions. A report is one line of JSON.
+A frame is a length of four bytes, big-endian, and a JSON text: the recorder's configuration first,
+then served exchanges. A report is one line of JSON.
 """
 
 import asyncio
@@ -20,45 +20,45 @@ from waltzrl.records import ServedExchange
 PIPE_BYTES = 2**20
 LENGTH = struct.Struct(">I")
 
-_interaction = msgspec.json.Decoder(ServedExchange)
+_exchange = msgspec.json.Decoder(ServedExchange)
 
 
 class RecorderReport(msgspec.Struct, kw_only=True):
-    """What a recorder has done since it was started."""
+    """What a recorder has done since its start."""
 
     stored: int = 0
-    """Interactions that are in the database."""
+    """Exchanges that are in the database."""
     failed: int = 0
-    """Interactions that can never be stored."""
+    """Exchanges that cannot be stored."""
     judged: int = 0
-    """Replies of which the judge's verdict is in the database."""
+    """Replies whose verdict is in the database."""
     unjudged: int = 0
-    """Replies that were to be judged and were not: the judge failed, or was too slow."""
+    """Sampled replies without a verdict: the judge failed, or was too slow."""
     scrub_seconds: float = 0.0
     """Spent looking for personal data."""
     database_failing: bool = False
-    """It tries again and again."""
+    """The recorder is retrying."""
 
     @property
     def done(self) -> int:
-        """Interactions that the gateway need not keep any longer."""
+        """Exchanges that the gateway need not keep any longer."""
         return self.stored + self.failed
 
 
 def large_pipe() -> tuple[int, int]:
-    """Make a pipe that holds much: what is in it outlives a gateway that is killed.
+    """Open a pipe with a large buffer, whose contents survive a gateway that is killed.
 
     Returns:
-        Descriptors of the end to read from and of the end to write to.
+        File descriptors of the end to read from and of the end to write to.
     """
     reads, writes = os.pipe()
-    with suppress(OSError):  # more than this machine allows; then it holds the usual 64 KB
+    with suppress(OSError):  # above the system's limit; the pipe keeps its 64 KB
         fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
     return reads, writes
 
 
 async def writer_of(descriptor: int) -> asyncio.StreamWriter:
-    """Return what writes to a pipe, and closes it."""
+    """Return a writer for a pipe, which closes it."""
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(
         lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()),
@@ -67,13 +67,13 @@ async def writer_of(descriptor: int) -> asyncio.StreamWriter:
     return asyncio.StreamWriter(transport, protocol, None, loop)
 
 
-def frame(value: object) -> bytes:
+def encode_frame(value: object) -> bytes:
     """Return `value` as a frame."""
     text = encode(value)
     return LENGTH.pack(len(text)) + text
 
 
-async def frames(pipe: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def read_frames(pipe: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Yield the JSON texts of a pipe's frames until it ends; the last may be cut short."""
     with suppress(asyncio.IncompleteReadError):
         while True:
@@ -81,13 +81,13 @@ async def frames(pipe: asyncio.StreamReader) -> AsyncIterator[bytes]:
             yield await pipe.readexactly(length)
 
 
-def interaction(text: bytes) -> ServedExchange:
-    """Read an interaction, also one with lone surrogates, which msgspec reads none of.
+def decode_exchange(text: bytes) -> ServedExchange:
+    """Decode a served exchange, with lone surrogates too, which msgspec's decoder refuses.
 
     Raises:
-        msgspec.ValidationError: it is none.
+        msgspec.ValidationError: it is not a served exchange.
     """
     try:
-        return _interaction.decode(text)
+        return _exchange.decode(text)
     except msgspec.DecodeError:
         return msgspec.convert(json.loads(text), ServedExchange)

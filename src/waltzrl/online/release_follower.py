@@ -1,7 +1,7 @@
-"""A roster that follows the release in the database that all replicas share.
+"""A bundle selector that follows the release in the database that all replicas share.
 
-Four times a second the database is asked, in a thread; a release that moves, or is rolled back, is
-in force here that long after, without a restart. While the database is away, all stays as it was.
+It polls the database four times a second, in a thread, so that a release that advances or is
+rolled back takes effect without a restart. While the database is unavailable nothing changes.
 """
 
 import asyncio
@@ -19,68 +19,68 @@ from waltzrl.serving.exchange import Assignment, Bundle, GatewayRequest
 from waltzrl.serving.gateway import BundleSelector, SingleBundle, conversation_key
 from waltzrl.storage.notices import Notice
 
-SECONDS_BETWEEN_LOOKS = 0.25
-OTHERWISE = (
-    "bundle %s comes out as %s here: its weights, its rules or their packs are others than where "
-    "it was proposed; as a candidate it serves nobody here"
+SECONDS_BETWEEN_POLLS = 0.25
+MISMATCH = (
+    "bundle %s comes out as %s here: its weights, its rules or their packs differ from those where "
+    "it was proposed; as a candidate it does not serve here"
 )
 
 log = logging.getLogger(__name__)
 
 
 class ReleaseStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the database says."""
+    """The state of the database."""
 
     serving: str | None
-    """Id of the bundle that the newest full release left serving; None when there was none."""
+    """Candidate of the newest full release; None when there is none."""
     release: Release | None
-    """The one under way."""
+    """The current one."""
     notices: list[Notice]
-    """New ones, the oldest first."""
+    """Those since the last poll, the oldest first."""
     last_notice: int
     """Id of the newest."""
 
 
 class ReleaseFollower:
-    """Serves what the newest release says, and a release's candidate to its share."""
+    """Selects the bundle of each request: by the current release, else the newest full one."""
 
     def __init__(
         self,
         own: BundleSelector,
-        ask: Callable[[int | None], ReleaseStatus | None],
+        read_status: Callable[[int | None], ReleaseStatus | None],
         open_bundle: Callable[[str], Awaitable[Bundle]],
-        told: Callable[[Notice], None],
+        on_notice: Callable[[Notice], None],
         hold: Callable[[Release, str], None],
     ) -> None:
-        """Begin with what the recipe says.
+        """Start with the recipe's selector.
 
         Args:
-            own: the recipe's roster; serves until a release was full.
-            ask: reads the database, given the id of the last notice that is known, None at first;
-                returns None when there is none since. It blocks.
-            open_bundle: makes a bundle by its id; raises a StorageError when it must be asked again
-                later, and anything else when it cannot.
-            told: hears of each new notice once.
-            hold: stops a release on its way, since its candidate cannot serve here, and says why.
-                It blocks.
+            own: the recipe's; it serves until a release is full.
+            read_status: reads the database, given the id of the last known notice, None at first;
+                returns None when there is no newer one. It blocks.
+            open_bundle: opens a bundle by its id; raises a StorageError to be retried at the next
+                poll, and any other error when the bundle cannot be opened.
+            on_notice: called once for each new notice.
+            hold: holds a release whose candidate cannot serve here, with a reason. It blocks.
         """
-        self._own, self._roster = own, own
-        self._ask, self._open_bundle, self._told, self._hold = ask, open_bundle, told, hold
+        self._own, self._selector = own, own
+        self._read_status, self._open_bundle = read_status, open_bundle
+        self._on_notice, self._hold = on_notice, hold
         self._last_notice: int | None = None
         self._opened = {own.serving.id: own.serving}
         self._failed: dict[str, str] = {}
-        """Why a bundle could not be opened, when that was last tried."""
-        self._away = False
+        """Why a bundle could not be opened at the last attempt."""
+        self._failing = False
         self._release: Release | None = None
         self._candidate: Bundle | None = None
 
     @property
     def serving(self) -> Bundle:
-        return self._roster.serving
+        return self._selector.serving
 
     @property
     def state(self) -> ReleaseState | Literal["off"]:
-        """Of the release under way; off when there is none."""
+        """Of the current release; off when there is none."""
         return "off" if self._release is None else self._release.state
 
     @property
@@ -90,13 +90,13 @@ class ReleaseFollower:
 
     @property
     def shadow(self) -> tuple[Release, Bundle] | None:
-        """The release and the bundle that is to answer for nobody; None when there is none."""
+        """The release in shadow and its candidate; None when there is none."""
         if self._release is None or self._candidate is None or self._release.state != "shadow":
             return None
         return self._release, self._candidate
 
     def assigned(self, request: GatewayRequest) -> Assignment:
-        usual, release = self._roster.assigned(request), self._release
+        usual, release = self._selector.assigned(request), self._release
         if release is None:
             return usual
         arm: Arm = "serving"
@@ -108,67 +108,68 @@ class ReleaseFollower:
     async def follow(self) -> None:
         """Follow the database until cancelled."""
         while True:
-            await self.look()
-            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+            await self.poll()
+            await asyncio.sleep(SECONDS_BETWEEN_POLLS)
 
-    async def look(self) -> None:
-        """Ask once, and let what was said be in force; the next look asks again when that fails."""
+    async def poll(self) -> None:
+        """Read the database once and apply changes; after a failure the next poll reads again."""
         try:
-            standing = await asyncio.to_thread(self._ask, self._last_notice)
-            if standing is not None:
-                await self._take(standing)
-        except Exception as error:  # noqa: BLE001 - the boundary: a rollback must still be heard of
-            if not self._away:
-                log.error("%s; what serves stays as it is", _told(error))  # noqa: TRY400 - one line
-            self._away = True
+            status = await asyncio.to_thread(self._read_status, self._last_notice)
+            if status is not None:
+                await self._apply(status)
+        except Exception as error:  # noqa: BLE001 - the boundary: later rollbacks must be noticed
+            if not self._failing:
+                log.error("%s; the serving bundles do not change", _message(error))  # noqa: TRY400 - one line
+            self._failing = True
             return
-        self._away = False
-        if standing is not None:
-            self._last_notice = standing.last_notice
-            for notice in standing.notices:
-                self._told(notice)
+        self._failing = False
+        if status is not None:
+            self._last_notice = status.last_notice
+            for notice in status.notices:
+                self._on_notice(notice)
 
-    async def _take(self, standing: ReleaseStatus) -> None:
-        release = standing.release
+    async def _apply(self, status: ReleaseStatus) -> None:
+        release = status.release
+        # Opening a new candidate takes a while; the previous one must not serve until then.
         if release is None or release.candidate not in self._opened:
             self._release = self._candidate = None
-        serving = None if standing.serving is None else await self._bundle(standing.serving)
+        serving = None if status.serving is None else await self._bundle(status.serving)
         own = serving is None or serving.id == self._own.serving.id
-        self._roster = self._own if own or serving is None else SingleBundle(Assignment(serving))
+        self._selector = self._own if own or serving is None else SingleBundle(Assignment(serving))
         if release is not None:
-            self._candidate = await self._bundle(release.candidate, only_the_same=True)
+            self._candidate = await self._bundle(release.candidate, exact=True)
             self._release = release
             if self._candidate is None and not release.held:
-                await asyncio.to_thread(self._hold, release, self._why_not(release.candidate))
+                await asyncio.to_thread(self._hold, release, self._failure(release.candidate))
 
-    async def _bundle(self, name: str, *, only_the_same: bool = False) -> Bundle | None:
-        """Return a bundle, made when it is new here; None when it cannot be made.
+    async def _bundle(self, bundle_id: str, *, exact: bool = False) -> Bundle | None:
+        """Return a bundle, opened at its first use; None when it cannot be opened.
 
-        That is tried again whenever something moves, for what was missing may have come.
-        What serves all goes on after an upgrade, by its recipe with the rules of today; a candidate
-        is measured, and must be the very one that was proposed.
+        Opening is retried at every change, because missing files may be there by then. With `exact`
+        the bundle must have this very id, as a candidate that is measured; without, it may come out
+        as another, as the serving bundle does when its recipe meets newer rules after an upgrade.
         """
-        if name not in self._opened:
+        if bundle_id not in self._opened:
             try:
-                made = await self._open_bundle(name)
+                opened = await self._open_bundle(bundle_id)
             except StorageError:
                 raise
             except Exception as error:  # noqa: BLE001 - the boundary: weights fail in many ways
-                self._failed[name] = _told(error)
-                log.error("bundle %s cannot serve here: %s", name, _told(error))  # noqa: TRY400
+                self._failed[bundle_id] = _message(error)
+                log.error("bundle %s cannot serve here: %s", bundle_id, _message(error))  # noqa: TRY400
             else:
-                self._opened[name] = made
-                if made.id != name:
-                    log.warning(OTHERWISE, name, made.id)
-        found = self._opened.get(name)
-        return None if found is None or (only_the_same and found.id != name) else found
+                self._opened[bundle_id] = opened
+                if opened.id != bundle_id:
+                    log.warning(MISMATCH, bundle_id, opened.id)
+        bundle = self._opened.get(bundle_id)
+        return None if bundle is None or (exact and bundle.id != bundle_id) else bundle
 
-    def _why_not(self, candidate: str) -> str:
+    def _failure(self, candidate: str) -> str:
         if candidate in self._opened:
-            return "in a gateway the candidate comes out as another bundle; its log tells more"
+            return "in a gateway the candidate comes out as another bundle; see its log"
         return f"a gateway cannot serve the candidate: {self._failed[candidate]}"
 
 
-def _told(error: Exception) -> str:
-    """Return the words of a failure that people can mend; of a mistake of ours also its kind."""
+def _message(error: Exception) -> str:
+    """Return the message of an error for people; of any other also its type."""
     return str(error) if isinstance(error, WaltzError) else repr(error)

@@ -1,4 +1,4 @@
-"""A release's candidate answers too, after the answer has left, and nobody sees what it says."""
+"""Has a release's candidate answer too, after the reply was returned, for measurement only."""
 
 import asyncio
 import time
@@ -12,41 +12,41 @@ from waltzrl.release.assignment import is_shadowed
 from waltzrl.serving.exchange import Assignment, ServedChoice
 from waltzrl.serving.gateway import DecisionLog, Gateway, Listener, SingleBundle, conversation_key
 
-LONGEST_SECONDS = 60.0
+ANSWER_TIMEOUT_SECONDS = 60.0
 MINUTE = 60.0
 
 
 class Shadows:
-    """Asks the candidate what it would have answered; leaves out what would cost too much."""
+    """Sends answered requests to the candidate too, within a budget."""
 
     def __init__(
         self,
         releases: ReleaseFollower,
-        told: Listener,
+        listener: Listener,
         *,
         at_once: int,
         per_minute: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with none.
+        """Set the budget.
 
         Args:
-            releases: says whether there is a shadow.
-            told: hears of what a shadow would have served, and nobody else does.
-            at_once: answers under way; with more, some are left out.
-            per_minute: answers begun in a minute; the rest is left out.
-            clock: seconds that never go back.
+            releases: provides the shadow, if there is one.
+            listener: the only recipient of what shadows would have served.
+            at_once: most answers in progress; further ones are skipped.
+            per_minute: most answers started in a minute; further ones are skipped.
+            clock: monotonic seconds.
         """
         self.left_out = 0
-        """Answers that a shadow should have given too, and did not for their cost."""
-        self._releases, self._told, self._clock = releases, told, clock
+        """Shadow answers that were skipped because of their cost."""
+        self._releases, self._listener, self._clock = releases, listener, clock
         self._at_once, self._per_minute = at_once, per_minute
-        self._minute = clock()
-        self._begun = 0
+        self._minute_start = clock()
+        self._started = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def served(self, served: ServedChoice) -> None:
-        """Hear of an answer, and let the shadow give its own beside all else."""
+        """Start the shadow's answer to a request that was answered."""
         shadow = self._releases.shadow
         if shadow is None or not _comparable(served):
             return
@@ -63,38 +63,38 @@ class Shadows:
         task.add_done_callback(self._tasks.discard)
 
     async def aclose(self) -> None:
-        """Give up what is under way."""
+        """Cancel all answers in progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _answer(self, served: ServedChoice, assignment: Assignment) -> None:
         gateway = Gateway(
-            selector=SingleBundle(assignment), decisions=DecisionLog(None, [self._told])
+            selector=SingleBundle(assignment), decisions=DecisionLog(None, [self._listener])
         )
         request = msgspec.structs.replace(served.request, mode="whole")
         collaboration = served.exchange.collaboration
         try:
-            async with asyncio.timeout(LONGEST_SECONDS):
+            async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
                 if collaboration is not None and collaboration.draft.origin == "given":
                     await gateway.review(request, collaboration.draft, served.number)
                 else:
                     await gateway.choice(request, served.number)
         except (RequestError, TimeoutError):
-            return  # it is recorded as a failure of the shadow
+            return  # the gateway has recorded it as the shadow's failure
 
     def _affordable(self) -> bool:
         now = self._clock()
-        if now - self._minute >= MINUTE:
-            self._minute, self._begun = now, 0
-        if len(self._tasks) >= self._at_once or self._begun >= self._per_minute:
+        if now - self._minute_start >= MINUTE:
+            self._minute_start, self._started = now, 0
+        if len(self._tasks) >= self._at_once or self._started >= self._per_minute:
             return False
-        self._begun += 1
+        self._started += 1
         return True
 
 
 def _comparable(served: ServedChoice) -> bool:
-    """Whether a shadow may answer too; clients with their own upstream key pay for no shadow."""
+    """Whether a shadow may answer too; never at the cost of a client's own upstream key."""
     exchange = served.exchange
     answered = exchange.decision != "error" and exchange.mode != "review"
     return answered and exchange.arm == "serving" and served.request.bearer is None

@@ -1,29 +1,60 @@
-"""The book of releases: one state for all replicas, kept in the database they share."""
+"""The book of releases: one state for all replicas, in the database they share."""
 
 import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Engine, Row, Select, insert, select, true, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Row,
+    Select,
+    delete,
+    insert,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from waltzrl.errors import InputError
+from waltzrl.memory.counts import Calibration
+from waltzrl.release.correction import JudgeError
 from waltzrl.release.decision import Decision, JudgeErrors, decide
 from waltzrl.release.evidence import Evidence, updated
-from waltzrl.release.moves import first_state
-from waltzrl.release.observations import add_point, curve, keep, take
 from waltzrl.release.plan import ReleasePlan
-from waltzrl.release.state import Action, Observation, Release, place
-from waltzrl.release.tables import BUNDLES, RELEASES
-from waltzrl.release.transitions import Move, history, make_move, position, tell
-from waltzrl.release.view import ReleaseView, Transition
+from waltzrl.release.state import (
+    Action,
+    Observation,
+    Release,
+    ReleaseState,
+    first_state,
+    moved,
+    place,
+)
+from waltzrl.release.tables import (
+    BUNDLES,
+    CURVE_POINTS,
+    OBSERVATIONS,
+    RELEASE,
+    RELEASES,
+    TRANSITIONS,
+)
+from waltzrl.release.view import ALL, CurvePoint, ReleaseView, Transition
 from waltzrl.storage.database import reading, writing
 from waltzrl.storage.migrations import prepare
+from waltzrl.storage.notices import give_notice
 
+COUNTED_AT_ONCE = 2000
+"""Most observations of one transaction, so that none takes long."""
+MOST_POINTS = 500
+"""Of a release's curve, however long it takes."""
 BY_ITSELF = "waltzrl"
-"""Who moved a release when no person did."""
+"""Author of transitions that no person made."""
 
 _OPEN = select(RELEASES).where(RELEASES.c.is_open == true())
 _NEWEST = select(RELEASES).order_by(RELEASES.c.number.desc()).limit(1)
@@ -33,26 +64,26 @@ class ReleaseBook:
     """Bundles and their releases; each method is one transaction."""
 
     def __init__(self, engine: Engine) -> None:
-        prepare(engine)
+        prepare(engine, RELEASE)
         self._engine = engine
 
     def add_bundle(self, bundle_id: str, recipe: str, *, is_base: bool = False) -> None:
-        """Keep a bundle's recipe; one that is known stays as it is.
+        """Store a bundle's recipe, unless it is known.
 
         Args:
-            bundle_id: names it by its contents.
+            bundle_id: hash of the contents.
             recipe: JSON.
-            is_base: a gateway serves it by its own recipe, while no release says otherwise.
+            is_base: a gateway serves it by its own recipe, unless a release says otherwise.
         """
-        with suppress(IntegrityError), writing(self._engine) as connection:  # known already
+        with suppress(IntegrityError), writing(self._engine) as connection:  # it is known
             connection.execute(insert(BUNDLES).values(id=bundle_id, recipe=recipe))
         if is_base:
             with writing(self._engine) as connection:
-                ours = update(BUNDLES).where(BUNDLES.c.id == bundle_id)
-                connection.execute(ours.values(base_since=time.time()))
+                named = BUNDLES.c.id == bundle_id
+                connection.execute(update(BUNDLES).where(named).values(base_since=time.time()))
 
     def bundle(self, bundle_id: str) -> str | None:
-        """Return a bundle's recipe as JSON; None when it is not known."""
+        """Return a bundle's recipe as JSON; None when it is unknown."""
         with reading(self._engine) as connection:
             query = select(BUNDLES.c.recipe).where(BUNDLES.c.id == bundle_id)
             return connection.execute(query).scalar()
@@ -64,35 +95,35 @@ class ReleaseBook:
             return list(connection.execute(query).scalars())
 
     def base(self) -> str | None:
-        """Return the bundle that a gateway last said to serve by its own recipe."""
+        """Return the bundle that a gateway last reported to serve by its own recipe."""
         with reading(self._engine) as connection:
             query = select(BUNDLES.c.id).where(BUNDLES.c.base_since.is_not(None))
             return connection.execute(query.order_by(BUNDLES.c.base_since.desc()).limit(1)).scalar()
 
     def serving(self) -> str | None:
-        """Return the bundle that releases brought to all; None when none did, or none is left."""
+        """Return the candidate of the newest full release; None when there is none."""
         with reading(self._engine) as connection:
             query = select(RELEASES.c.candidate).where(RELEASES.c.state == "full")
             return connection.execute(query.order_by(RELEASES.c.number.desc()).limit(1)).scalar()
 
     def current(self) -> Release | None:
         """Return the release under way."""
-        return self._one(_OPEN)
+        return self._first(_OPEN)
 
     def latest(self) -> Release | None:
-        """Return the newest release, whatever became of it."""
-        return self._one(_NEWEST)
+        """Return the newest release, in any state."""
+        return self._first(_NEWEST)
 
     def release(self, release_id: str) -> Release | None:
-        return self._one(_named(release_id))
+        return self._first(_named(release_id))
 
     def history(self, release_id: str) -> list[Transition]:
-        """Return a release's moves, the oldest first."""
+        """Return a release's transitions, the oldest first."""
         with reading(self._engine) as connection:
-            return history(connection, release_id)
+            return _history(connection, release_id)
 
     def view(self) -> ReleaseView | None:
-        """Return all that is known of the newest release; None when there never was one."""
+        """Return everything about the newest release; None when there has been none."""
         with reading(self._engine) as connection:
             row = connection.execute(_NEWEST).first()
             if row is None:
@@ -101,29 +132,29 @@ class ReleaseBook:
                 release=_release(row),
                 evidence=row.evidence,
                 decision=row.decision,
-                history=tuple(history(connection, row.id)),
-                curve=tuple(curve(connection, row.id)),
+                history=tuple(_history(connection, row.id)),
+                curve=tuple(_curve(connection, row.id)),
             )
 
     def propose(
         self, candidate: str, serving: str, plan: ReleasePlan, by: str, why: str
     ) -> Release:
-        """Begin a release.
+        """Start a release.
 
         Args:
             candidate: a bundle that was added.
-            serving: the bundle that it may take the place of.
-            plan: how it goes.
-            by: who proposes.
-            why: in words that name no person and hold no content.
+            serving: the bundle that it may replace.
+            plan: its steps and limits.
+            by: name of the author.
+            why: a reason that names no person and holds no content.
 
         Raises:
-            InputError: a release is under way, or the candidate is not known, or serves already.
+            InputError: a release is under way, or the candidate is unknown or already serves.
         """
         if candidate == serving:
-            raise InputError(f"bundle {candidate} serves already; propose another")
+            raise InputError(f"bundle {candidate} already serves; propose another")
         if self.bundle(candidate) is None:
-            raise InputError(f"there is no bundle {candidate}; add it before it is proposed")
+            raise InputError(f"there is no bundle {candidate}; add it before you propose it")
         release = Release(
             id=secrets.token_hex(6),
             secret=secrets.token_hex(16),
@@ -134,57 +165,57 @@ class ReleaseBook:
             since=time.time(),
         )
         row = {"id": release.id, "secret": release.secret, "plan": plan, "evidence": Evidence()}
-        row |= {"candidate": candidate, "serving": serving, **position(release)}
+        row |= {"candidate": candidate, "serving": serving, **_position(release)}
         try:
             with writing(self._engine) as connection:
                 connection.execute(insert(RELEASES).values(row))
-                tell(connection, "off", release, Move("propose", by, why))
+                _record(connection, "off", release, _Move("propose", by, why))
         except IntegrityError:
             raise InputError(
-                "a release is under way; roll it back, or let it come to its end, before the next"
+                "a release is under way; roll it back, or wait until it is full, before the next"
             ) from None
         return release
 
     def move(self, release: Release, action: Action, by: str, why: str) -> Release:
-        """Take a release on, or back; all replicas follow.
+        """Move a release; all replicas follow.
 
-        To roll back what is rolled back already changes nothing, and it does not matter whether
-        the release has moved since it was seen.
+        Rolling back twice changes nothing, and works from any version of the release.
 
         Args:
-            release: as it was seen.
+            release: as the caller read it.
             action: what to do.
-            by: who does.
-            why: in words that name no person and hold no content.
+            by: name of the author.
+            why: a reason that names no person and holds no content.
 
         Raises:
-            InputError: it has moved since it was seen, or the action cannot be done from there.
+            InputError: it has moved since it was read, or the action is impossible in its state.
         """
         with writing(self._engine) as connection:
             row = connection.execute(_named(release.id).with_for_update()).first()
             if row is None:
                 raise InputError(f"there is no release {release.id}")
-            now = _release(row)
+            current = _release(row)
             if action == "roll_back":
-                _require_in_force(connection, now)
-            elif now.version != release.version:
+                _require_newest(connection, current)
+            elif current.version != release.version:
                 raise InputError(
-                    f"release {now.id} has moved meanwhile: {place(now.state, now.percentage)}; "
-                    "look again before you decide"
+                    f"release {current.id} has moved in the meantime: "
+                    f"{place(current.state, current.percentage)}; check it before you decide"
                 )
-            return make_move(connection, now, Move(action, by, why), time.time())
+            return _move(connection, current, _Move(action, by, why), time.time())
 
     def observe(self, observations: Sequence[Observation]) -> None:
-        """Keep what answers say about their arms, to be counted by the next tick."""
+        """Store observations, to be counted by the next tick."""
         if observations:
+            rows = [msgspec.structs.asdict(observation) for observation in observations]
             with writing(self._engine) as connection:
-                keep(connection, observations)
+                connection.execute(insert(OBSERVATIONS), rows)
 
     def tick(self, judges: JudgeErrors, now: float) -> tuple[Release, Decision] | None:
-        """Count what is new, decide, and move; each observation is counted once by all replicas.
+        """Count new observations, decide, and move; replicas together count each one once.
 
         Args:
-            judges: how the judge errs.
+            judges: the judge's error in each metric.
             now: seconds since the epoch.
 
         Returns:
@@ -194,24 +225,143 @@ class ReleaseBook:
         if self.current() is None:
             return None
         with writing(self._engine) as connection:
-            mine = _OPEN.with_for_update(skip_locked=True)
-            row = connection.execute(mine).first()
+            # A locked row is passed over: another replica is counting.
+            row = connection.execute(_OPEN.with_for_update(skip_locked=True)).first()
             if row is None:
                 return None
             release = _release(row)
-            fresh = take(connection, release.id)
+            fresh = take_observations(connection, release.id)
             evidence = updated(row.evidence, fresh, release.plan)
             decision = decide(release, evidence, judges, now)
-            ours = update(RELEASES).where(RELEASES.c.id == release.id)
-            connection.execute(ours.values(evidence=evidence, decision=decision))
+            named = RELEASES.c.id == release.id
+            values = {"evidence": evidence, "decision": decision}
+            connection.execute(update(RELEASES).where(named).values(values))
             if fresh:
-                add_point(connection, release.id, now, decision)
+                _add_point(connection, release.id, now, decision)
             return _follow(connection, release, decision, now), decision
 
-    def _one(self, query: Select[tuple[object, ...]]) -> Release | None:
+    def _first(self, query: Select[tuple[object, ...]]) -> Release | None:
         with reading(self._engine) as connection:
             row = connection.execute(query).first()
             return None if row is None else _release(row)
+
+
+def judge_errors(calibration: Calibration) -> JudgeErrors:
+    """Return the judge's error in each metric, from the labels in the memory."""
+    return {
+        "unsafe": msgspec.convert(calibration.unsafe, JudgeError, from_attributes=True),
+        "needless": msgspec.convert(calibration.needless, JudgeError, from_attributes=True),
+    }
+
+
+def take_observations(connection: Connection, release_id: str) -> list[Observation]:
+    """Return and delete the release's observations, the oldest first.
+
+    Those that came too late for an earlier release are deleted too. The caller has locked the
+    release's row; otherwise two replicas would count the same ones.
+    """
+    of_release = select(OBSERVATIONS).where(OBSERVATIONS.c.release == release_id)
+    query = of_release.order_by(OBSERVATIONS.c.number).limit(COUNTED_AT_ONCE)
+    rows = connection.execute(query).all()
+    taken = OBSERVATIONS.c.number.in_([row.number for row in rows])
+    too_late = OBSERVATIONS.c.release != release_id
+    connection.execute(delete(OBSERVATIONS).where(or_(taken, too_late)))
+    return [msgspec.convert(row, Observation, from_attributes=True) for row in rows]
+
+
+def least_needed(times: Sequence[float]) -> int:
+    """Return the point without which the curve's widest gap grows least.
+
+    Removing it again and again leaves points that lie about evenly over the whole time.
+
+    Args:
+        times: [P] rising, P >= 3.
+
+    Returns:
+        Its index; never the first or the last.
+    """
+    return min(range(1, len(times) - 1), key=lambda i: times[i + 1] - times[i - 1])
+
+
+class _Move(NamedTuple):
+    action: Action
+    by: str
+    why: str
+
+
+def _move(connection: Connection, release: Release, move: _Move, now: float) -> Release:
+    """Move a release, and write its history and the notice to all, in one transaction."""
+    after = moved(release, move.action, now)
+    if after is not release:  # it was rolled back already
+        named = RELEASES.c.id == release.id
+        connection.execute(update(RELEASES).where(named).values(_position(after)))
+        _record(connection, release.state, after, move)
+    return after
+
+
+def _record(
+    connection: Connection, before: ReleaseState | Literal["off"], release: Release, move: _Move
+) -> None:
+    """Write a move into the history, and into every gateway's audit log."""
+    decision = select(RELEASES.c.decision).where(RELEASES.c.id == release.id)
+    connection.execute(
+        insert(TRANSITIONS).values(
+            release=release.id,
+            time=time.time(),
+            before=before,
+            after=release.state,
+            percentage=release.percentage,
+            decision=decision.scalar_subquery(),
+            **move._asdict(),
+        )
+    )
+    position: dict[str, str | float | bool | None] = {
+        "release": release.id,
+        "candidate": release.candidate,
+        "serving": release.serving,
+        "state": release.state,
+        "percentage": release.percentage,
+    }
+    give_notice(connection, "release", {**position, **move._asdict()})
+
+
+def _position(release: Release) -> dict[str, object]:
+    """Return the columns that a move changes."""
+    names = ("state", "step", "held", "since", "version", "is_open")
+    return {name: getattr(release, name) for name in names}
+
+
+def _history(connection: Connection, release_id: str) -> list[Transition]:
+    of_release = select(TRANSITIONS).where(TRANSITIONS.c.release == release_id)
+    rows = connection.execute(of_release.order_by(TRANSITIONS.c.number))
+    return [msgspec.convert(row, Transition, from_attributes=True) for row in rows]
+
+
+def _curve(connection: Connection, release_id: str) -> list[CurvePoint]:
+    of_release = select(CURVE_POINTS).where(CURVE_POINTS.c.release == release_id)
+    return [
+        CurvePoint(row.time, metric, e_value)
+        for row in connection.execute(of_release.order_by(CURVE_POINTS.c.number))
+        for metric, e_value in {ALL: row.e_value, **row.e_values}.items()
+    ]
+
+
+def _add_point(connection: Connection, release_id: str, now: float, decision: Decision) -> None:
+    """Extend the curve; beyond `MOST_POINTS` the least needed point is removed."""
+    connection.execute(
+        insert(CURVE_POINTS).values(
+            release=release_id,
+            time=now,
+            e_value=decision.e_value,
+            e_values=decision.e_values,
+        )
+    )
+    query = select(CURVE_POINTS.c.number, CURVE_POINTS.c.time)
+    of_release = query.where(CURVE_POINTS.c.release == release_id).order_by(CURVE_POINTS.c.number)
+    points = connection.execute(of_release).all()
+    if len(points) > MOST_POINTS:
+        number = points[least_needed([point.time for point in points])].number
+        connection.execute(delete(CURVE_POINTS).where(CURVE_POINTS.c.number == number))
 
 
 def _named(release_id: str) -> Select[tuple[object, ...]]:
@@ -222,18 +372,18 @@ def _release(row: Row[tuple[object, ...]]) -> Release:
     return msgspec.convert(row, Release, from_attributes=True)
 
 
-def _require_in_force(connection: Connection, release: Release) -> None:
-    """Let nobody roll back a release that a later one was built on."""
-    later = select(RELEASES.c.id).where(RELEASES.c.state != "rolled_back")
-    newest = connection.execute(later.order_by(RELEASES.c.number.desc()).limit(1)).scalar()
+def _require_newest(connection: Connection, release: Release) -> None:
+    """Refuse to roll back a release that a later one was built on."""
+    in_force = select(RELEASES.c.id).where(RELEASES.c.state != "rolled_back")
+    newest = connection.execute(in_force.order_by(RELEASES.c.number.desc()).limit(1)).scalar()
     if release.state != "rolled_back" and newest != release.id:
-        raise InputError(f"release {newest} came after release {release.id}; roll that back first")
+        raise InputError(f"release {newest} came after release {release.id}; roll it back first")
 
 
 def _follow(connection: Connection, release: Release, decision: Decision, now: float) -> Release:
-    """Do what was decided: back always, on only where that is left to the evidence."""
+    """Apply a decision: always roll back, but advance only where the plan is automatic."""
     if decision.action == "wait":
         return release
     if decision.action == "advance" and (release.held or not release.plan.automatic):
         return release
-    return make_move(connection, release, Move(decision.action, BY_ITSELF, decision.why), now)
+    return _move(connection, release, _Move(decision.action, BY_ITSELF, decision.why), now)

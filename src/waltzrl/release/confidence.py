@@ -1,4 +1,4 @@
-"""Bounds of a rate that hold at every look at once.
+"""Bounds of a rate that hold at all times at once.
 
 The beta-binomial mixture of Robbins, as in Howard, Ramdas, McAuliffe, Sekhon (2021): Time-uniform,
 nonparametric, nonasymptotic confidence sequences. arXiv 1810.08240. For a rate p the mixture over
@@ -24,7 +24,7 @@ class ConfidenceInterval(NamedTuple):
 
 
 def interval(bad: int, n: int, alpha: float) -> ConfidenceInterval:
-    """Return where the rate lies; the chance that it is ever outside is at most `alpha`."""
+    """Return an interval that the rate is ever outside of with probability `alpha` at most."""
     if n == 0:
         return ConfidenceInterval(0.0, 1.0)
     a, b = PRIOR
@@ -39,7 +39,7 @@ def interval(bad: int, n: int, alpha: float) -> ConfidenceInterval:
 
 
 def _edge(inside: Callable[[float], bool], within: float, beyond: float) -> float:
-    """Bisect between a rate inside and one outside; return the outer end, to be safe."""
+    """Bisect between a rate inside and one outside; return the outer end, which is conservative."""
     for _ in range(HALVINGS):
         middle = (within + beyond) / 2
         if inside(middle):

@@ -1,11 +1,11 @@
-"""What a judge's labels say of the true rate, given how often the judge errs.
+"""The true rate behind a judge's labels, given how often the judge errs.
 
 Rogan, Gladen (1978): Estimating prevalence from the results of a screening test. American Journal
 of Epidemiology 107. Of a true rate p the judge calls q = p sensitivity + (1 - p) false_alarms bad,
 hence p = (q - false_alarms) / (sensitivity - false_alarms).
 
-All bounds hold together with the confidence asked for, and at every look: of the three numbers
-behind a corrected rate each gets a third of the doubt, and the worst corner of the box counts.
+All bounds hold jointly and at all times with the stated confidence: each of the three numbers
+behind a corrected rate gets a third of the error, and the worst corner of the box counts.
 """
 
 import msgspec
@@ -13,13 +13,13 @@ import msgspec
 from waltzrl.release.confidence import ConfidenceInterval, interval
 
 FEWEST_LABELS = 10
-"""Of bad answers, and of good ones, before people's labels correct the judge's."""
+"""Of bad answers, and of good ones, that people must have labelled before rates are corrected."""
 DOUBT = 0.05
 """Chance that an interval is ever wrong."""
 
 
 class JudgeError(msgspec.Struct, frozen=True, kw_only=True):
-    """How a judge's labels compare with people's, on the same answers; bad is positive."""
+    """A judge's labels against people's, on the same answers; bad is positive."""
 
     true_positives: int
     false_negatives: int
@@ -37,7 +37,7 @@ class JudgeError(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether there are labels enough to correct with."""
+        """Whether there are enough labels to correct with."""
         return min(self.bad, self.good) >= FEWEST_LABELS
 
     @property
@@ -53,21 +53,21 @@ class JudgeError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RateEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A share of bad outcomes, and where it lies with 95 % confidence at every look."""
+    """A share of bad outcomes, with a 95 % confidence interval that holds at all times."""
 
     n: int
     bad: int
-    """Of the `n`, as they were observed."""
+    """Of the `n`, before any correction."""
     value: float | None
     """None when n is 0."""
     low: float
     high: float
     corrected: bool = False
-    """Whether `value`, `low` and `high` allow for the judge's error."""
+    """Whether `value`, `low` and `high` are corrected for the judge's error."""
 
 
 def observed_rate(bad: int, n: int) -> RateEstimate:
-    """Return the rate of what can be seen without a judge, or of a judge taken to be perfect."""
+    """Return the rate of a metric that needs no judge, or whose judge counts as perfect."""
     bounds = interval(bad, n, DOUBT)
     return RateEstimate(
         n=n, bad=bad, value=bad / n if n else None, low=bounds.low, high=bounds.high
@@ -77,9 +77,9 @@ def observed_rate(bad: int, n: int) -> RateEstimate:
 def corrected_rate(bad: int, n: int, judge: JudgeError) -> RateEstimate:
     """Return the true rate behind a judge's labels; `judge.is_known` must hold."""
     observed = interval(bad, n, DOUBT / 3)
-    found, alarms = judge.sensitivity, judge.false_alarms
-    low = _true_rate(observed.low, found.high, alarms.high, useless=0.0)
-    high = _true_rate(observed.high, found.low, alarms.low, useless=1.0)
+    hits, alarms = judge.sensitivity, judge.false_alarms
+    low = _true_rate(observed.low, hits.high, alarms.high, useless=0.0)
+    high = _true_rate(observed.high, hits.low, alarms.low, useless=1.0)
     value = None
     if n:
         sensitivity = judge.true_positives / judge.bad
@@ -95,7 +95,7 @@ def observed_limit(limit: float, judge: JudgeError) -> float:
 
 
 def _true_rate(observed: float, sensitivity: float, false_alarms: float, useless: float) -> float:
-    """Rogan and Gladen's; `useless` is the answer when such a judge would tell nothing."""
+    """Rogan and Gladen's; `useless` is the result when the labels of such a judge carry nothing."""
     if sensitivity <= false_alarms:
         return useless
     return min(max((observed - false_alarms) / (sensitivity - false_alarms), 0.0), 1.0)

@@ -1,4 +1,4 @@
-"""What to do with a release, given what it has shown: wait, advance or roll back.
+"""Decides on a release from its evidence: wait, advance or roll back.
 
 Rolling back is a test. The plan's alpha is the chance that a candidate is ever rolled back which
 is no worse than the serving bundle and not beyond a limit. It is split twice: between shadow and
@@ -28,9 +28,9 @@ from waltzrl.release.state import Release
 
 JudgeErrors = Mapping[Judged, JudgeError]
 Known = dict[Metric, JudgeError]
-"""Those of the errors that rest on labels enough."""
+"""Errors of the metrics with enough labels."""
 Test = Literal[Metric, "unsafe_limit", "needless_limit"]
-"""A metric's own name compares the two arms; the others hold the candidate against a limit."""
+"""A metric's own name compares the two arms; the others compare the candidate with a limit."""
 
 WEIGHTS: dict[Test, float] = {
     "unsafe": 0.5,
@@ -41,20 +41,20 @@ WEIGHTS: dict[Test, float] = {
     "error": 0.1,
     "slow": 0.05,
 }
-"""They add up to 1. A test with more is heard sooner: an unsafe reply is the worst to be late for,
-and the rarest, while the others show themselves in more answers."""
+"""They add up to 1. A test with more weight rolls back sooner: unsafe replies do the most harm and
+are the rarest, while the others show in more answers."""
 SHADOW_SHARE = 0.2
-"""Of alpha, when the plan has a shadow: it harms nobody while it is tested."""
+"""Of alpha, when the plan has a shadow: a bad shadow harms no user."""
 PUZZLING = 100
-"""Answers of the serving bundle beside none of the candidate, which may be missing in a gateway."""
+"""Answers of the serving bundle with none of the candidate, which a gateway may fail to load."""
 SUSPICIOUS = 5.0
-"""The e-value of a comparison that proves nothing yet, but lets nothing advance."""
+"""The e-value at which a comparison blocks the advance, long before it rolls back."""
 
 LIMIT_OF: dict[Test, Judged] = {"unsafe_limit": "unsafe", "needless_limit": "needless"}
 WORDS: dict[Metric, str] = {
     "unsafe": "unsafe replies",
-    "needless": "needless refusals",
-    "revision_failed": "revisions declined after all",
+    "needless": "over-refusals",
+    "revision_failed": "failed revisions",
     "error": "errors",
     "slow": "slow answers",
 }
@@ -65,61 +65,69 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     action: Literal["wait", "advance", "roll_back"]
     why: str
-    """For people."""
+    """A sentence for people."""
     rates: dict[Arm, dict[Metric, RateEstimate]]
-    """Of the arms that are compared, and of every other that answered."""
+    """Of the two arms that are compared, and of any other that answered."""
     e_values: dict[Test, float]
-    """Of the shadow while the release is one, else of the candidate."""
+    """Of the shadow in state shadow, else of the candidate."""
     e_value: float
     """Their weighted mean."""
     needed: float
-    """The weighted mean that rolls back."""
+    """The weighted mean at which the release is rolled back."""
 
     @property
     def corrected(self) -> list[Judged]:
-        """The metrics that people's labels correct; in the others the judge counts as perfect."""
+        """Metrics corrected by people's labels; in the others the judge counts as perfect."""
         return [m for m in JUDGED if any(arm[m].corrected for arm in self.rates.values())]
 
 
 def decide(release: Release, evidence: Evidence, judges: JudgeErrors, now: float) -> Decision:
-    """Decide what is to be done with a release; nothing is done yet.
+    """Decide what to do with a release, without doing it.
 
     Args:
-        release: where it stands.
-        evidence: all that was observed since it began.
-        judges: how the judge errs; without enough labels it counts as perfect.
+        release: its current state.
+        evidence: everything observed since its start.
+        judges: the judge's error in each metric; without enough labels it counts as perfect.
         now: seconds since the epoch.
     """
     known: Known = {metric: judge for metric, judge in judges.items() if judge.is_known}
     arm: Challenger = "shadow" if release.state == "shadow" else "candidate"
-    shown = _Shown(
+    findings = _Findings(
         release=release,
         arm=arm,
-        seen=evidence.tally(arm),
-        alone=0 if "shadow" in evidence.arms else evidence.tally("serving").answers,
+        counts=evidence.tally(arm),
+        serving_alone=0 if "shadow" in evidence.arms else evidence.tally("serving").answers,
         rates=_rates(evidence, known, arm),
         e_values=_e_values(evidence, known, arm, release.plan.limits),
     )
-    action, why = _action(shown, now)
+    action, why = _action(findings, now)
     return Decision(
         action=action,
         why=why,
-        rates=shown.rates,
-        e_values=shown.e_values,
-        e_value=shown.e_value,
-        needed=shown.needed,
+        rates=findings.rates,
+        e_values=findings.e_values,
+        e_value=findings.e_value,
+        needed=findings.needed,
     )
 
 
+def format_rate(rate: RateEstimate) -> str:
+    """Return a readable rate, such as `3.1 % (1.9 to 5.2 %, 12 of 391)`."""
+    if rate.value is None:
+        return "unknown"
+    bounds = f"{100 * rate.low:.1f} to {100 * rate.high:.1f} %"
+    return f"{100 * rate.value:.1f} % ({bounds}, {rate.bad} of {rate.n})"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
-    """What the evidence says of the arm that is tested."""
+class _Findings:
+    """What the evidence says about the arm under test."""
 
     release: Release
     arm: Challenger
-    seen: ArmCounts
-    alone: int
-    """Answers of the serving bundle, while the candidate was in no shadow."""
+    counts: ArmCounts
+    serving_alone: int
+    """Answers of the serving bundle; 0 when the release had a shadow."""
     rates: dict[Arm, dict[Metric, RateEstimate]]
     e_values: dict[Test, float]
 
@@ -162,73 +170,67 @@ def _e_values(
     return e_values
 
 
-def _action(shown: _Shown, now: float) -> tuple[Literal["wait", "advance", "roll_back"], str]:
-    if not shown.release.is_open:
+def _action(findings: _Findings, now: float) -> tuple[Literal["wait", "advance", "roll_back"], str]:
+    if not findings.release.is_open:
         return "wait", "the release is over"
-    if shown.e_value >= shown.needed:
-        return "roll_back", _what_is_worse(shown)
-    if missing := _what_is_missing(shown, now):
+    if findings.e_value >= findings.needed:
+        return "roll_back", _describe_harm(findings)
+    if missing := _missing(findings, now):
         return "wait", missing
     return "advance", "; ".join(
-        f"{WORDS[metric]} {told(shown.rates[shown.arm][metric])}" for metric in JUDGED
+        f"{WORDS[metric]} {format_rate(findings.rates[findings.arm][metric])}" for metric in JUDGED
     )
 
 
-def _what_is_worse(shown: _Shown) -> str:
-    """Name the test that weighs most, what it saw, and the other side of it."""
-    test = max(shown.e_values, key=lambda test: WEIGHTS[test] * shown.e_values[test])
+def _describe_harm(findings: _Findings) -> str:
+    """Name the test that contributes most, and the two rates it compares."""
+    test = max(findings.e_values, key=lambda test: WEIGHTS[test] * findings.e_values[test])
     metric: Metric
     match test:
         case "unsafe_limit" | "needless_limit":
             metric = LIMIT_OF[test]
-            limit = _of(shown.release.plan.limits, LIMIT_OF[test])
+            limit = _of(findings.release.plan.limits, LIMIT_OF[test])
             beside = f"beyond the limit of {100 * limit:g} %"
         case _:
             metric = test
-            beside = f"against {told(shown.rates['serving'][metric])} of the serving bundle"
-    rate, e_value = told(shown.rates[shown.arm][metric]), shown.e_values[test]
-    return f"{WORDS[metric]}: {rate} of the {shown.arm} {beside}, e-value {e_value:.3g}"
+            beside = (
+                f"against {format_rate(findings.rates['serving'][metric])} of the serving bundle"
+            )
+    rate, e_value = format_rate(findings.rates[findings.arm][metric]), findings.e_values[test]
+    return f"{WORDS[metric]}: {rate} of the {findings.arm} {beside}, e-value {e_value:.3g}"
 
 
-def _what_is_missing(shown: _Shown, now: float) -> str:
-    """Return what an advance still needs; empty when nothing is missing."""
-    release, plan = shown.release, shown.release.plan
+def _missing(findings: _Findings, now: float) -> str:
+    """Return what an advance still needs; empty when it needs nothing."""
+    release, plan = findings.release, findings.release.plan
     step = plan.shadow if release.state == "shadow" else plan.canary[release.step]
     assert step is not None
     if release.held:
-        return "held, and its history says why"
-    if (samples := step.samples - shown.seen.judged) > 0:
-        return f"needs {samples} more judged answers{_why_none(shown)}"
+        return "held; the history says why"
+    if (samples := step.samples - findings.counts.judged) > 0:
+        return f"needs {samples} more judged answers{_hint(findings)}"
     if (seconds := release.since + step.seconds - now) > 0:
         return f"needs {duration(seconds)} more"
     for metric in METRICS:
-        if (e_value := shown.e_values[metric]) >= SUSPICIOUS:
-            return f"{WORDS[metric]} may be more than before, e-value {e_value:.3g}"
+        if (e_value := findings.e_values[metric]) >= SUSPICIOUS:
+            return f"{WORDS[metric]} may have become more frequent, e-value {e_value:.3g}"
     for judged in JUDGED:
-        high, target = shown.rates[shown.arm][judged].high, _of(plan.targets, judged)
+        high, target = findings.rates[findings.arm][judged].high, _of(plan.targets, judged)
         if high > target:
             return f"{WORDS[judged]} may be {100 * high:.2f} %, needs at most {100 * target:g} %"
     return ""
 
 
-def _why_none(shown: _Shown) -> str:
-    """Say what to see to when no answer was judged at all; empty when nothing seems wrong."""
-    if shown.seen.judged:
+def _hint(findings: _Findings) -> str:
+    """Return what to check when no answer was judged; empty when nothing seems wrong."""
+    if findings.counts.judged:
         return ""
-    if shown.seen.answers:
-        return f"; of {shown.seen.answers} none was: see to memory.judge"
-    if shown.alone >= PUZZLING:
-        return f"; of {shown.alone} none was its own: see the gateways' logs"
+    if findings.counts.answers:
+        return f"; of {findings.counts.answers} none was judged: check memory.judge"
+    if findings.serving_alone >= PUZZLING:
+        return f"; the candidate gave none of {findings.serving_alone}: check the gateways' logs"
     return ""
 
 
 def _of(bounds: ReleaseLimits, metric: Judged) -> float:
     return bounds.unsafe if metric == "unsafe" else bounds.needless
-
-
-def told(rate: RateEstimate) -> str:
-    """Return a rate for people, such as `3.1 % (1.9 to 5.2 %, 12 of 391)`."""
-    if rate.value is None:
-        return "unknown"
-    bounds = f"{100 * rate.low:.1f} to {100 * rate.high:.1f} %"
-    return f"{100 * rate.value:.1f} % ({bounds}, {rate.bad} of {rate.n})"

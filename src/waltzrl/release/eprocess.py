@@ -1,8 +1,8 @@
-"""Evidence that a rate is too high, which may be looked at as often as one likes.
+"""Evidence that a rate is too high, valid however often it is checked.
 
 An e-process starts at 1, stays below 1 in expectation while nothing is wrong, and grows
 exponentially when something is. By Ville's inequality it ever reaches 1/alpha with probability
-alpha at most: looking often, or stopping because of what one saw, costs nothing.
+alpha at most: checking often, or stopping because of the result, costs nothing.
 
     Comparison      is the candidate's rate higher than that of the bundle that serves?
     limit_e_value   is one rate higher than a limit?
@@ -30,15 +30,15 @@ import msgspec
 
 BASE_RATES = (0.005, 0.015, 0.05, 0.15)
 ODDS_RATIOS = (1.5, 2.5, 5.0, 20.0)
-"""How many times the candidate's odds of a bad outcome may be those of the serving bundle."""
+"""Alternatives of the candidate's odds of a bad outcome, relative to the serving bundle's."""
 LIMIT_ODDS_RATIOS = (1.25, 1.5, 2.0, 3.0, 6.0, 20.0)
-"""As many times the odds of the limit may be those of a rate beyond it."""
+"""Alternatives of the odds of a rate beyond the limit, relative to those of the limit."""
 LARGEST_BLOCK = 19
-"""Serving outcomes beside one of the candidate: all there are when it answers 5 %."""
+"""Most serving outcomes in a block; at 5 % there are 19 for each outcome of the candidate."""
 LONGEST_QUEUE = 10 * LARGEST_BLOCK
-"""Outcomes that wait for their block; the oldest give way, whatever they are."""
+"""Most outcomes that wait for a block; the oldest are dropped, good or bad."""
 HIGHEST_LOG = 690.0
-"""e to this is still a float, and a number in JSON."""
+"""exp of this is still finite, and a number in JSON."""
 
 
 def raised(rate: float, odds_ratio: float) -> float:
@@ -115,7 +115,7 @@ def block_growth(k: int, bad_serving: int, bad_candidate: bool) -> tuple[float, 
 def limit_e_value(bad: int, n: int, limit: float) -> float:
     """Return the evidence that a rate is above `limit`: the mean over some higher rates.
 
-    It depends on nothing but the counts, so that replicas may add theirs in any order.
+    It depends only on the counts, not on their order.
     """
     limit = min(max(limit, 1e-6), 1 - 1e-6)
     higher = (raised(limit, ratio) for ratio in LIMIT_ODDS_RATIOS)

@@ -1,4 +1,4 @@
-"""What a release has shown so far: counts, and the e-processes that go on from them."""
+"""The evidence on a release: counts, and e-processes that continue from where they were."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -12,10 +12,10 @@ from waltzrl.release.state import Observation
 Arm = Literal["serving", "candidate", "shadow"]
 ARMS: tuple[Arm, ...] = ("serving", "candidate", "shadow")
 Challenger = Literal["candidate", "shadow"]
-"""The candidate bundle, seen by users or by nobody; each is compared with `serving` by itself."""
+"""The candidate bundle, as users see it or as a shadow; each is compared with `serving`."""
 Judged = Literal["unsafe", "needless"]
 JUDGED: tuple[Judged, ...] = ("unsafe", "needless")
-"""Metrics that need a judge; the others the gateway sees itself."""
+"""Metrics that need a judge; the gateway observes the others itself."""
 
 
 class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,23 +31,23 @@ class ArmCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     answers: int = 0
     judged: int = 0
-    """Answers of which a judge said something."""
+    """Answers with a verdict."""
     counts: dict[Metric, OutcomeCount] = {}
 
     def of(self, metric: Metric) -> OutcomeCount:
         return self.counts.get(metric, OutcomeCount())
 
     def after(self, outcomes: dict[Metric, bool]) -> "ArmCounts":
-        seen = {metric: self.of(metric).after(bad) for metric, bad in outcomes.items()}
+        changed = {metric: self.of(metric).after(bad) for metric, bad in outcomes.items()}
         return ArmCounts(
             answers=self.answers + 1,
             judged=self.judged + any(metric in outcomes for metric in JUDGED),
-            counts=self.counts | seen,
+            counts=self.counts | changed,
         )
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a decision rests on; as JSON it continues in another process."""
+    """Everything a decision rests on; as JSON, another process continues it."""
 
     arms: dict[Arm, ArmCounts] = {}
     comparisons: dict[Challenger, dict[Metric, Comparison]] = {}
@@ -60,20 +60,20 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def updated(evidence: Evidence, observations: Iterable[Observation], plan: ReleasePlan) -> Evidence:
-    """Return the evidence with these observations, in their order; each must come exactly once."""
+    """Return the evidence with these observations added in order, each exactly once."""
     challengers: tuple[Challenger, ...] = ("candidate", "shadow") if plan.shadow else ("candidate",)
     arms = dict(evidence.arms)
     comparisons = {
         challenger: {metric: evidence.comparison(challenger, metric) for metric in METRICS}
         for challenger in challengers
     }
-    for seen in observations:
-        arms[seen.arm] = arms.get(seen.arm, ArmCounts()).after(seen.outcomes)
-        for metric, bad in seen.outcomes.items():
-            if seen.arm == "serving":
+    for observation in observations:
+        arms[observation.arm] = arms.get(observation.arm, ArmCounts()).after(observation.outcomes)
+        for metric, bad in observation.outcomes.items():
+            if observation.arm == "serving":
                 for by_metric in comparisons.values():
                     by_metric[metric] = by_metric[metric].after_serving(bad)
-            elif seen.arm in comparisons:
-                by_metric = comparisons[seen.arm]
+            elif observation.arm in comparisons:
+                by_metric = comparisons[observation.arm]
                 by_metric[metric] = by_metric[metric].after_candidate(bad)
     return Evidence(arms=arms, comparisons=comparisons)

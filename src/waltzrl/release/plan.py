@@ -1,13 +1,24 @@
-"""How a release goes: its steps, its limits, and what must be known before each step."""
+"""The plan of a release, from a preset or a TOML file: its steps, its limits, what each needs."""
 
+import tomllib
+from importlib.resources import files
+from itertools import pairwise
 from math import ceil
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
+from waltzrl.data.jsonl import read_text
+from waltzrl.errors import InputError
+
+PRESETS = ("weekly", "seven_days", "quick")
+"""The names of the plans that come with waltzrl."""
+
 Metric = Literal["unsafe", "needless", "revision_failed", "error", "slow"]
-"""What may be worse of a candidate: an unsafe reply left; a harmless prompt was refused; a revision
-was declined after all; nothing could be answered; it took longer than the plan allows."""
+"""What may be worse about a candidate: an unsafe reply was returned; a harmless prompt was refused
+(an over-refusal); a revision ended in a canned refusal; the request failed; the answer took longer
+than the plan allows."""
 METRICS: tuple[Metric, ...] = ("unsafe", "needless", "revision_failed", "error", "slow")
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -15,21 +26,22 @@ Percentage = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
 class ReleaseStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A stay of the candidate at one percentage."""
+    """A period with the candidate at one percentage."""
 
     percentage: Percentage
-    """Of conversations that the candidate answers; of a shadow, that it answers for nobody."""
+    """Share of conversations that the candidate answers; as a shadow, unseen by users."""
     seconds: Annotated[float, msgspec.Meta(ge=0)]
-    """Shortest stay."""
+    """Minimum duration."""
     samples: Annotated[int, msgspec.Meta(ge=0)]
-    """Judged answers of the candidate that are needed, counted from the begin of the release."""
+    """Judged answers of the candidate that are needed, counted from the start of the release."""
 
 
 class ReleaseLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Shares of unsafe replies and of needless refusals, after correction for the judge's error."""
+    """Shares of unsafe replies and of over-refusals, after correction for the judge's error."""
 
     unsafe: Share
     needless: Share
+    """Over-refusals."""
 
 
 class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,22 +49,52 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     name: str
     shadow: ReleaseStep | None
-    """None begins with the canary."""
+    """None starts with the canary."""
     canary: tuple[ReleaseStep, ...]
-    """Percentages rise; behind the last step the candidate is served to all."""
+    """Percentages rise; after the last step the candidate serves everyone."""
     targets: ReleaseLimits
-    """To be promoted, the candidate's upper confidence bounds must lie under these."""
+    """The candidate advances only with upper confidence bounds at or below these."""
     limits: ReleaseLimits
-    """Beyond these it is rolled back, whatever the serving bundle does."""
+    """Beyond these it is rolled back, even if the serving bundle is as bad."""
     alpha: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
-    """Chance that a candidate that is no worse is ever rolled back, however often one looks."""
+    """Chance that a candidate that is no worse is ever rolled back, however often it is tested."""
     slow_milliseconds: float = 10_000.0
     automatic: bool = True
-    """Go on to the next step as soon as the evidence allows; False waits for a person."""
+    """Advance as soon as the evidence allows; False waits for a person."""
+
+
+def load_plan(name_or_path: str) -> ReleasePlan:
+    """Return a plan.
+
+    Args:
+        name_or_path: one of `PRESETS`, or a TOML file; a file without `shadow` has no shadow.
+
+    Raises:
+        InputError: there is no such plan, or it is invalid.
+    """
+    if name_or_path in PRESETS:
+        folder = files("waltzrl.release") / "plans"
+        text, source = (folder / f"{name_or_path}.toml").read_text("utf-8"), f"plan {name_or_path}"
+    elif Path(name_or_path).suffix:
+        text, source = read_text(Path(name_or_path)), name_or_path
+    else:
+        raise InputError(
+            f"there is no plan {name_or_path!r}; use {', '.join(PRESETS)}, or a TOML file"
+        )
+    try:
+        plan = msgspec.convert({"shadow": None} | tomllib.loads(text), ReleasePlan)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InputError(f"{source}: not a valid release plan: {error}") from None
+    percentages = [step.percentage for step in plan.canary]
+    if not percentages or any(later <= sooner for sooner, later in pairwise([0.0, *percentages])):
+        raise InputError(f"{source}: need canary steps whose percentages rise from above 0")
+    if plan.targets.unsafe > plan.limits.unsafe or plan.targets.needless > plan.limits.needless:
+        raise InputError(f"{source}: a target is above its limit; lower it, or raise the limit")
+    return plan
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people, such as `1.9 d` or `40 s`."""
+    """Return a readable time, such as `1.9 d` or `40 s`."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
             return f"{round(seconds / length, 1):g} {unit}"

@@ -1,4 +1,4 @@
-"""What of releases is kept in the database that all replicas share."""
+"""The tables of releases, in the database that all replicas share."""
 
 from typing import Generic, TypeVar
 
@@ -7,43 +7,48 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Dialect,
     Float,
     Index,
     Integer,
+    MetaData,
     Table,
     Text,
     TypeDecorator,
+    inspect,
     true,
 )
 
 from waltzrl.release.decision import Decision, Test
 from waltzrl.release.evidence import Evidence
 from waltzrl.release.plan import Metric, ReleasePlan
-from waltzrl.storage.database import TABLES
+from waltzrl.storage.migrations import TableGroup
 
-Kept = TypeVar("Kept")
+Stored = TypeVar("Stored")
+
+TABLES = MetaData()
 
 
-class JsonColumn(TypeDecorator[Kept], Generic[Kept]):
-    """A column that holds something of `kind`, as JSON."""
+class JsonColumn(TypeDecorator[Stored], Generic[Stored]):
+    """A column that stores a value of `kind` as JSON."""
 
     impl = Text
     cache_ok = True
 
-    def __init__(self, kind: type[Kept]) -> None:
+    def __init__(self, kind: type[Stored]) -> None:
         super().__init__()
         self.kind = kind
 
-    def process_bind_param(self, value: Kept | None, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: Stored | None, dialect: Dialect) -> str | None:
         return None if value is None else msgspec.json.encode(value).decode()
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Kept | None:
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Stored | None:
         return None if value is None else msgspec.json.decode(value, type=self.kind)
 
 
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
-"""Counts rows up by itself where it is the primary key."""
+"""Assigned by the database, in ascending order, where it is the primary key."""
 
 BUNDLES = Table(
     "bundles",
@@ -53,7 +58,7 @@ BUNDLES = Table(
     Column("recipe", Text, nullable=False),
     Column("base_since", Float),
 )
-"""`base_since` is set of bundles that a gateway serves by its own recipe."""
+"""`base_since` is set for bundles that a gateway serves by its own recipe."""
 
 RELEASES = Table(
     "releases",
@@ -104,7 +109,7 @@ OBSERVATIONS = Table(
     Column("arm", Text, nullable=False),
     Column("outcomes", JsonColumn(dict[Metric, bool]), nullable=False),
 )
-"""Observations that wait to be counted."""
+"""Observations that are not counted yet."""
 
 CURVE_POINTS = Table(
     "curve_points",
@@ -115,3 +120,18 @@ CURVE_POINTS = Table(
     Column("e_value", Float, nullable=False),
     Column("e_values", JsonColumn(dict[Test, float]), nullable=False),
 )
+
+
+def _drop_counted(connection: Connection) -> None:
+    """Delete counted observations, which databases of versions 1 to 3 kept."""
+    if "counted" not in {c["name"] for c in inspect(connection).get_columns(OBSERVATIONS.name)}:
+        return
+    for statement in (
+        "DROP INDEX uncounted_observations",
+        "DELETE FROM observations WHERE counted",
+        "ALTER TABLE observations DROP COLUMN counted",
+    ):
+        connection.exec_driver_sql(statement)
+
+
+RELEASE = TableGroup(TABLES, (_drop_counted,))

@@ -1,4 +1,4 @@
-"""What can be seen of releases: their history, their evidence, and an answer for other tools."""
+"""Read-only views of releases: history, evidence, and the decision for other tools."""
 
 from typing import Literal, NamedTuple
 
@@ -10,11 +10,11 @@ from waltzrl.release.state import Action, Release, ReleaseState
 
 ALL = "all"
 """All tests together: `Decision.e_value`."""
-NOTHING_COUNTED = "nothing was counted yet; a gateway with this memory does, once a second"
+NOTHING_COUNTED = "nothing was counted yet; a gateway with this memory counts once a second"
 
 
 class Transition(msgspec.Struct, frozen=True, kw_only=True):
-    """One move of a release: who, why, from where, to where, and what was known."""
+    """A transition of a release, and what was known then."""
 
     release: str
     time: float
@@ -26,13 +26,13 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     before: ReleaseState | Literal["off"]
     after: ReleaseState
     percentage: float
-    """Of the conversations, after the move."""
+    """Share of the conversations, after the transition."""
     decision: Decision | None
-    """The last one before the move; None when nothing was counted yet."""
+    """The last one before; None when nothing was counted yet."""
 
 
 class CurvePoint(NamedTuple):
-    """How strong the evidence against the candidate was."""
+    """The evidence against the candidate at one time."""
 
     time: float
     """Seconds since the epoch."""
@@ -41,7 +41,7 @@ class CurvePoint(NamedTuple):
 
 
 class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of one release."""
+    """Everything that is known about one release."""
 
     release: Release
     evidence: Evidence
@@ -54,10 +54,10 @@ class ReleaseView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decision_body(view: ReleaseView | None) -> dict[str, object]:
-    """Return what `/v1/release/decision` answers, for tools that steer a deployment.
+    """Return the body of `/v1/release/decision`, for tools that control a deployment.
 
     Args:
-        view: of the newest release; None when there never was one.
+        view: of the newest release; None when there has been none.
     """
     if view is None:
         return {"release": None, "state": "off", "percentage": 0.0, "healthy": True}

@@ -1,4 +1,4 @@
-"""One database for all that replicas share: SQLite for one machine, PostgreSQL for many."""
+"""One database for all replicas: SQLite for a single machine, PostgreSQL for several."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import msgspec
 from waltzrl.errors import InputError, MissingExtraError, StorageError
 
 try:
-    from sqlalchemy import Connection, Engine, MetaData, create_engine, event, make_url
+    from sqlalchemy import Connection, Engine, create_engine, event, make_url
     from sqlalchemy.engine.interfaces import DBAPIConnection
     from sqlalchemy.exc import (
         ArgumentError,
@@ -22,12 +22,11 @@ try:
     from sqlalchemy.exc import TimeoutError as NoConnectionError
     from sqlalchemy.pool import ConnectionPoolEntry
 except ModuleNotFoundError as missing:
-    raise MissingExtraError("the memory", "SQLAlchemy", "flywheel") from missing
+    raise MissingExtraError("the database", "SQLAlchemy", "flywheel") from missing
 
 __all__ = [
     "BUSY_MILLISECONDS",
-    "NOTICE_SILENCE",
-    "TABLES",
+    "KEEPALIVE",
     "Engine",
     "existing_database",
     "open_database",
@@ -35,46 +34,45 @@ __all__ = [
     "writing",
 ]
 
-TABLES = MetaData()
-"""Every room that keeps something there defines its tables here."""
 BUSY_MILLISECONDS = 5000
-"""How long one writer of SQLite waits for another."""
-NOTICE_SILENCE = {
+"""How long a writer of SQLite waits for another."""
+KEEPALIVE = {
     "connect_timeout": "5",
     "keepalives_idle": "5",
     "keepalives_interval": "2",
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",
 }
-"""libpq's parameters: a PostgreSQL that vanished without a word is given up after some seconds, for
-a gateway that waits for it hears of no rollback. What the address says itself counts more."""
+"""Parameters of libpq that drop a silent connection within seconds; otherwise a gateway would miss
+a rollback for as long as it waits for a reply. Parameters in the URL take precedence."""
 
 
 def open_database(url: str) -> Engine:
-    """Return an engine; nothing is asked of the database yet.
+    """Return an engine; it connects on first use.
 
     Args:
-        url: `sqlite:///runs/memory.db`, `postgresql://user@host/name`, or a file's path.
+        url: `sqlite:///runs/memory.db`, `postgresql://user@host/name`, or the path of a file.
 
     Raises:
-        InputError: the URL is none, or names another kind of database.
-        MissingExtraError: it is PostgreSQL and its driver is missing.
+        InputError: the URL is invalid, or names another kind of database.
+        MissingExtraError: it is PostgreSQL and its driver is not installed.
     """
     try:
         address = make_url(url if "://" in url else f"sqlite:///{url}")
     except ArgumentError:
         raise InputError(
-            f"{url!r} is no address of a database; say sqlite:///runs/memory.db or "
+            f"{url!r} is not a database URL; use sqlite:///runs/memory.db or "
             "postgresql://user@host/name"
         ) from None
     match address.get_backend_name():
         case "sqlite":
-            return _sqlite(None if address.host else address.database)  # sqlite://folder/file
+            # SQLAlchemy reads `sqlite://folder/file`, one slash short, as a host.
+            return _open_sqlite(None if address.host else address.database)
         case "postgresql" | "postgres":
             try:
                 return create_engine(
                     address.set(drivername="postgresql+psycopg"),
-                    connect_args={**NOTICE_SILENCE, **address.query},
+                    connect_args={**KEEPALIVE, **address.query},
                     pool_pre_ping=True,
                     pool_size=4,
                     json_serializer=_to_json,
@@ -83,33 +81,33 @@ def open_database(url: str) -> Engine:
             except ModuleNotFoundError as missing:
                 raise MissingExtraError("PostgreSQL", "psycopg", "postgres") from missing
         case other:
-            raise InputError(f"the memory runs on sqlite or postgresql, not {other}")
+            raise InputError(f"the database must be sqlite or postgresql, got {other}")
 
 
 def existing_database(url: str) -> Engine:
-    """Return the engine of a database that a gateway made; none is made here.
+    """Return the engine of a database that exists.
 
     Raises:
-        InputError: the URL is none, or its file is not there.
+        InputError: the URL is invalid, or its file is missing.
     """
     engine = open_database(url)
     file = engine.url.database or ""
     if engine.dialect.name == "sqlite" and not Path(file).is_file():
-        raise InputError(f"{file} is not there; give the gateway's memory.url")
+        raise InputError(f"{file} does not exist; give the gateway's memory.url")
     return engine
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Give a connection in a transaction that may write, and that is whole or never happened.
+    """Give a connection in a transaction that may write; an exception rolls it back.
 
-    On SQLite it takes the writer's turn at once, so that what it reads stays true until it ends.
+    On SQLite it takes the write lock at once, so that what it reads stays true until it ends.
 
     Raises:
-        StorageError: the database does not take it.
+        StorageError: the database is unavailable.
     """
     with (
-        _answering(engine),
+        _storage_errors(engine),
         engine.connect().execution_options(writes=True) as connection,
         connection.begin(),
     ):
@@ -118,50 +116,50 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """Give a connection to read by; it waits for no writer.
+    """Give a connection to read from; it waits for no writer.
 
     Raises:
-        StorageError: the database does not answer.
+        StorageError: the database is unavailable.
     """
-    with _answering(engine), engine.connect() as connection:
+    with _storage_errors(engine), engine.connect() as connection:
         yield connection
 
 
 @contextmanager
-def _answering(engine: Engine) -> Iterator[None]:
-    """Say in our words that a database failed; what it refuses by its rules passes unchanged."""
+def _storage_errors(engine: Engine) -> Iterator[None]:
+    """Turn failures of the database into a StorageError; violated constraints pass unchanged."""
     try:
         yield
     except (DataError, IntegrityError, ProgrammingError):
         raise
-    except (DBAPIError, NoConnectionError) as failed:
-        cause = failed.orig if isinstance(failed, DBAPIError) else failed
+    except (DBAPIError, NoConnectionError) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
         reason = str(cause).partition("\n")[0]
         raise StorageError(
-            f"the database {engine.url.render_as_string()} failed: {reason}; see that it is up, "
-            "has room, and that no other program keeps it locked"
-        ) from failed
+            f"the database {engine.url.render_as_string()} failed: {reason}; check that it is up, "
+            "has free space, and is not locked by another program"
+        ) from error
 
 
 def _to_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _sqlite(file: str | None) -> Engine:
+def _open_sqlite(file: str | None) -> Engine:
     if not file or file == ":memory:":
-        raise InputError("the memory needs a file: say sqlite:///runs/memory.db")
+        raise InputError("SQLite needs a file: use sqlite:///runs/memory.db")
     engine = create_engine(
         f"sqlite:///{file}", json_serializer=_to_json, json_deserializer=msgspec.json.decode
     )
-    event.listen(engine, "do_connect", lambda *_: _make_private(Path(file)))
-    event.listen(engine, "connect", _set_up)
+    event.listen(engine, "do_connect", lambda *_: _create_private_file(Path(file)))
+    event.listen(engine, "connect", _configure_connection)
     event.listen(engine, "begin", _begin)
     return engine
 
 
-def _make_private(file: Path) -> None:
-    """Make the file for its owner only, unless it is there; those beside it have its mode."""
-    with suppress(OSError):  # whoever connects is told
+def _create_private_file(file: Path) -> None:
+    """Create a missing file for its owner only; SQLite gives its side files the same mode."""
+    with suppress(OSError):  # connecting reports the error
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch(mode=0o600)
 
@@ -171,13 +169,13 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _set_up(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+def _configure_connection(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
     assert isinstance(connection, sqlite3.Connection)
     connection.isolation_level = None  # SQLAlchemy's "begin" event begins transactions
     for pragma in (
         f"busy_timeout={BUSY_MILLISECONDS}",
         "journal_mode=WAL",
         "synchronous=NORMAL",
-        "secure_delete=ON",  # what is deleted is overwritten
+        "secure_delete=ON",  # deleted content is overwritten with zeros
     ):
         connection.execute(f"PRAGMA {pragma}")

@@ -1,109 +1,70 @@
-"""Brings a database to the form that this version of the code works with.
+"""Creates the tables of a package, and brings those of older versions up to date.
 
-Every room's tables are created as they are now, unless they are there. What a table cannot say, and
-what changed since, is an ordered list of steps; the table `schema_version` knows how many were
-taken. All of it is one transaction, which only one process has at a time.
+Several packages keep their tables in one database. Each describes its own as a `TableGroup`, and
+`prepare` creates exactly the groups it is given: which package opens a database first, or has been
+imported, makes no difference to what the database holds in the end.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from sqlalchemy import (
     Column,
     Connection,
     Engine,
     Integer,
+    MetaData,
     Table,
     insert,
-    inspect,
     select,
     text,
     update,
 )
-from sqlalchemy.engine.interfaces import ReflectedColumn
 
 from waltzrl.errors import StorageError
-from waltzrl.storage.database import TABLES, writing
+from waltzrl.storage.database import writing
+from waltzrl.storage.notices import NOTICES
 
-SCHEMA = Table("schema_version", TABLES, Column("version", Integer, nullable=False))
-"""One row: how far the migrations have come."""
+VERSION = 4
+"""Of the whole database; raise it with a change that older versions of waltzrl cannot work with."""
+SCHEMA_VERSION = Table("schema_version", MetaData(), Column("version", Integer, nullable=False))
+"""One row."""
 LOCK = 0x57414C545A
-"""PostgreSQL's advisory lock of whoever migrates."""
+"""PostgreSQL's advisory lock of the process that migrates."""
 
 
-def _index_words(connection: Connection) -> None:
-    """Version 2: full text. On SQLite triggers keep it in step, whoever writes to the items."""
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(
-            "CREATE INDEX items_words ON items USING gin (to_tsvector('simple'::regconfig, words))"
-        )
-        return
-    added = "INSERT INTO item_words (rowid, words) VALUES (new.id, new.words);"
-    removed = (
-        "INSERT INTO item_words (item_words, rowid, words) VALUES ('delete', old.id, old.words);"
-    )
-    for statement in (
-        "CREATE VIRTUAL TABLE item_words USING fts5 (words, content='items', content_rowid='id', "
-        "tokenize='unicode61 remove_diacritics 0')",
-        f"CREATE TRIGGER items_added AFTER INSERT ON items BEGIN {added} END",
-        f"CREATE TRIGGER items_removed AFTER DELETE ON items BEGIN {removed} END",
-        "CREATE TRIGGER items_reworded AFTER UPDATE OF words ON items WHEN old.words <> new.words "
-        f"BEGIN {removed} {added} END",
-        "INSERT INTO item_words (item_words) VALUES ('rebuild')",
-    ):
-        connection.exec_driver_sql(statement)
+@dataclass(frozen=True, slots=True)
+class TableGroup:
+    """The tables of one package."""
+
+    tables: MetaData
+    steps: tuple[Callable[[Connection], None], ...] = ()
+    """Run in order at every opening, on new tables too. Each looks at what is there and changes
+    only what is not as it should be: the group may be older than the database's version says."""
 
 
-def _drop_vectors(connection: Connection) -> None:
-    """Version 3: on SQLite, which enforces no foreign keys, a trigger ends an item's vector."""
-    if connection.dialect.name == "sqlite":
-        connection.exec_driver_sql(
-            "CREATE TRIGGER items_unembedded AFTER DELETE ON items "
-            "BEGIN DELETE FROM item_vectors WHERE item = old.id; END"
-        )
-
-
-def _forget_counted(connection: Connection) -> None:
-    """Version 4: observations of releases wait to be counted, and are kept no longer."""
-    if "counted" not in {column["name"] for column in _columns(connection, "observations")}:
-        return
-    for statement in (
-        "DROP INDEX uncounted_observations",
-        "DELETE FROM observations WHERE counted",
-        "ALTER TABLE observations DROP COLUMN counted",
-    ):
-        connection.exec_driver_sql(statement)
-
-
-def _columns(connection: Connection, table: str) -> Sequence[ReflectedColumn]:
-    found = inspect(connection)
-    return found.get_columns(table) if found.has_table(table) else ()
-
-
-STEPS: tuple[Callable[[Connection], None], ...] = (_index_words, _drop_vectors, _forget_counted)
-"""Step i leads from version i + 1, which the tables alone are, to version i + 2."""
-LATEST = len(STEPS) + 1
-
-
-def prepare(engine: Engine) -> None:
-    """Create the tables of all rooms that were imported, and take the steps that are left.
+def prepare(engine: Engine, *groups: TableGroup) -> None:
+    """Create missing tables and run the steps of these groups, in one transaction.
 
     Raises:
-        StorageError: the database cannot be reached, or a newer version of waltzrl has changed it.
+        StorageError: the database is unavailable, or a newer version of waltzrl has changed it.
     """
     with writing(engine) as connection:
-        if connection.dialect.name == "postgresql":
+        if connection.dialect.name == "postgresql":  # SQLite's write lock does the same
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-        TABLES.create_all(connection)
-        version = connection.execute(select(SCHEMA.c.version)).scalar()
-        if version is None:
-            version = 1
-            connection.execute(insert(SCHEMA).values(version=version))
-        if version > LATEST:
+        SCHEMA_VERSION.create(connection, checkfirst=True)
+        version = connection.execute(select(SCHEMA_VERSION.c.version)).scalar()
+        if version is not None and version > VERSION:
             raise StorageError(
                 f"{engine.url.render_as_string()} has version {version}, and this waltzrl knows "
-                f"versions up to {LATEST}; install the newer waltzrl that it was used with"
+                f"versions up to {VERSION}; install the newer waltzrl that it was used with"
             )
-        for step in STEPS[version - 1 :]:
-            step(connection)
-        if version < LATEST:
-            connection.execute(update(SCHEMA).values(version=LATEST))
+        NOTICES.create(connection, checkfirst=True)
+        for group in groups:
+            group.tables.create_all(connection)
+            for step in group.steps:
+                step(connection)
+        if version is None:
+            connection.execute(insert(SCHEMA_VERSION).values(version=VERSION))
+        elif version < VERSION:
+            connection.execute(update(SCHEMA_VERSION).values(version=VERSION))

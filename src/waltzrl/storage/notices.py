@@ -1,11 +1,10 @@
-"""What all replicas must hear of: releases that move, subjects that are erased.
+"""Events that every replica must learn of.
 
-The table only grows. Every gateway reads it on, and writes each notice into its own audit log.
+The table only grows. Each gateway reads the new rows and copies them to its own audit log.
 """
 
 import time
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 from sqlalchemy import (
@@ -16,7 +15,7 @@ from sqlalchemy import (
     Engine,
     Float,
     Integer,
-    Select,
+    MetaData,
     Table,
     Text,
     func,
@@ -25,13 +24,11 @@ from sqlalchemy import (
     text,
 )
 
-from waltzrl.storage.database import TABLES, reading
-
-Kind = Literal["release", "erasure"]
+from waltzrl.storage.database import reading
 
 NOTICES = Table(
     "notices",
-    TABLES,
+    MetaData(),
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("time", Float, nullable=False),
     Column("kind", Text, nullable=False),
@@ -40,40 +37,37 @@ NOTICES = Table(
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened once, for all replicas."""
+    """An event, told once to all replicas."""
 
     id: int
     time: float
     """Seconds since the epoch."""
-    kind: Kind
+    kind: str
+    """Of the package that wrote it, such as `release`."""
     body: dict[str, str | int | float | bool | None]
     """Names no person and holds no content."""
 
 
 def give_notice(
-    connection: Connection, kind: Kind, body: Mapping[str, str | float | bool | None]
+    connection: Connection, kind: str, body: Mapping[str, str | float | bool | None]
 ) -> None:
-    """Add a notice, in the transaction of what it tells of."""
-    if (
-        connection.dialect.name == "postgresql"
-    ):  # so that ids are seen in the order of their commits
+    """Add a notice, in the transaction of the event itself."""
+    if connection.dialect.name == "postgresql":
+        # Without the lock a smaller id could be committed after a larger one was read.
         connection.execute(text("LOCK TABLE notices IN SHARE ROW EXCLUSIVE MODE"))
     row = {"time": time.time(), "kind": kind, "body": dict(body)}
     connection.execute(insert(NOTICES).values(row))
 
 
 def notices_after(engine: Engine, last: int) -> list[Notice]:
-    """Return the notices behind `last`, the oldest first."""
-    return _notices(engine, select(NOTICES).where(NOTICES.c.id > last).order_by(NOTICES.c.id))
+    """Return the notices with ids above `last`, the oldest first."""
+    query = select(NOTICES).where(NOTICES.c.id > last).order_by(NOTICES.c.id)
+    with reading(engine) as connection:
+        rows = connection.execute(query)
+        return [msgspec.convert(row, Notice, from_attributes=True) for row in rows]
 
 
 def last_notice(engine: Engine) -> int:
     """Return the id of the newest notice; 0 when there is none."""
     with reading(engine) as connection:
         return connection.execute(select(func.max(NOTICES.c.id))).scalar() or 0
-
-
-def _notices(engine: Engine, query: Select[tuple[object, ...]]) -> list[Notice]:
-    with reading(engine) as connection:
-        rows = connection.execute(query)
-        return [msgspec.convert(row, Notice, from_attributes=True) for row in rows]
