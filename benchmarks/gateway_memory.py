@@ -4,8 +4,8 @@
 
 Both run as in `gateway_vs_peers.py`: all features on, one worker on one core, which it shares with
 the recorder; the upstream and the load generator use the other core. They take the load in turn, in
-an order that changes from round to round; between two loads the recorder catches up. The ratio is the
-geometric mean over the rounds, with a bootstrap interval.
+an order that changes from round to round; between two loads the recorder catches up. The ratio is
+the geometric mean over the rounds, with a bootstrap interval.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python benchmarks/memory_search.py [--records 100000] [--peer-records 100000] [--json]
 
 Each record is an evaluation of about 1.6 KB with a request hash of its own. Both stores use a file
-in WAL mode with `synchronous=NORMAL`. Ours scrubs nothing here; `benchmarks/privacy_scan.py` measures
-the cost of scanning.
+in WAL mode with `synchronous=NORMAL`. Ours scrubs nothing here; `benchmarks/privacy_scan.py`
+measures the cost of scanning.
 """
 
 import argparse

@@ -59,7 +59,7 @@ def main() -> None:
         rng = np.random.default_rng(2025)
         fired: Fired = {name: [] for name in NAMES}
         for _ in range(options.runs):
-            run(serving, candidate, asked, rng, fired)
+            run(serving, candidate, options, rng, fired)
         cells = " | ".join(told(fired[name]) for name in NAMES)
         print(f"| {100 * serving:g} % -> {100 * candidate:g} % | {cells} |", flush=True)
 
@@ -67,7 +67,7 @@ def main() -> None:
 def run(
     serving: float,
     candidate: float,
-    asked: argparse.Namespace,
+    options: argparse.Namespace,
     rng: np.random.Generator,
     fired: Fired,
 ) -> None:
