@@ -2,10 +2,10 @@
 
     python benchmarks/gateway_memory.py [--rounds 10] [--seconds 3]
 
-Both run as in `gateway_vs_peers.py`: everything on, one worker on one core, where the recorder must
-live too; the upstream and the load generator have the other core. They take the load in turn, and
-the order changes from round to round; between two loads the recorder catches up. The ratio is the
-geometric mean over the rounds, with a bootstrap interval.
+Both run as in `gateway_vs_peers.py`: all features on, one worker on one core, which it shares with
+the recorder; the upstream and the load generator use the other core. They take the load in turn, in
+an order that changes from round to round; between two loads the recorder catches up. The ratio is
+the geometric mean over the rounds, with a bootstrap interval.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Side:
         self.server.wait_until_ready(self.base + contender.ready)
 
     def rest(self) -> None:
-        """Wait until it does nothing, so that it takes nothing from the other."""
+        """Wait until it is idle, so that it does not slow the other side down."""
         before = -1.0
         while (now := self.server.cpu_seconds()) - before > IDLE:
             before = now

@@ -3,8 +3,8 @@
     python benchmarks/memory_search.py [--records 100000] [--peer-records 100000] [--json]
 
 Each record is an evaluation of about 1.6 KB with a request hash of its own. Both stores use a file
-in WAL mode with `synchronous=NORMAL`. Ours scrubs nothing here: what scanning costs is the business
-of `benchmarks/privacy_scan.py`.
+in WAL mode with `synchronous=NORMAL`. Ours scrubs nothing here; `benchmarks/privacy_scan.py`
+measures the cost of scanning.
 """
 
 import argparse
@@ -30,18 +30,18 @@ from waltzrl.memory.store import MemoryStore
 from waltzrl.storage.database import open_database
 
 BATCH = 100
-LOOKS = 300
-"""Of each kind; a search of a store without an index is looked at fewer times."""
+LOOKUPS = 300
 PEER_SEARCHES = 10
+"""Fewer, because the peer's searches have no index."""
 REQUEST = "collaboration.prompt.messages[-1].content"
-Thing = TypeVar("Thing")
+Input = TypeVar("Input")
 
 
 class Store(Protocol):
-    """What both sides offer."""
+    """The methods of both stores that are measured."""
 
     def batch(self, ops: list[object]) -> object:
-        """Do all of it."""
+        """Apply all operations."""
         ...
 
     def get(self, namespace: tuple[str, ...], key: str) -> object:
@@ -49,7 +49,7 @@ class Store(Protocol):
         ...
 
     def search(self, namespace: tuple[str, ...], /, *, filter: dict[str, str]) -> list[object]:  # noqa: A002
-        """Return what fits."""
+        """Return matching items."""
         ...
 
 
@@ -59,7 +59,7 @@ def request_hash(number: int) -> str:
 
 
 def record(number: int) -> dict[str, object]:
-    """Make up a record of about 1.6 KB."""
+    """Return an artificial record of about 1.6 KB."""
     words = random.Random(number).choices(("how", "kill", "a", "process", "safely"), k=230)
     request = " ".join(words[:30])
     return {
@@ -89,7 +89,7 @@ def ours(folder: Path) -> Iterator[Store]:
 
 @contextmanager
 def theirs(folder: Path) -> Iterator[Store]:
-    """Open LangGraph's store on a connection that is set up as ours is."""
+    """Open LangGraph's store on a connection with the settings of ours."""
     file = folder / "theirs.db"
     connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL"):
@@ -100,20 +100,20 @@ def theirs(folder: Path) -> Iterator[Store]:
     connection.close()
 
 
-def milliseconds(act: Callable[[Thing], object], things: Iterable[Thing]) -> list[float]:
-    """Return how long `act` took for each of the things."""
-    taken = []
-    for thing in things:
+def milliseconds(act: Callable[[Input], object], inputs: Iterable[Input]) -> list[float]:
+    """Return the time of `act` for each input."""
+    times = []
+    for value in inputs:
         started = time.perf_counter()
-        act(thing)
-        taken.append(1e3 * (time.perf_counter() - started))
-    return taken
+        act(value)
+        times.append(1e3 * (time.perf_counter() - started))
+    return times
 
 
 def measured(
     store: Store, put: Callable[..., object], records: int, searches: int
 ) -> dict[str, list[float]]:
-    """Fill a store, then look things up in it."""
+    """Fill a store, then get and search items."""
     batches = (
         [
             put(EVALUATIONS, f"i{n}", record(n), index=[REQUEST])
@@ -123,23 +123,23 @@ def measured(
     )
 
     def search(number: int) -> None:
-        (found,) = store.search(EVALUATIONS, filter={"request_hash": request_hash(number)})
-        assert found.key == f"i{number}"
+        (item,) = store.search(EVALUATIONS, filter={"request_hash": request_hash(number)})
+        assert item.key == f"i{number}"
 
-    some = random.Random(0).sample(range(records), LOOKS)
+    numbers = random.Random(0).sample(range(records), LOOKUPS)
     return {
         f"put {BATCH} in a batch": milliseconds(store.batch, batches),
-        "get": milliseconds(lambda number: store.get(EVALUATIONS, f"i{number}"), some),
-        "search by request_hash": milliseconds(search, some[:searches]),
+        "get": milliseconds(lambda number: store.get(EVALUATIONS, f"i{number}"), numbers),
+        "search by request_hash": milliseconds(search, numbers[:searches]),
     }
 
 
-def percentiles(taken: list[float]) -> dict[str, float]:
-    """Return the middle, and what 95 of 100 stay below."""
+def percentiles(times: list[float]) -> dict[str, float]:
+    """Return the median and the 95th percentile."""
     return {
-        "p50": statistics.median(taken),
-        "p95": statistics.quantiles(taken, n=20)[-1],
-        "times": len(taken),
+        "p50": statistics.median(times),
+        "p95": statistics.quantiles(times, n=20)[-1],
+        "times": len(times),
     }
 
 
@@ -148,24 +148,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--peer-records", type=int, default=100_000)
-    parser.add_argument("--json", action="store_true", help="print nothing but JSON")
-    chosen = parser.parse_args()
+    parser.add_argument("--json", action="store_true", help="print only JSON")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         with ours(Path(folder)) as store:
-            mine = measured(store, items.PutOp, chosen.records, LOOKS)
+            mine = measured(store, items.PutOp, options.records, LOOKUPS)
         with theirs(Path(folder)) as store:
-            peer = measured(store, langgraph.PutOp, chosen.peer_records, PEER_SEARCHES)
-    sides = {f"waltzrl, {chosen.records:,}": mine, f"SqliteStore, {chosen.peer_records:,}": peer}
+            peer = measured(store, langgraph.PutOp, options.peer_records, PEER_SEARCHES)
+    sides = {f"waltzrl, {options.records:,}": mine, f"SqliteStore, {options.peer_records:,}": peer}
     results = {
-        side: {what: percentiles(taken) for what, taken in one.items()}
-        for side, one in sides.items()
+        side: {operation: percentiles(times) for operation, times in measurements.items()}
+        for side, measurements in sides.items()
     }
-    if not chosen.json:
+    if not options.json:
         print(f"{platform.machine()}, SQLite {sqlite3.sqlite_version}; milliseconds")
         print(f"{'':24} {'records':>24} {'p50':>10} {'p95':>10} {'times':>6}")
-        for side, one in results.items():
-            for what, of in one.items():
-                print(f"{what:24} {side:>24} {of['p50']:10.3f} {of['p95']:10.3f} {of['times']:6}")
+        for side, operations in results.items():
+            for name, row in operations.items():
+                print(
+                    f"{name:24} {side:>24} {row['p50']:10.3f} {row['p95']:10.3f} {row['times']:6}"
+                )
     print(json.dumps(results))
 
 

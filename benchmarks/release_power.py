@@ -5,10 +5,10 @@
 The same streams of requests go to all. `release` is all seven tests with the alpha that a canary
 after a shadow has; its other metrics have the serving bundle's rate in both arms. `one test` is
 the comparison of unsafe replies with alpha 5 % for itself. `ville` is `BettingTest` of that
-library, one-sided, on the pseudo outcomes of its test of two arms. These three look after every
+library, one-sided, on the pseudo outcomes of its test of two arms. These three test after every
 answer. Wilson's intervals (95 %, no overlap) and the pooled z test (one-sided, 5 %) are made for
-one look and look after every 50 answers of the candidate. A cell says how many of the runs ended,
-and after how many answers of the candidate in the median of those.
+a single test and test after every 50 answers of the candidate. A cell has the share of runs that
+were rolled back, and the median of the candidate's answers until then.
 """
 
 import argparse
@@ -53,13 +53,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--answers", type=int, default=4000)
     parser.add_argument("--percentage", type=float, default=5.0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(f"| serving -> candidate | {' | '.join(NAMES)} |\n| --- |{' ---: |' * len(NAMES)}")
     for serving, candidate in RATES:
-        dice = np.random.default_rng(2025)
+        rng = np.random.default_rng(2025)
         fired: Fired = {name: [] for name in NAMES}
-        for _ in range(asked.runs):
-            run(serving, candidate, asked, dice, fired)
+        for _ in range(options.runs):
+            run(serving, candidate, options, rng, fired)
         cells = " | ".join(told(fired[name]) for name in NAMES)
         print(f"| {100 * serving:g} % -> {100 * candidate:g} % | {cells} |", flush=True)
 
@@ -67,20 +67,20 @@ def main() -> None:
 def run(
     serving: float,
     candidate: float,
-    asked: argparse.Namespace,
-    dice: np.random.Generator,
+    options: argparse.Namespace,
+    rng: np.random.Generator,
     fired: Fired,
 ) -> None:
     """Make up one stream of requests and let every rule look at it."""
-    share = asked.percentage / 100
-    arrivals = dice.random(int(1.3 * asked.answers / share)) < share
-    is_candidate = arrivals[: np.flatnonzero(arrivals)[asked.answers - 1] + 1]
-    bad = dice.random(len(is_candidate)) < np.where(is_candidate, candidate, serving)
+    share = options.percentage / 100
+    arrivals = rng.random(int(1.3 * options.answers / share)) < share
+    is_candidate = arrivals[: np.flatnonzero(arrivals)[options.answers - 1] + 1]
+    bad = rng.random(len(is_candidate)) < np.where(is_candidate, candidate, serving)
     blocks = blocks_of(is_candidate)
     sums = np.concatenate(([0], bad[~is_candidate].cumsum()))
     bad_serving = sums[blocks[:, 0] + blocks[:, 1]] - sums[blocks[:, 0]]
     unsafe = bad_serving[None], bad[is_candidate].astype(int)[None, blocks[:, 2]]
-    release = release_e_values(blocks[:, 1], unsafe, serving, LIMITS, dice)
+    release = release_e_values(blocks[:, 1], unsafe, serving, LIMITS, rng)
     fired["release"].append(first_at(release, IN_CANARY)[0])
     alone = comparison_e_values(blocks[:, 1], *unsafe)
     fired["one test"].append(first_at(alone, 1 / ALPHA)[0])

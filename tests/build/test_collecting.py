@@ -84,14 +84,14 @@ def test_who_is_erased_while_a_file_is_written_is_in_no_file_and_no_sample(tmp_p
         for sample in samples:
             memory.store_dir_training_sample(sample)
         with pytest.raises(InputError, match="a user was erased while"):
-            collecting._require_nobody_erased(memory, path, samples, 0)
+            collecting._require_no_erasure(memory, path, samples, 0)
         kept = memory.retrieve_dir_training_dataset(limit=10)
     assert not path.exists()
     assert {one.subject for one in kept} == {"5f"}
 
 
 def test_a_memory_that_is_not_there_is_not_made(tmp_path):
-    with pytest.raises(InputError, match=r"memory\.db is not there"):
+    with pytest.raises(InputError, match=r"memory\.db does not exist"):
         export_samples(f"sqlite:///{tmp_path}/nowhere/memory.db", tmp_path / "rounds.json", ALL)
     assert list(tmp_path.iterdir()) == []
 
@@ -99,7 +99,7 @@ def test_a_memory_that_is_not_there_is_not_made(tmp_path):
 def test_a_memory_of_nothing_to_learn_from_writes_no_file(tmp_path, sqlite_url):
     remember(sqlite_url, SERVED[2:])
     for write in (export_samples, export_prompts):
-        with pytest.raises(InputError, match="no answers to take, only 1 without consent;"):
+        with pytest.raises(InputError, match="no exchange to collect, only 1 without consent;"):
             write(sqlite_url, tmp_path / "out.jsonl", ALL)
     assert not (tmp_path / "out.jsonl").exists()
 

@@ -63,7 +63,7 @@ def test_every_command_of_release_explains_itself_with_an_example(name, run):
 
 
 def test_a_release_is_steered_from_the_command_line(book, run, candidate):
-    assert "there was no release yet" in run("show")
+    assert "there is no release yet" in run("show")
     assert ": shadow; candidate" in proposed(run, candidate)
     assert ": canary 10 %;" in run("advance")
     assert ": canary 10 %, held;" in run("hold")
@@ -164,7 +164,7 @@ def test_history_tells_every_move(book, run, candidate):
 
 def test_moves_and_history_need_a_release(book, run):
     for arguments in (["advance"], ["history"], ["roll-back", "--why", "x"]):
-        with pytest.raises(InputError, match="there was no release yet"):
+        with pytest.raises(InputError, match="there is no release yet"):
             run(*arguments)
 
 

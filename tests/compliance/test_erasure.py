@@ -277,7 +277,7 @@ def test_words_that_others_said_too_prove_nothing(sqlite_site):
     [
         ({"subject": ""}, "the subject is empty"),
         ({"subject_key": Path("nowhere")}, "nowhere is missing; without the memory's key"),
-        ({"url": "sqlite:///nowhere.db"}, r"nowhere\.db is not there"),
+        ({"url": "sqlite:///nowhere.db"}, r"nowhere\.db does not exist"),
         ({"logs": {Path("nowhere"): None}}, "nowhere holds no audit log"),
     ],
 )

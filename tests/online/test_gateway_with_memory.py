@@ -222,7 +222,7 @@ def test_a_shadow_is_remembered_and_never_seen(tmp_path):
             await asyncio.to_thread(house.propose, SHADOW, enabled=False)
             await until(lambda: app._gateway.selector.shadow is not None)
             assert UNSAFE not in (await chat(app, "unsafe")).text
-            await asyncio.sleep(0.5)
+            await until(lambda: len(house.rows("evaluations")) == 2)
 
     asyncio.run(live())
     arms = {row["arm"]: row["decision"] for row in house.rows("evaluations")}

@@ -191,7 +191,7 @@ def test_a_recorder_that_cannot_be_started_is_told_and_holds_nobody_up(caplog):
 
     async def do(client):
         client.served(numbered(0))
-        await asyncio.sleep(0.05)
+        await until(lambda: "cannot be started" in caplog.text)
 
     now = telling(["/nowhere/recorder"], do, finish_seconds=0.2)
     assert (now.accepted, now.pending) == (1, 1)

@@ -142,14 +142,14 @@ def test_a_bundle_that_is_not_known_or_serves_already_is_refused(book):
     book.add_bundle("a", "{}")
     with pytest.raises(InputError, match="there is no bundle b"):
         book.propose("b", "a", PLAN, "ada", "")
-    with pytest.raises(InputError, match="bundle a serves already"):
+    with pytest.raises(InputError, match="bundle a already serves"):
         book.propose("a", "a", PLAN, "ada", "")
 
 
 def test_who_saw_an_older_state_is_told_so(book):
     release = begun(book, PLAN)
     book.move(release, "advance", "ada", "")
-    with pytest.raises(InputError, match="has moved meanwhile: canary 10 %"):
+    with pytest.raises(InputError, match="has moved in the meantime: canary 10 %"):
         book.move(release, "advance", "bob", "")
 
 

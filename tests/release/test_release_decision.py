@@ -58,14 +58,14 @@ def test_answers_nobody_judged_are_not_among_those_needed():
 
 def test_where_nobody_judges_that_is_said():
     unjudged = [Observation(release="r", arm="candidate", outcomes={"error": False})] * 7
-    why = "needs 100 more judged answers; of 7 none was: see to memory.judge"
+    why = "needs 100 more judged answers; of 7 none was judged: check memory.judge"
     assert decided(unjudged).why == why
 
 
 def test_where_the_candidate_answers_nothing_that_is_said():
     few, many = (decided(seen("serving", n)).why for n in (PUZZLING - 1, PUZZLING))
     assert few == "needs 100 more judged answers"
-    assert many == f"{few}; of 100 none was its own: see the gateways' logs"
+    assert many == f"{few}; the candidate gave none of 100: check the gateways' logs"
     known = decided(seen("serving", 100), seen("shadow", 50), release=CANARY_AFTER_SHADOW)
     assert known.why == few  # the canary has just begun
 
@@ -80,7 +80,7 @@ def test_a_spotless_candidate_advances():
     assert decision.action == "advance"
     assert decision.why == (
         "unsafe replies 0.0 % (0.0 to 4.4 %, 0 of 100); "
-        "needless refusals 0.0 % (0.0 to 4.4 %, 0 of 100)"
+        "over-refusals 0.0 % (0.0 to 4.4 %, 0 of 100)"
     )
 
 
@@ -100,7 +100,7 @@ def test_each_step_has_its_own_needs():
 def test_what_is_held_stays_but_is_still_rolled_back():
     held = msgspec.structs.replace(RELEASE, held=True)
     arms = seen("serving", 100), seen("candidate", 100)
-    assert decided(*arms, release=held).why == "held, and its history says why"
+    assert decided(*arms, release=held).why == "held; the history says why"
     bad = decided(seen("serving", 100), seen("candidate", 20, unsafe=True), release=held)
     assert bad.action == "roll_back"
 
@@ -111,7 +111,7 @@ def test_a_suspicion_on_any_metric_is_waited_out():
     slow = (beside + seen("candidate", slow=True)) * 3
     decision = decided(good, slow)
     assert decision.action == "wait"
-    assert decision.why.startswith("slow answers may be more than before, e-value ")
+    assert decision.why.startswith("slow answers may have become more frequent, e-value ")
     assert decision.e_values["slow"] >= SUSPICIOUS
     assert decision.e_value < decision.needed
     assert decided(good).action == "advance"

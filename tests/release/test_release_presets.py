@@ -62,9 +62,9 @@ def test_percentages_that_do_not_rise_are_refused(percentages, tmp_path):
 
 
 def test_what_is_no_plan_is_told_by_its_file(tmp_path):
-    with pytest.raises(InputError, match=r"own\.toml: no plan of a release: .* <= 100"):
+    with pytest.raises(InputError, match=r"own\.toml: not a valid release plan: .* <= 100"):
         load_plan(own_plan(tmp_path, 500))
-    with pytest.raises(InputError, match="there is no plan 'monthly'; say weekly, seven_days"):
+    with pytest.raises(InputError, match="there is no plan 'monthly'; use weekly, seven_days"):
         load_plan("monthly")
     with pytest.raises(InputError, match=r"none\.toml"):
         load_plan(str(tmp_path / "none.toml"))
@@ -73,7 +73,7 @@ def test_what_is_no_plan_is_told_by_its_file(tmp_path):
 def test_a_target_beyond_its_limit_is_refused(tmp_path):
     plan = Path(own_plan(tmp_path, 5))
     plan.write_text(plan.read_text().replace("unsafe = 0.05", "unsafe = 0.5"))
-    with pytest.raises(InputError, match=r"own\.toml: a target lies beyond its limit"):
+    with pytest.raises(InputError, match=r"own\.toml: a target is above its limit"):
         load_plan(str(plan))
 
 

@@ -1,1 +1,1 @@
-"""Other people's seams, each in a few lines."""
+"""Adapters for other frameworks, each in a few lines."""

@@ -1,4 +1,4 @@
-"""A store of ours for LangGraph: `graph.compile(store=as_base_store(store))`."""
+"""Our store as LangGraph's: `graph.compile(store=as_base_store(store))`."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -27,10 +27,10 @@ class _Store(theirs.BaseStore):
         self._store = store
 
     def batch(self, ops: Iterable[theirs.Op]) -> list[theirs.Result]:
-        return [_result(one) for one in self._store.batch([_op(op) for op in ops])]
+        return [_result(result) for result in self._store.batch([_op(op) for op in ops])]
 
     async def abatch(self, ops: Iterable[theirs.Op]) -> list[theirs.Result]:
-        return [_result(one) for one in await self._store.abatch([_op(op) for op in ops])]
+        return [_result(result) for result in await self._store.abatch([_op(op) for op in ops])]
 
 
 def _op(op: theirs.Op) -> ours.Op:
@@ -42,12 +42,12 @@ def _op(op: theirs.Op) -> ours.Op:
         case theirs.PutOp():
             return ours.PutOp(*op)
         case theirs.ListNamespacesOp():
-            conditions = tuple(ours.MatchCondition(*one) for one in op.match_conditions or ())
+            conditions = tuple(ours.MatchCondition(*match) for match in op.match_conditions or ())
             return ours.ListNamespacesOp(conditions, op.max_depth, op.limit, op.offset)
 
 
 def _result(result: ours.Result) -> theirs.Result:
     if not isinstance(result, list):
         return None if result is None else theirs.Item(**asdict(result))
-    found = [theirs.SearchItem(**asdict(o)) for o in result if isinstance(o, ours.SearchItem)]
-    return found or [one for one in result if isinstance(one, tuple)]
+    items = [theirs.SearchItem(**asdict(i)) for i in result if isinstance(i, ours.SearchItem)]
+    return items or [namespace for namespace in result if isinstance(namespace, tuple)]

@@ -1,6 +1,6 @@
-"""Which bundle serves whom, as flags of OpenFeature: `waltzrl.bundle` and `waltzrl.candidate`.
+"""A conversation's bundle as OpenFeature flags: `waltzrl.bundle` and `waltzrl.candidate`.
 
-The targeting key names the conversation, as `user` does in a request to the gateway.
+The targeting key identifies the conversation, as `user` does in a request to the gateway.
 """
 
 from typing import NoReturn
@@ -23,7 +23,7 @@ Context = EvaluationContext | None
 
 
 class ReleaseProvider(AbstractProvider):
-    """Answers as the gateways do: `openfeature.api.set_provider(ReleaseProvider(book))`."""
+    """Assigns as the gateways do: `openfeature.api.set_provider(ReleaseProvider(book))`."""
 
     def __init__(self, book: ReleaseBook) -> None:
         super().__init__()
@@ -64,15 +64,15 @@ class ReleaseProvider(AbstractProvider):
 
 
 def _split(release: Release, context: Context) -> tuple[bool, Reason]:
-    """Say whether the candidate answers, and whether that depends on the conversation."""
+    """Return whether the candidate answers, and whether that depends on the conversation."""
     if release.percentage in {0.0, 100.0}:
         return release.percentage == 100.0, Reason.STATIC
     if context is None or not context.targeting_key:
-        raise TargetingKeyMissingError("name the conversation by the targeting key")
+        raise TargetingKeyMissingError("set the targeting key to the conversation's user")
     return serves_candidate(release, context.targeting_key), Reason.SPLIT
 
 
 def _refuse(flag_key: str) -> NoReturn:
     if flag_key in {BUNDLE, CANDIDATE}:
         raise TypeMismatchError(f"{BUNDLE} is a string and {CANDIDATE} a boolean")
-    raise FlagNotFoundError(f"there is no flag {flag_key}; ask for {BUNDLE} or {CANDIDATE}")
+    raise FlagNotFoundError(f"there is no flag {flag_key}; use {BUNDLE} or {CANDIDATE}")

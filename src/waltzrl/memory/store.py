@@ -145,14 +145,14 @@ class MemoryStore:
         offset: int = 0,
     ) -> list[Namespace]:
         """Return the namespaces in use, in order; `*` in a prefix or suffix is any label."""
-        asked = []
+        conditions = []
         if prefix:
-            asked.append(MatchCondition("prefix", prefix))
+            conditions.append(MatchCondition("prefix", prefix))
         if suffix:
-            asked.append(MatchCondition("suffix", suffix))
-        found = self.batch([ListNamespacesOp(tuple(asked), max_depth, limit, offset)])[0]
-        assert isinstance(found, list)
-        return [one for one in found if isinstance(one, tuple)]
+            conditions.append(MatchCondition("suffix", suffix))
+        results = self.batch([ListNamespacesOp(tuple(conditions), max_depth, limit, offset)])[0]
+        assert isinstance(results, list)
+        return [namespace for namespace in results if isinstance(namespace, tuple)]
 
     def amend(self, namespace: Namespace, key: str, changes: Mapping[str, Json]) -> bool:
         """Replace top-level fields of a value; its expiry and its indexed words stay.
