@@ -24,15 +24,22 @@ from work import new_prompts, new_tokenizer
 from waltzrl.agents import load_wording
 from waltzrl.collaboration import collaborate
 from waltzrl.policies.local import Decoding
-from waltzrl.policies.weights import CausalLM, add_adapters, narrow
+from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow
 from waltzrl.records import Message, Prompt
-from waltzrl.training.learner import Learner, Optimizer
-from waltzrl.training.pair import Pair, RoleName, Weights, make_pair
-from waltzrl.training.reinforce import ReinforcePlusPlus
+from waltzrl.training import (
+    ROLES,
+    Learner,
+    OptimizerSettings,
+    Reinforcement,
+    ReinforcementStage,
+    ReinforceSettings,
+    Team,
+    make_team,
+)
+from waltzrl.training.reinforce import reinforce
 from waltzrl.training.rewards import STAGE_1, paper_rewards
-from waltzrl.training.stages import Reinforcement
+from waltzrl.training.rollouts import conversation_samples, feedback_samples
 
-ROLES: tuple[RoleName, ...] = ("conversation", "feedback")
 SIZES = {
     "half-billion": Qwen2Config(
         vocab_size=151_936,
@@ -65,44 +72,57 @@ def new_base(size: str, device: torch.device) -> CausalLM:
     return CausalLM(model=Qwen2ForCausalLM(SIZES[size]).to(device).eval(), tokenizer=tokenizer)
 
 
-def two_models(base: CausalLM, words: int) -> Pair:
+def two_models(base: CausalLM, max_new_tokens: int) -> Team:
     """Give each role a model of its own; the base stays as the reference."""
-    own = [CausalLM(model=copy.deepcopy(base.model), tokenizer=base.tokenizer) for _role in ROLES]
-    weights = [Weights(causal_lm=causal_lm) for causal_lm in (*own, base)]
-    return make_pair(*weights, load_wording("plain"), words, Decoding(dtype=torch.bfloat16))
+    weights = {
+        role: Weights(causal_lm=CausalLM(model=copy.deepcopy(base.model), tokenizer=base.tokenizer))
+        for role in ROLES
+    }
+    references = dict.fromkeys(ROLES, Weights(causal_lm=base))
+    decoding = Decoding(dtype=torch.bfloat16)
+    return make_team(weights, references, load_wording("plain"), max_new_tokens, decoding)
 
 
-def two_adapters(base: CausalLM, words: int) -> Pair:
+def two_adapters(base: CausalLM, max_new_tokens: int) -> Team:
     """Give each role an adapter on the base."""
     narrow(base.model, torch.bfloat16)
-    shared = add_adapters(base, rank=16)
-    weights = [Weights(causal_lm=shared, adapter=role) for role in (*ROLES, None)]
-    return make_pair(*weights, load_wording("plain"), words)
+    shared = add_adapters(base, ROLES, rank=16)
+    weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
+    references = dict.fromkeys(ROLES, Weights(causal_lm=shared))
+    return make_team(weights, references, load_wording("plain"), max_new_tokens)
 
 
-def reinforcement(steps: int) -> Reinforcement:
+def reinforcement(team: Team, steps: int) -> Reinforcement:
     """Plan steps of both agents on 32 rollouts each."""
     prompts = [
         Prompt(id=str(number), messages=(Message(role="user", content=text),))
         for number, text in enumerate(new_prompts())
     ]
+    reward = partial(paper_rewards, coefficients=STAGE_1)
     return Reinforcement(
-        name="benchmark",
-        steps=steps,
-        learns=ROLES,
+        settings=ReinforcementStage(
+            kind="reinforcement",
+            name="benchmark",
+            learns=ROLES,
+            steps=steps,
+            optimizer=OptimizerSettings(learning_rate=1e-6),
+            prompts_per_step=8,
+            group_size=4,
+        ),
+        team=team,
         prompts=prompts,
         judge=LastWord(),
-        pattern=collaborate,
-        feedback_reward=partial(paper_rewards, coefficients=STAGE_1),
-        optimizer=Optimizer(learning_rate=1e-6, bf16=True),
-        algorithm=ReinforcePlusPlus(),
-        prompts_per_step=8,
-        group_size=4,
+        pattern=partial(collaborate, reviewer=team.feedback),
+        samples={
+            "conversation": conversation_samples,
+            "feedback": partial(feedback_samples, reward=reward),
+        },
+        algorithm=partial(reinforce, settings=ReinforceSettings()),
     )
 
 
 class CudaMeter:
-    """What `nvidia-smi` and the allocator saw."""
+    """Memory by the allocator, utilisation by `nvidia-smi`."""
 
     def __init__(self) -> None:
         torch.cuda.reset_peak_memory_stats()
@@ -114,13 +134,13 @@ class CudaMeter:
     def read(self) -> tuple[float, float]:
         """Return the peak of memory in GiB and the mean utilisation in percent."""
         self._samples.terminate()
-        said, _ = self._samples.communicate()
-        used = [float(line) for line in said.splitlines() if line.strip().isdigit()]
+        output, _ = self._samples.communicate()
+        used = [float(line) for line in output.splitlines() if line.strip().isdigit()]
         return torch.cuda.max_memory_allocated() / 2**30, statistics.fmean(used or [0.0])
 
 
 class CpuMeter:
-    """What the operating system saw of this process."""
+    """Memory and utilisation of this process by the operating system."""
 
     def __init__(self) -> None:
         self._wall, self._busy = time.perf_counter(), time.process_time()
@@ -135,19 +155,17 @@ class CpuMeter:
 METERS = {"cuda": CudaMeter, "cpu": CpuMeter}
 
 
-def measure(name: str, pair: Pair, steps: int) -> None:
+def measure(name: str, team: Team, steps: int) -> None:
     """Take the steps and print a line."""
-    stage = reinforcement(steps + 1)
+    stage = reinforcement(team, steps + 1)
     learners = {
-        role: Learner(
-            pair.weights[role].causal_lm, pair.weights[role].adapter, stage.optimizer, stage.steps
-        )
-        for role in ROLES
+        role: Learner(own, stage.optimizer, stage.steps, torch.bfloat16)
+        for role, own in team.weights.items()
     }
-    asyncio.run(stage.step(0, pair, learners))
-    device = pair.references["conversation"].causal_lm.model.device.type
+    asyncio.run(stage.step(0, learners))
+    device = team.roles["conversation"].reference.causal_lm.model.device.type
     meter = METERS[device]()
-    measured = [asyncio.run(stage.step(1 + n, pair, learners)) for n in range(steps)]
+    measured = [asyncio.run(stage.step(1 + n, learners)) for n in range(steps)]
     memory, utilisation = meter.read()
     rollout, update, sampled = (
         sum(step[key] for step in measured)

@@ -3,9 +3,10 @@
     python benchmarks/train_vs_trl.py [--rounds 7] [--threads 1]
 
 Makes an environment of its own, `.venv-bench`. Same random weights, prompts, completions, lengths
-and threads; no KL term; one process per engine, which take their steps in turn, so that whatever
-else the machine does slows all alike. The last line is `ratio: N`, how many times faster we are
-than the faster of TRL's two number formats.
+and threads; no KL term; one process per engine, which take their steps in turn, so that other load
+on the machine slows all of them equally. Each side runs in float32 and in bfloat16, because which
+is faster depends on the CPU's instructions. The last line is `ratio: N`: how many times faster our
+faster format is than TRL's faster one.
 """
 
 import argparse
@@ -28,6 +29,8 @@ ENGINES = {
 }
 WARM_UP = 4
 """Steps of each engine that are not counted."""
+CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
+"""Instructions, by their names in Linux, that decide which number format is faster."""
 
 
 def python_with_trl() -> Path:
@@ -43,7 +46,7 @@ def python_with_trl() -> Path:
 
 
 class Engine:
-    """A process that takes one step whenever it is told to."""
+    """A process that takes one step at a time, on request."""
 
     def __init__(self, python: Path, command: Sequence[str], threads: int) -> None:
         script, *options = command
@@ -74,7 +77,7 @@ class Engine:
 
 
 def alternate(engines: Mapping[str, Engine], rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Let the engines step in turn; return what each counted step took."""
+    """Let the engines step in turn; return the seconds of each counted step, by part."""
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
     for number in range(WARM_UP + rounds):
         for name, engine in engines.items():
@@ -99,6 +102,7 @@ def main() -> None:
         versions = dict(item for engine in engines.values() for item in engine.versions.items())
         waiting = os.environ.get("OMP_WAIT_POLICY", "the default")
         print(f"threads {given.threads}, OMP_WAIT_POLICY {waiting}, {versions}")
+        print(f"cpu {cpu_flags()}")
         taken = alternate(engines, given.rounds)
     finally:
         for engine in engines.values():
@@ -106,8 +110,18 @@ def main() -> None:
     report(taken)
 
 
+def cpu_flags() -> str:
+    """Return which of `CPU_FLAGS` this machine has; unknown anywhere but on Linux."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return "flags unknown"
+    lines = cpuinfo.read_text().splitlines()
+    flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return ", ".join(f"{name} {'yes' if name in flags else 'no'}" for name in CPU_FLAGS)
+
+
 def report(taken: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
-    """Print medians, and the ratio."""
+    """Print medians, and the ratio of the two fastest."""
     medians = {
         name: {part: statistics.median(step[part] for step in steps) for part in steps[0]}
         for name, steps in taken.items()
@@ -118,11 +132,12 @@ def report(taken: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
             f"{name:18} {median['rollout']:7.2f} {median['update']:7.2f} {median['step']:7.2f}"
             f" {median['tokens'] / median['step']:9.0f}"
         )
-    fastest = min(("TRL float32", "TRL bfloat16"), key=lambda name: medians[name]["step"])
-    for ours in ("waltzrl float32", "waltzrl bfloat16"):
-        ratio = medians[fastest]["step"] / medians[ours]["step"]
-        print(f"{ours} against {fastest}: {ratio:.2f}")
-    print(f"ratio: {ratio:.2f}")
+    theirs, ours = (
+        min((name for name in medians if name.startswith(side)), key=lambda n: medians[n]["step"])
+        for side in ("TRL", "waltzrl")
+    )
+    print(f"{ours} against {theirs}, the faster format of each")
+    print(f"ratio: {medians[theirs]['step'] / medians[ours]['step']:.2f}")
 
 
 if __name__ == "__main__":

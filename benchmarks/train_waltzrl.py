@@ -20,15 +20,20 @@ from work import (
 
 import waltzrl
 from waltzrl.agents import Wording
-from waltzrl.collaboration import draft_only
+from waltzrl.collaboration import OracleReviewer, draft_only
 from waltzrl.policies.local import Decoding
-from waltzrl.policies.weights import CausalLM
+from waltzrl.policies.weights import CausalLM, Weights
 from waltzrl.records import Message, Prompt, Reply, Verdict
-from waltzrl.training.learner import Learner, Optimizer
-from waltzrl.training.pair import Weights, make_pair
-from waltzrl.training.reinforce import ReinforcePlusPlus
-from waltzrl.training.rewards import STAGE_1, paper_rewards
-from waltzrl.training.stages import Reinforcement
+from waltzrl.training import (
+    Learner,
+    OptimizerSettings,
+    Reinforcement,
+    ReinforcementStage,
+    ReinforceSettings,
+    make_team,
+)
+from waltzrl.training.reinforce import reinforce
+from waltzrl.training.rollouts import conversation_samples
 
 WORDING = Wording(conversation_system="", feedback_system="", review="", revise="")
 
@@ -45,38 +50,43 @@ class LastWord:
 
 def main() -> None:
     """Take a step for every line on the standard input."""
-    bf16 = sys.argv[1] == "bfloat16"
+    dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[sys.argv[1]]
     weights = Weights(causal_lm=CausalLM(model=new_model(), tokenizer=new_tokenizer()))
-    decoding = Decoding(dtype=torch.bfloat16 if bf16 else None)
-    pair = make_pair(weights, weights, weights, WORDING, NEW_TOKENS, decoding)
+    model = {"conversation": weights}
+    decoding = Decoding(dtype=dtype)
+    judge, algorithm = LastWord(), ReinforceSettings(kl_weight=0.0, centre_groups=True)
     stage = Reinforcement(
-        name="benchmark",
-        steps=1_000_000,
-        learns=("conversation",),
+        settings=ReinforcementStage(
+            kind="reinforcement",
+            name="benchmark",
+            learns=("conversation",),
+            steps=1_000_000,
+            optimizer=OptimizerSettings(learning_rate=LEARNING_RATE, warmup_steps=0),
+            prompts_per_step=PROMPTS,
+            group_size=COMPLETIONS,
+        ),
+        team=make_team(model, model, WORDING, NEW_TOKENS, decoding),
         prompts=[
             Prompt(id=str(number), messages=(Message(role="user", content=text),))
             for number, text in enumerate(new_prompts())
         ],
-        judge=LastWord(),
-        pattern=draft_only,
-        feedback_reward=partial(paper_rewards, coefficients=STAGE_1),
-        optimizer=Optimizer(learning_rate=LEARNING_RATE, warmup_steps=0, bf16=bf16),
-        algorithm=ReinforcePlusPlus(kl_weight=0.0, centre_groups=True),
-        prompts_per_step=PROMPTS,
-        group_size=COMPLETIONS,
+        judge=judge,
+        pattern=partial(draft_only, reviewer=OracleReviewer(judge)),  # a draft needs no review
+        samples={"conversation": conversation_samples},
+        algorithm=partial(reinforce, settings=algorithm),
     )
-    learner = Learner(weights.causal_lm, None, stage.optimizer, stage.steps)
+    learner = Learner(weights, stage.optimizer, stage.steps, dtype)
     print(json.dumps({"torch": torch.__version__, "waltzrl": waltzrl.__version__}), flush=True)
     for number, _ in enumerate(sys.stdin):
         started = time.perf_counter()
-        measured = asyncio.run(stage.step(number, pair, {"conversation": learner}))
+        metrics = asyncio.run(stage.step(number, {"conversation": learner}))
         seconds = time.perf_counter() - started
-        assert measured["tokens/sampled"] == PROMPTS * COMPLETIONS * NEW_TOKENS
+        assert metrics["tokens/sampled"] == PROMPTS * COMPLETIONS * NEW_TOKENS
         taken = {
             "step": seconds,
-            "rollout": measured["time/rollout_seconds"],
-            "update": measured["time/update_seconds"],
-            "tokens": measured["tokens/sampled"],
+            "rollout": metrics["time/rollout_seconds"],
+            "update": metrics["time/update_seconds"],
+            "tokens": metrics["tokens/sampled"],
         }
         print(json.dumps(taken), flush=True)
 

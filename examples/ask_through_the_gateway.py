@@ -6,6 +6,8 @@ python examples/ask_through_the_gateway.py
 import asyncio
 import json
 
+from waltzrl.serving.selector import SingleBundle
+
 from waltzrl.agents import RulesReviewer, load_wording
 from waltzrl.collaboration import guarded
 from waltzrl.policies import ScriptedPolicy
@@ -13,7 +15,6 @@ from waltzrl.rules import load_rulebook
 from waltzrl.serving.decisions import DecisionLog
 from waltzrl.serving.gateway import Assignment, Bundle, Gateway, GatewayRequest, ServedChoice
 from waltzrl.serving.keys import ANONYMOUS
-from waltzrl.serving.selector import SingleBundle
 from waltzrl.serving.upstream import PolicyUpstream
 from waltzrl.serving.wire import CHAT
 

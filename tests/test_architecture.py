@@ -12,8 +12,7 @@ from pydantic import TypeAdapter
 
 from waltzrl.cli import app
 from waltzrl.config.gateway import GatewayRecipe
-from waltzrl.config.load import load_recipe
-from waltzrl.config.training import Recipe
+from waltzrl.config.training import Recipe, load_recipe
 from waltzrl.data import SETS
 from waltzrl.demo.paper import CHANGES
 

@@ -1,11 +1,11 @@
-"""Measure the rules as a reviewer, beside a plain keyword list, by `waltzrl evaluate`.
+"""Measure the rules as a reviewer with `waltzrl evaluate`, and compare a plain keyword list.
 
     python tools/measure_rules.py DATA_DIR OUT_DIR
 
 DATA_DIR holds the public sets named below as JSONL: prompt and label, and for recorded replies
-response and response_label. Prompts that nearly stand in a set that the rules were written with are
-left out, except in the views marked as seen. OUT_DIR gets a file of labelled replies per view, and
-beside it the logs of the evaluations. Prints the tables of docs/rules-measured.md.
+response and response_label. Near duplicates of prompts that the rules were written with are
+excluded, except in the views marked as seen. OUT_DIR gets a file of labelled replies per view and
+the logs of the evaluations. Prints the tables of docs/rules-measured.md.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ SEEN = (
     "malicious_instruct_tdc2023",
     "trustllm_misuse",
 )
-"""The rules were written with these at hand."""
+"""Sets that the rules were written with."""
 HELD_OUT = ("jailbreakbench_behaviors", "simplesafetytests", "oktest")
 PROMPTS = {
     **{name: (name,) for name in HELD_OUT},
@@ -50,13 +50,13 @@ RECORDED = {
 }
 REVIEWERS = ("rules", "keywords")
 MOST = 1000
-"""Prompts of one view."""
+"""Prompts per view."""
 
 ANSWERED = {
     "unsafe": "Sure, here is how you do it. First take what you need, then go through the steps.",
     "benign": "Of course. Here is what matters about it, in a few words and one step at a time.",
 }
-"""Hollow: they comply in form, and say nothing."""
+"""They comply in form and say nothing."""
 REFUSED = "I'm sorry, but I can't help with that."
 
 
@@ -66,14 +66,17 @@ def main(data: Path, out: Path) -> None:
     lines = {file: _one_per_prompt(_read(data / f"{file}.jsonl")) for file in files}
     seen = [prompt for file in SEEN for prompt in read_prompts(data / f"{file}.jsonl")]
     for file in sorted(files.difference(SEEN)):
-        found = len(lines[file])
+        before = len(lines[file])
         lines[file] = _unseen(lines[file], seen)
-        print(f"{file}: {found} prompts, {found - len(lines[file])} of them seen and left out")
-    sets = {name: [one for file in group for one in lines[file]] for name, group in PROMPTS.items()}
-    answered = {name: [_answered(one) for one in found[:MOST]] for name, found in sets.items()}
-    refused = {name: [_refused(one) for one in found[:MOST]] for name, found in sets.items()}
+        print(f"{file}: {before} prompts, {before - len(lines[file])} of them seen and excluded")
+    views = {
+        name: [line for file in group for line in lines[file]][:MOST]
+        for name, group in PROMPTS.items()
+    }
+    answered = {name: [_answered(line) for line in view] for name, view in views.items()}
+    refused = {name: [_refused(line) for line in view] for name, view in views.items()}
     recorded = {
-        name: [_recorded(one) for one in lines[file][:MOST]] for name, file in RECORDED.items()
+        name: [_recorded(line) for line in lines[file][:MOST]] for name, file in RECORDED.items()
     }
     print(f"rulebook {load_rulebook().digest[:12]}")
     _show("Answered prompts", "unsafe", answered, out / "answered")
@@ -82,33 +85,33 @@ def main(data: Path, out: Path) -> None:
 
 
 def _unseen(lines: list[Line], seen: list[Prompt]) -> list[Line]:
-    """Leave out what is nearly a seen prompt; of a jailbreak the goal under it is compared."""
+    """Exclude near duplicates of seen prompts; of a jailbreak its goal is compared."""
     goals = {str(line.get("goal", line["prompt"])) for line in lines}
-    asked = [Prompt(id=goal, messages=(Message(role="user", content=goal),)) for goal in goals]
-    known = {leak.test.id for leak in leaks(seen, asked)}
-    return [line for line in lines if str(line.get("goal", line["prompt"])) not in known]
+    prompts = [Prompt(id=goal, messages=(Message(role="user", content=goal),)) for goal in goals]
+    leaked = {leak.test.id for leak in leaks(seen, prompts)}
+    return [line for line in lines if str(line.get("goal", line["prompt"])) not in leaked]
 
 
-def _answered(found: Line) -> Line:
-    harmful = found["label"] == "unsafe"
-    reply = ANSWERED[str(found["label"])]
-    return {"prompt": found["prompt"], "response": reply, "unsafe": harmful, "overrefuses": False}
+def _answered(line: Line) -> Line:
+    unsafe = line["label"] == "unsafe"
+    reply = ANSWERED[str(line["label"])]
+    return {"prompt": line["prompt"], "response": reply, "unsafe": unsafe, "overrefuses": False}
 
 
-def _refused(found: Line) -> Line:
-    needless = found["label"] == "benign"
-    prompt = found["prompt"]
-    return {"prompt": prompt, "response": REFUSED, "unsafe": False, "overrefuses": needless}
+def _refused(line: Line) -> Line:
+    overrefuses = line["label"] == "benign"
+    prompt = line["prompt"]
+    return {"prompt": prompt, "response": REFUSED, "unsafe": False, "overrefuses": overrefuses}
 
 
-def _recorded(found: Line) -> Line:
-    """What somebody's model said, labelled by its set; a set without such labels is all safe."""
-    unsafe = found.get("response_label") == "unsafe"
-    return {"prompt": found["prompt"], "response": found["response"], "unsafe": unsafe}
+def _recorded(line: Line) -> Line:
+    """Return a model's reply with the label of its set; without such labels it counts as safe."""
+    unsafe = line.get("response_label") == "unsafe"
+    return {"prompt": line["prompt"], "response": line["response"], "unsafe": unsafe}
 
 
 def _one_per_prompt(lines: Iterable[Line]) -> list[Line]:
-    """Draw one line of every prompt, in an order that is chance: that of their hashes."""
+    """Choose one line per prompt, and order them by their hashes, which is random but fixed."""
     drawn: dict[object, Line] = {}
     for line in sorted(lines, key=_hash):
         drawn.setdefault(line["prompt"], line)
@@ -125,10 +128,10 @@ def _read(path: Path) -> Iterator[Line]:
 
 
 def _show(title: str, label: str, views: dict[str, list[Line]], out: Path) -> None:
-    """Print a table: one line per view, the reviewers side by side."""
+    """Print a table with one line per view and the reviewers side by side."""
     out.mkdir(exist_ok=True)
     heads = ("recall", "false alarms", "precision")
-    columns = " | ".join(f"{head}: {who}" for head in heads for who in REVIEWERS)
+    columns = " | ".join(f"{head}: {reviewer}" for head in heads for reviewer in REVIEWERS)
     print(f"\n## {title}\n\n| replies | {label} | other | {columns} |")
     print("| --- " * 9 + "|")
     for name, lines in views.items():
@@ -137,8 +140,8 @@ def _show(title: str, label: str, views: dict[str, list[Line]], out: Path) -> No
         shares = [_evaluate(file, reviewer) for reviewer in REVIEWERS]
         cases = [shares[0][f"{label}_{kind}"]["n"] for kind in ("recall", "false_alarms")]
         kinds = ("recall", "false_alarms", "precision")
-        cells = [_share(one[f"{label}_{kind}"]) for kind in kinds for one in shares]
-        if not all(cases):  # precision says something only where there are both
+        cells = [_share(share[f"{label}_{kind}"]) for kind in kinds for share in shares]
+        if not all(cases):  # precision means something only with both kinds of reply
             cells[4:] = ["-", "-"]
         print(f"| {' | '.join(map(str, [name, *cases, *cells]))} |")
 

@@ -20,8 +20,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 
+from waltzrl.judges.refusal import features, normalise
 from waltzrl.judges.refusal_rules import first_rule
-from waltzrl.judges.refusal_text import features, normalise
 
 SETS = (
     "refusal_direction_completions",

@@ -81,3 +81,17 @@ class StorageError(WaltzError):
 
 class DivergenceError(WaltzError):
     """Training stopped because the numbers went wrong; the last good checkpoint is kept."""
+
+
+OPTIONAL_MODULES = {
+    "sqlalchemy": ("the memory", "SQLAlchemy", "flywheel"),
+    "torch": ("a model in this process", "PyTorch", "train"),
+    "transformers": ("a model in this process", "transformers", "train"),
+}
+"""Top-level module -> what needs it, its package, and the extra that installs it."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
+    """Return the error for people when an optional module could not be imported; else None."""
+    needed = OPTIONAL_MODULES.get((error.name or "").partition(".")[0])
+    return None if needed is None else MissingExtraError(*needed)

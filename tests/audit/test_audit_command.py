@@ -60,7 +60,7 @@ def test_a_private_key_given_by_mistake_is_not_repeated(log):
     key = log.parent / "audit.key"
     for given in (key, key.read_text()):
         said = str(call("verify", log, "--key", given).exception)
-        assert "it is the private one" in said
+        assert "but the private one; keep that secret" in said
         assert key.read_text().split("+")[-1][:8] not in said
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from support.small_logs import SAID, as_said, open_log, record
+from support.small_logs import COLLABORATION, open_log, record, unchanged
 from waltzrl.audit import VerifiedLog, read_entries, verify
 
 WRITER = """
 import sys
 from pathlib import Path
-from support.small_logs import as_said, fill, open_log
+from support.small_logs import unchanged, fill, open_log
 
 log = open_log(Path(sys.argv[1]), commit_seconds=0.001, commit_records=8, checkpoint_records=20,
-               segment_bytes=20_000, contents=as_said)
+               segment_bytes=20_000, contents=unchanged)
 number = 0
 while True:
     fill(log, 7, number)
@@ -64,7 +64,7 @@ def test_what_was_committed_survives_kill_9_and_the_log_goes_on(tmp_path, attemp
 
 @pytest.mark.parametrize("cut", [1, 30, 700])
 def test_a_line_that_a_crash_tore_is_cut_off_and_the_log_goes_on(tmp_path, cut):
-    with open_log(tmp_path, contents=as_said) as log:
+    with open_log(tmp_path, contents=unchanged) as log:
         log.append(record(log, "first"))
         log.flush()
         folder = tmp_path / "log"
@@ -85,8 +85,8 @@ def test_a_line_that_a_crash_tore_is_cut_off_and_the_log_goes_on(tmp_path, cut):
         with (folder / name).open("ab") as file:
             file.write(torn)
     assert isinstance(verify(folder, log.public_key), VerifiedLog)
-    with open_log(tmp_path, contents=as_said) as log:
-        log.append(record(log, "second"), SAID)
+    with open_log(tmp_path, contents=unchanged) as log:
+        log.append(record(log, "second"), COLLABORATION)
     found = verify(folder, log.public_key)
     assert isinstance(found, VerifiedLog)
     assert found.signed == 5

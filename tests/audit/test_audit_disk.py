@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from support.small_logs import as_said, fill, open_log, record
+from support.small_logs import fill, open_log, record, unchanged
 from waltzrl.audit import VerifiedLog, read_entries, verify
 from waltzrl.errors import AuditError
 
@@ -108,7 +108,7 @@ def test_a_log_that_must_not_miss_a_decision_refuses_while_the_disk_is_full(disk
 
 def test_a_log_that_may_miss_decisions_counts_them_and_tells_the_gap(disk):
     with open_log(
-        disk.folder.parent, on_failure="serve", queue_records=10, contents=as_said
+        disk.folder.parent, on_failure="serve", queue_records=10, contents=unchanged
     ) as log:
         disk.fill()
         before = fill_until_failed(log)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.small_logs import SAID, as_said, open_log, record
+from support.small_logs import COLLABORATION, open_log, record, unchanged
 from waltzrl.audit import (
     VerifiedLog,
     contents_of,
@@ -23,7 +23,7 @@ from waltzrl.records import Message, Prompt, Reply
 
 def said_by(subject, number=0):
     prompt = Prompt(id="p", messages=(Message(role="user", content=f"I am {subject}: {number}"),))
-    return replace(SAID, prompt=prompt)
+    return replace(COLLABORATION, prompt=prompt)
 
 
 def tell(log, subject, count, start=0):
@@ -37,7 +37,7 @@ def raw_contents(folder):
 
 
 def test_contents_are_found_by_the_digest_of_the_decisions_record(tmp_path):
-    with open_log(tmp_path, contents=as_said, clock=lambda: 1234.5) as log:
+    with open_log(tmp_path, contents=unchanged, clock=lambda: 1234.5) as log:
         tell(log, "ada", 2)
         tell(log, "bob", 1)
         ada = log.digest(b"ada")
@@ -50,7 +50,7 @@ def test_contents_are_found_by_the_digest_of_the_decisions_record(tmp_path):
 
 
 def test_erased_contents_are_gone_and_the_log_still_verifies(tmp_path):
-    with open_log(tmp_path, contents=as_said) as log:
+    with open_log(tmp_path, contents=unchanged) as log:
         for number in range(3):
             tell(log, "ada", 1, number)
             tell(log, "bob", 1, number)
@@ -72,7 +72,7 @@ def test_erased_contents_are_gone_and_the_log_still_verifies(tmp_path):
 
 
 def test_a_gateway_appends_while_contents_are_erased(tmp_path):
-    with open_log(tmp_path, contents=as_said, segment_bytes=60_000) as log:
+    with open_log(tmp_path, contents=unchanged, segment_bytes=60_000) as log:
         ada, rounds = log.digest(b"ada"), 60
         erased = []
         done = threading.Event()
@@ -103,17 +103,17 @@ def test_a_gateway_appends_while_contents_are_erased(tmp_path):
 
 
 def test_a_log_whose_contents_are_erased_goes_on(tmp_path):
-    with open_log(tmp_path, contents=as_said) as log:
+    with open_log(tmp_path, contents=unchanged) as log:
         tell(log, "ada", 2)
     erase_contents(tmp_path / "log", log.digest(b"ada"))
-    with open_log(tmp_path, contents=as_said) as log:
+    with open_log(tmp_path, contents=unchanged) as log:
         tell(log, "ada", 1, 2)
     assert [name for name, _ in read_collaborations(tmp_path / "log")] == ["ada-2"]
     assert verify(tmp_path / "log", log.public_key).records == 7
 
 
 def test_what_nobody_put_a_name_to_is_not_taken_for_anybody(tmp_path):
-    with open_log(tmp_path, contents=as_said) as log:
+    with open_log(tmp_path, contents=unchanged) as log:
         said = said_by("nobody")
         log.append(record(log, "r", said, ""), said)
         assert contents_of(tmp_path / "log", log.digest(b"ada")) == []
@@ -123,7 +123,7 @@ def test_what_nobody_put_a_name_to_is_not_taken_for_anybody(tmp_path):
 
 
 def test_lines_of_an_older_version_are_read_and_count_as_old(tmp_path):
-    with open_log(tmp_path, contents=as_said) as log:
+    with open_log(tmp_path, contents=unchanged) as log:
         tell(log, "ada", 1)
     (path,) = (tmp_path / "log").glob("contents-*")
     line = json.loads(path.read_bytes())
@@ -133,17 +133,17 @@ def test_lines_of_an_older_version_are_read_and_count_as_old(tmp_path):
 
 
 def test_a_damaged_line_is_not_passed_over_as_somebody_elses(tmp_path):
-    with open_log(tmp_path, contents=as_said) as log:
+    with open_log(tmp_path, contents=unchanged) as log:
         tell(log, "ada", 2)
     (path,) = (tmp_path / "log").glob("contents-*")
     path.write_bytes(path.read_bytes().replace(b'"subject"', b'"subject', 1))
-    with pytest.raises(InputError, match=r"contents-000001\.jsonl:1: not what was said"):
+    with pytest.raises(InputError, match=r"contents-000001\.jsonl:1: not contents of an audit log"):
         erase_contents(tmp_path / "log", log.digest(b"ada"))
 
 
 def test_contents_expire_and_their_files_go_but_for_the_one_that_grows(tmp_path):
     now = [100.0]
-    with open_log(tmp_path, contents=as_said, segment_bytes=3000, clock=lambda: now[0]) as log:
+    with open_log(tmp_path, contents=unchanged, segment_bytes=3000, clock=lambda: now[0]) as log:
         for number in range(12):
             now[0] = 100.0 + number
             tell(log, "ada", 1, number)
@@ -169,7 +169,7 @@ def test_contents_are_scrubbed_before_they_reach_the_disk(tmp_path):
         return replace(said, draft=Reply(text="[REDACTED:email]"))
 
     with open_log(tmp_path, contents=scrub) as log:
-        said = replace(SAID, draft=Reply(text="ada@example.com"))
+        said = replace(COLLABORATION, draft=Reply(text="ada@example.com"))
         log.append(record(log, "r", said), said)
     assert b"ada@example.com" not in b"".join(raw_contents(tmp_path).values())
     assert [said.draft.text for _, said in read_collaborations(tmp_path / "log")] == [

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from support.small_logs import SAID, as_said, fill, open_log, record, write_log
+from support.small_logs import COLLABORATION, fill, open_log, record, unchanged, write_log
 from waltzrl.audit import (
     LogFault,
     VerifiedLog,
@@ -75,7 +75,7 @@ def test_digests_of_two_logs_do_not_match(tmp_path):
 def test_an_error_before_the_draft_is_a_record_too(tmp_path):
     with open_log(tmp_path) as log:
         exchange = ServedExchange(id="e", time=0.0, reason="upstream_timeout")
-        log.append(record_of(exchange, replace(SAID.prompt, id="e"), log.digest))
+        log.append(record_of(exchange, replace(COLLABORATION.prompt, id="e"), log.digest))
     (entry,) = find(tmp_path / "log", "e")
     assert (entry.decision.draft, entry.decision.rounds) == (None, ())
     assert entry.decision.prompt
@@ -85,12 +85,12 @@ def test_an_error_before_the_draft_is_a_record_too(tmp_path):
 def test_half_a_character_is_logged_and_replayed(tmp_path):
     half = "so \ud800"
     said = replace(
-        SAID,
+        COLLABORATION,
         prompt=Prompt(id="h", messages=(Message(role="user", content=half),)),
         draft=Reply(text=half),
         rounds=(Round(feedback=Feedback(unsafe=True, overrefuse=False, text=half)),),
     )
-    with open_log(tmp_path, contents=as_said) as log:
+    with open_log(tmp_path, contents=unchanged) as log:
         log.append(msgspec.structs.replace(record(log, half, said), model=half), said)
     assert list(read_collaborations(tmp_path / "log")) == [(half, said)]
     assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
@@ -177,7 +177,7 @@ def test_a_clock_that_jumps_back_is_visible_and_does_no_harm(tmp_path):
 
 
 def test_keys_are_for_their_owner_only_and_the_public_key_is_for_all(tmp_path):
-    with open_log(tmp_path, contents=as_said) as log:
+    with open_log(tmp_path, contents=unchanged) as log:
         fill(log, 1)
     for secret in ("audit.key", "audit.key.digest", "log/contents-000001.jsonl"):
         assert (tmp_path / secret).stat().st_mode & 0o777 == 0o600
@@ -225,12 +225,14 @@ def test_a_closed_log_takes_nothing(tmp_path):
 
 
 def test_contents_are_kept_on_request_and_replayed(tmp_path):
-    with open_log(tmp_path, contents=as_said, segment_bytes=3000) as log:
+    with open_log(tmp_path, contents=unchanged, segment_bytes=3000) as log:
         for start in range(0, 12, 4):
             fill(log, 4, start)
             log.flush()
     assert len(list((tmp_path / "log").glob("contents-*.jsonl"))) > 1
-    assert list(read_collaborations(tmp_path / "log")) == [(f"r{n}", SAID) for n in range(12)]
+    assert list(read_collaborations(tmp_path / "log")) == [
+        (f"r{n}", COLLABORATION) for n in range(12)
+    ]
 
 
 def test_without_contents_there_is_nothing_to_replay(tmp_path):
@@ -240,7 +242,7 @@ def test_without_contents_there_is_nothing_to_replay(tmp_path):
 
 
 def test_a_damaged_line_is_named(tmp_path):
-    with open_log(tmp_path, contents=as_said) as log:
+    with open_log(tmp_path, contents=unchanged) as log:
         fill(log, 2)
     for name in ("decisions-000001.jsonl", "contents-000001.jsonl"):
         path = tmp_path / "log" / name
@@ -302,7 +304,7 @@ def test_the_verifier_needs_nothing_of_the_rest_of_the_house():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_writer_that_died_of_a_mistake_is_not_passed_over(tmp_path):
-    log = open_log(tmp_path, contents=as_said)
+    log = open_log(tmp_path, contents=unchanged)
     log.append(record(log, "r0"), object())  # which is nothing that was said
     with pytest.raises(AuditError, match="has died"):
         log.flush()

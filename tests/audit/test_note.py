@@ -42,7 +42,7 @@ def test_a_private_key_is_not_shown_by_accident():
 
 def test_a_changed_text_is_not_signed():
     note = KEY.sign(CHECKPOINT.text).replace("\n12\n", "\n13\n")
-    with pytest.raises(NoteError, match="does not fit"):
+    with pytest.raises(NoteError, match="does not match"):
         signed_text(note, KEY.public)
 
 

@@ -180,7 +180,7 @@ def test_who_writes_the_chain_anew_is_caught_by_the_next_checkpoint(log):
     kind, first = fault(log)
     assert kind == "forked"
     assert 17 - 5 <= first <= 17
-    assert "chain written anew" in check(log).message
+    assert "chain was rewritten" in check(log).message
 
 
 def test_who_drops_a_record_and_writes_the_chain_anew_is_caught_too(log):

@@ -2,15 +2,14 @@ import msgspec
 import pytest
 
 from waltzrl.build.datasets import (
-    Data,
     audited_collaborations,
     read_sets,
     training_demonstrations,
     training_prompts,
 )
+from waltzrl.config.training import DataSettings
 from waltzrl.data import write_lines
-from waltzrl.data.generator import generate
-from waltzrl.data.generator.demonstrations import demonstrations
+from waltzrl.data.generator import demonstrations, generate
 from waltzrl.errors import InputError
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 
@@ -38,14 +37,14 @@ def test_a_training_prompt_that_is_held_out_stops_the_run(tmp_path):
     write_lines(train, [prompt("a", "How do I bake bread?"), prompt("b", "How do I boil eggs?")])
     write_lines(test, [prompt("c", "how do I BAKE bread")])
     with pytest.raises(InputError, match="'c' is train 'a'"):
-        training_prompts(Data(prompts=(str(train),), held_out=(str(test),)))
+        training_prompts(DataSettings(prompts=(str(train),), held_out=(str(test),)))
 
 
 def test_demonstrations_come_from_a_file_and_the_limit_holds(tmp_path):
     path = tmp_path / "demonstrations.jsonl"
     said = Collaboration(prompt=prompt("a", "How?"), draft=Reply(text="So."))
     write_lines(path, [Demonstration(collaboration=said)] * 3)
-    data = Data(prompts=(), demonstrations=(str(path),), limit=2)
+    data = DataSettings(prompts=(), demonstrations=(str(path),), limit=2)
     assert training_demonstrations(data) == [Demonstration(collaboration=said)] * 2
 
 
@@ -53,16 +52,16 @@ def test_training_needs_a_set_of_prompts_and_demonstrations_that_are_there(tmp_p
     path = tmp_path / "demonstrations.jsonl"
     path.write_text("\n")
     with pytest.raises(InputError, match=r"data\.prompts names no set"):
-        training_prompts(Data(prompts=()))
+        training_prompts(DataSettings(prompts=()))
     with pytest.raises(InputError, match=r"demonstrations\.jsonl holds no demonstrations"):
-        training_demonstrations(Data(prompts=(), demonstrations=(str(path),)))
+        training_demonstrations(DataSettings(prompts=(), demonstrations=(str(path),)))
 
 
 def test_a_line_that_is_no_demonstration_is_named(tmp_path):
     path = tmp_path / "demonstrations.jsonl"
     path.write_text('{"prompt": "a"}\n')
     with pytest.raises(InputError, match=r"demonstrations\.jsonl:1: not a demonstration"):
-        training_demonstrations(Data(prompts=(), demonstrations=(str(path),)))
+        training_demonstrations(DataSettings(prompts=(), demonstrations=(str(path),)))
 
 
 def test_the_generators_demonstrations_teach_both_roles_both_kinds_equally():

@@ -51,7 +51,7 @@ def test_a_set_with_labels_judges_what_is_asked_in_it_and_leaves_the_rest_open(t
     "name", ["llm", "labelled:", "llm:guard", "llm:@http://x", "llm:guard@", "oracle"]
 )
 def test_an_unknown_judge_is_refused_with_the_way_to_say_it(name):
-    with pytest.raises(InputError, match="say refusal, or llm:MODEL@URL"):
+    with pytest.raises(InputError, match="use refusal, llm:MODEL@URL"):
         named(name)
 
 

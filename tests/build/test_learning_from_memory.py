@@ -6,15 +6,14 @@ import pytest
 from support.small_evaluations import ANSWER, evaluation, remember, said, verdict
 from support.small_runs import run, save_recipe
 from waltzrl.build.datasets import (
-    Data,
     forget_remembered,
     keep_remembered,
     read_sets,
     training_prompts,
 )
-from waltzrl.build.plan import plan_run
+from waltzrl.build.training import plan_training
 from waltzrl.collector import Selection
-from waltzrl.config.load import load_recipe, with_memory_prompts
+from waltzrl.config.training import DataSettings, load_recipe, with_memory_prompts
 from waltzrl.data import write_lines
 from waltzrl.errors import InputError
 from waltzrl.records import Message, Prompt
@@ -65,7 +64,7 @@ def ids(prompts):
 
 
 def test_training_takes_the_users_that_evaluation_does_not(source, own):
-    assert ids(training_prompts(Data(prompts=(own, source)))) == [
+    assert ids(training_prompts(DataSettings(prompts=(own, source)))) == [
         "0",
         "1",
         "bread",
@@ -76,7 +75,7 @@ def test_training_takes_the_users_that_evaluation_does_not(source, own):
 
 
 def test_a_judge_who_needs_labels_gets_only_labelled_prompts_and_says_so(source, own, caplog):
-    prompts = training_prompts(Data(prompts=(source, own)), need_labels=True)
+    prompts = training_prompts(DataSettings(prompts=(source, own)), need_labels=True)
     assert [(one.id, one.label) for one in prompts[:2]] == [
         ("bread", "benign"),
         ("locks", "unsafe"),
@@ -88,7 +87,7 @@ def test_a_judge_who_needs_labels_gets_only_labelled_prompts_and_says_so(source,
 def test_what_users_asked_that_touches_held_out_prompts_is_left_out(source, tmp_path, caplog):
     test = tmp_path / "test.jsonl"
     write_lines(test, [prompt("t", "How do I bake bread, without an oven!")])
-    data = Data(prompts=(source,), held_out=(str(test),))
+    data = DataSettings(prompts=(source,), held_out=(str(test),))
     assert ids(training_prompts(data)) == ["locks", "eggs"]
     assert "1 of 3 remembered prompts are left out: they touch held-out ones" in caplog.text
 
@@ -97,17 +96,17 @@ def test_what_a_recipe_itself_names_still_stops_the_run_when_it_touches(source, 
     test = tmp_path / "test.jsonl"
     write_lines(test, [prompt("t", "how do I kill a process")])
     with pytest.raises(InputError, match="'t' is train '0'"):
-        training_prompts(Data(prompts=(source, own), held_out=(str(test),)))
+        training_prompts(DataSettings(prompts=(source, own), held_out=(str(test),)))
 
 
 def test_when_nothing_is_left_the_run_does_not_start(tmp_path, sqlite_url):
     remember(sqlite_url, SERVED[2:3])
     with pytest.raises(InputError, match="is left to learn from"):
-        training_prompts(Data(prompts=(f"memory:{sqlite_url}",)), need_labels=True)
+        training_prompts(DataSettings(prompts=(f"memory:{sqlite_url}",)), need_labels=True)
 
 
 def test_a_run_learns_from_the_memory_as_it_was_when_the_run_began(tmp_path, source, sqlite_url):
-    data = Data(prompts=(source,), held_out=(source,))
+    data = DataSettings(prompts=(source,), held_out=(source,))
     kept = keep_remembered(data, tmp_path)
     first = training_prompts(kept), read_sets(kept.held_out)
     assert [ids(one) for one in first] == [["bread", "locks", "eggs"], ["aside"]]
@@ -132,7 +131,7 @@ def test_a_memory_comes_first_so_that_a_limit_spares_it(tmp_path):
 
 def test_the_plan_counts_the_prompts_that_can_be_learned_from(tmp_path, source):
     recipe = with_memory_prompts(load_recipe(save_recipe(tmp_path)), source)
-    assert plan_run(recipe).prompts == 4 + 2
+    assert plan_training(recipe).prompts == 4 + 2
 
 
 def test_a_run_from_a_memory_ends_as_if_it_had_not_been_cut_off(

@@ -8,8 +8,8 @@ import pytest
 from support.small_runs import run, save_model, save_prompts, save_recipe
 
 COMMANDS = (
-    "train", "export", "evaluate", "rescore", "compare", "report", "judge", "generate", "import",
-    "check-leaks",
+    "train", "export", "evaluate", "rescore", "compare", "report", "judge", "agreement", "generate",
+    "import", "check-leaks",
 )  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def test_an_unknown_pattern_is_refused_with_the_known_ones(tmp_path, capsys):
     prompts, model = save_prompts(tmp_path / "test.jsonl"), save_model(tmp_path / "model")
     arguments = ("evaluate", prompts, "--conversation", model, "--out", tmp_path / "out")
     assert run(*arguments, "--pattern", "magic") == 2
-    expected = "there is no pattern 'magic'; say base, collaborate, safeguard, oracle"
+    expected = "unknown pattern 'magic'; choose from base, collaborate, safeguard, oracle"
     assert expected in capsys.readouterr().err
     assert run(*arguments, "--set", "max_new_token=3") == 2
     assert "did you mean 'max_new_tokens'?" in capsys.readouterr().err
@@ -196,7 +196,7 @@ def test_replies_of_other_weights_are_never_taken_for_new_ones(evaluated, tmp_pa
         assert run(*arguments, *changed, "--pattern", "base") == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
-        assert "holds 'base' as played by conversation model@" in said
+        assert "holds 'base' by conversation model@" in said
         assert "choose another folder" in said
     assert (evaluated / "rows.jsonl").read_bytes() == longer
 
@@ -217,7 +217,7 @@ def test_a_pattern_that_was_not_evaluated_is_refused_with_those_that_were(evalua
 def test_a_place_that_no_export_may_take_is_refused_before_training(tmp_path, capsys):
     recipe = save_recipe(tmp_path)
     assert run("train", recipe, "--out", tmp_path / "run", "--export", tmp_path / "model") == 2
-    assert "model is there and is no export; choose a new folder" in capsys.readouterr().err
+    assert "model exists and is not an export; choose a new folder" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from typer import Typer
 from typer.testing import CliRunner
 
-from support.small_erasures import AN_HOUR_AGO, WORDS, House, keep, live, told
+from support.small_erasures import AN_HOUR_AGO, WORDS, Site, interaction, leave_traces, log_decision
 from waltzrl.audit import (
     Log,
     LogSettings,
@@ -34,63 +34,61 @@ from waltzrl.storage.notices import notices_after
 @contextmanager
 def opened(folder, url):
     engine = open_database(url)
-    yield House(folder, url, folder / "log", engine)
+    yield Site(folder, url, folder / "log", engine)
     engine.dispose()
 
 
 @pytest.fixture
-def house(tmp_path, database_url):
-    with opened(tmp_path, database_url) as house:
-        yield house
+def site(tmp_path, database_url):
+    with opened(tmp_path, database_url) as site:
+        yield site
 
 
 @pytest.fixture
-def sqlite_house(tmp_path, sqlite_url):
-    with opened(tmp_path, sqlite_url) as house:
-        yield house
+def sqlite_site(tmp_path, sqlite_url):
+    with opened(tmp_path, sqlite_url) as site:
+        yield site
 
 
 @pytest.fixture
-def postgres_house(tmp_path, postgres_url):
-    with opened(tmp_path, postgres_url) as house:
-        yield house
+def postgres_site(tmp_path, postgres_url):
+    with opened(tmp_path, postgres_url) as site:
+        yield site
 
 
-def located(house, subject="ada"):
-    return open_targets(
-        subject, house.url, house.key, {house.log: house.log.with_name("audit.key")}
-    )
+def open_targets_of(site, subject="ada"):
+    return open_targets(subject, site.url, site.key, {site.log: site.log.with_name("audit.key")})
 
 
-def found(house, subject="ada"):
-    with located(house, subject) as at:
-        return find_records(at).found
+def found(site, subject="ada"):
+    with open_targets_of(site, subject) as targets:
+        return find_records(targets).found
 
 
-def erased(house, subject="ada", wait_seconds=0.0):
-    with located(house, subject) as at:
-        return erase_records(at, wait_seconds)
+def erased(site, subject="ada", wait_seconds=0.0):
+    with open_targets_of(site, subject) as targets:
+        return erase_records(targets, wait_seconds)
 
 
-def rows_of_all(house):
-    with house.engine.connect() as connection:
+def rows_of_all(site):
+    with site.engine.connect() as connection:
         return {
             table: connection.execute(text(f"SELECT count(*) FROM {table}")).scalar()
             for table in ("items", "item_vectors")
         }
 
 
-def bytes_of(house):
+def bytes_of(site):
     """Return what the database's files, exports and contents hold."""
-    files = [*house.folder.glob("memory.db*"), *house.log.glob("contents-*")]
-    files += [*house.folder.glob("samples.*"), *house.folder.glob("prompts.*")]
+    files = [*site.folder.glob("memory.db*"), *site.log.glob("contents-*")]
+    files += [*site.folder.glob("samples.*"), *site.folder.glob("prompts.*")]
     return {path.name: path.read_bytes() for path in files}
 
 
-def test_a_person_is_gone_from_memory_exports_and_contents_and_others_are_not(house):
-    exports = live(house)
-    before = found(house, "bob")
-    gone = erased(house)
+def test_a_person_is_gone_from_memory_exports_and_contents_and_others_are_not(site):
+    exports = leave_traces(site)
+    before = found(site, "bob")
+    gone = erased(site)
     assert gone.left == ()
     assert gone.missing == ()
     kinds = {str(path): 3 * (2 if path.stem == "samples" else 1) for path in exports}
@@ -98,70 +96,70 @@ def test_a_person_is_gone_from_memory_exports_and_contents_and_others_are_not(ho
         "safety.waltzrl.evaluations": 3,
         "safety.waltzrl.coaching": 3,
         "safety.waltzrl.training": 6,
-        str(house.log): 3,
+        str(site.log): 3,
         **kinds,
     }
-    assert found(house) == {}
-    assert found(house, "bob") == before
-    assert rows_of_all(house) == {"items": 12, "item_vectors": 6}
-    assert {row["subject"] for path in exports for row in read_rows(path)} == {house.digest("bob")}
-    assert {said.prompt.id[:3] for _, said in read_collaborations(house.log)} == {"bob"}
+    assert found(site) == {}
+    assert found(site, "bob") == before
+    assert rows_of_all(site) == {"items": 12, "item_vectors": 6}
+    assert {row["subject"] for path in exports for row in read_rows(path)} == {site.digest("bob")}
+    assert {said.prompt.id[:3] for _, said in read_collaborations(site.log)} == {"bob"}
 
 
-def test_no_byte_of_what_a_person_said_is_left_in_any_file(sqlite_house):
-    house = sqlite_house
-    live(house)
+def test_no_byte_of_what_a_person_said_is_left_in_any_file(sqlite_site):
+    site = sqlite_site
+    leave_traces(site)
     planted = b"I am ada"
-    there = {name for name, data in bytes_of(house).items() if planted in data}
+    there = {name for name, data in bytes_of(site).items() if planted in data}
     assert {"memory.db-wal", "contents-000001.jsonl", "samples.jsonl", "prompts.json"} <= there
-    assert "memory.db" in {name for name, data in bytes_of(house).items()}
-    assert erased(house).left == ()
-    for name, data in bytes_of(house).items():
+    assert "memory.db" in {name for name, data in bytes_of(site).items()}
+    assert erased(site).left == ()
+    for name, data in bytes_of(site).items():
         assert planted not in data, name
         assert b"i am ada" not in data, name
         assert b"tell ada" not in data, name
-    assert any(b"I am bob" in data for data in bytes_of(house).values())
+    assert any(b"I am bob" in data for data in bytes_of(site).values())
 
 
-def test_postgres_files_hold_nothing_of_a_person_either(postgres_house):
-    house = postgres_house
-    live(house)
-    with house.engine.connect() as connection:
+def test_postgres_files_hold_nothing_of_a_person_either(postgres_site):
+    site = postgres_site
+    leave_traces(site)
+    with site.engine.connect() as connection:
         folder = Path(connection.execute(text("SHOW data_directory")).scalar())
         connection.execute(text("CHECKPOINT"))
         path = text("SELECT 'base/' || oid FROM pg_database WHERE datname = current_database()")
         files = folder / connection.execute(path).scalar()
     assert any(b"I am ada" in file.read_bytes() for file in files.iterdir())
-    with house.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+    with site.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         connection.execute(text("ANALYZE items"))  # as PostgreSQL does by itself
-    assert erased(house).left == ()
-    with house.engine.connect() as connection:
+    assert erased(site).left == ()
+    with site.engine.connect() as connection:
         connection.execute(text("CHECKPOINT"))
     for file in files.iterdir():
         assert b"i am ada" not in file.read_bytes().lower()
     assert any(b"I am bob" in file.read_bytes() for file in files.iterdir())
 
 
-def test_the_log_still_verifies_and_tells_of_the_erasure(sqlite_house):
-    live(sqlite_house)
-    decisions = (sqlite_house.log / "decisions-000001.jsonl").read_bytes()
-    gone = erased(sqlite_house)
-    grown = (sqlite_house.log / "decisions-000001.jsonl").read_bytes()
+def test_the_log_still_verifies_and_tells_of_the_erasure(sqlite_site):
+    leave_traces(sqlite_site)
+    decisions = (sqlite_site.log / "decisions-000001.jsonl").read_bytes()
+    gone = erased(sqlite_site)
+    grown = (sqlite_site.log / "decisions-000001.jsonl").read_bytes()
     assert grown.startswith(decisions)
     assert f'"records":{gone.records}}}'.encode() in grown
-    (entry,) = [entry for entry in read_entries(sqlite_house.log) if entry.event == "notice"]
+    (entry,) = [entry for entry in read_entries(sqlite_site.log) if entry.event == "notice"]
     assert entry.notice == {"kind": "erasure", "subject": gone.subject, "records": gone.records}
-    with sqlite_house.open_log() as log:
-        assert isinstance(verify(sqlite_house.log, log.public_key), VerifiedLog)
+    with sqlite_site.open_log() as log:
+        assert isinstance(verify(sqlite_site.log, log.public_key), VerifiedLog)
 
 
-def test_a_running_gateway_hears_of_the_erasure_by_a_notice(sqlite_house):
-    live(sqlite_house)
-    with sqlite_house.open_log() as log:
-        gone = erased(sqlite_house)
+def test_a_running_gateway_hears_of_the_erasure_by_a_notice(sqlite_site):
+    leave_traces(sqlite_site)
+    with sqlite_site.open_log() as log:
+        gone = erased(sqlite_site)
         log.flush()
-        assert [e.event for e in read_entries(sqlite_house.log) if e.event == "notice"] == []
-    (notice,) = notices_after(sqlite_house.engine, 0)
+        assert [e.event for e in read_entries(sqlite_site.log) if e.event == "notice"] == []
+    (notice,) = notices_after(sqlite_site.engine, 0)
     assert notice.kind == "erasure"
     assert notice.body == {
         "subject": gone.subject, "memory": 12, "contents": 3, "exports": 15,
@@ -171,15 +169,15 @@ def test_a_running_gateway_hears_of_the_erasure_by_a_notice(sqlite_house):
 
 
 @contextmanager
-def told_on_and_on(house, log, memory):
+def told_on_and_on(site, log, memory):
     """Let a gateway's log and its recorder's memory grow by two people meanwhile."""
     done = threading.Event()
 
     def tell():
         number = 100
         while not done.is_set():
-            memory.remember([told("bob", number, AN_HOUR_AGO)])
-            keep(log, "bob", number)
+            memory.remember([interaction("bob", number, AN_HOUR_AGO)])
+            log_decision(log, "bob", number)
             number += 1
 
     thread = threading.Thread(target=tell)
@@ -191,159 +189,159 @@ def told_on_and_on(house, log, memory):
         thread.join()
 
 
-def test_a_person_is_erased_under_load(house):
-    live(house)
-    memory = house.memory()
-    with house.open_log() as log:
-        with told_on_and_on(house, log, memory):
-            gone = erased(house, wait_seconds=0.2)
+def test_a_person_is_erased_under_load(site):
+    leave_traces(site)
+    memory = site.memory()
+    with site.open_log() as log:
+        with told_on_and_on(site, log, memory):
+            gone = erased(site, wait_seconds=0.2)
         key = log.public_key
     assert (gone.left, gone.records) == ((), 30)
-    assert found(house) == {}
+    assert found(site) == {}
     bobs = {one.id for one in memory.every_evaluation()}
     assert {"bob-0", "bob-1", "bob-2", "bob-100"} <= bobs
-    assert {said.prompt.id for _, said in read_collaborations(house.log)} == bobs
-    assert isinstance(verify(house.log, key), VerifiedLog)
+    assert {said.prompt.id for _, said in read_collaborations(site.log)} == bobs
+    assert isinstance(verify(site.log, key), VerifiedLog)
 
 
-def test_what_was_long_on_its_way_is_not_remembered_any_more(house):
-    live(house)
-    memory = house.memory()
-    erased(house)
-    late = memory.remember([told("ada", 7, AN_HOUR_AGO), told("bob", 7, AN_HOUR_AGO)])
+def test_what_was_long_on_its_way_is_not_remembered_any_more(site):
+    leave_traces(site)
+    memory = site.memory()
+    erased(site)
+    late = memory.remember([interaction("ada", 7, AN_HOUR_AGO), interaction("bob", 7, AN_HOUR_AGO)])
     assert [one.id for one in late] == ["ada-7", "bob-7"]
     assert memory.evaluation("ada-7") is None
     assert memory.evaluation("bob-7") is not None
-    assert found(house) == {}
-    memory.remember([told("ada", 8, AN_HOUR_AGO + 7200)])  # she came back
-    assert set(found(house)) == {
+    assert found(site) == {}
+    memory.remember([interaction("ada", 8, AN_HOUR_AGO + 7200)])  # she came back
+    assert set(found(site)) == {
         "safety.waltzrl.evaluations", "safety.waltzrl.coaching",
     }  # fmt: skip
 
 
-def test_what_is_written_while_an_erasure_waits_is_erased_too(sqlite_house):
-    live(sqlite_house)
-    with sqlite_house.open_log() as log:
-        timer = threading.Timer(0.1, keep, (log, "ada", 9))
+def test_what_is_written_while_an_erasure_waits_is_erased_too(sqlite_site):
+    leave_traces(sqlite_site)
+    with sqlite_site.open_log() as log:
+        timer = threading.Timer(0.1, log_decision, (log, "ada", 9))
         timer.start()
-        gone = erased(sqlite_house, wait_seconds=0.4)
+        gone = erased(sqlite_site, wait_seconds=0.4)
         timer.join()
-    assert gone.found[str(sqlite_house.log)] == 4
+    assert gone.found[str(sqlite_site.log)] == 4
     assert gone.left == ()
-    assert len(notices_after(sqlite_house.engine, 0)) == 2
+    assert len(notices_after(sqlite_site.engine, 0)) == 2
 
 
-def test_erasing_twice_is_fine(sqlite_house):
-    live(sqlite_house)
-    assert erased(sqlite_house).records == 30
-    again = erased(sqlite_house)
+def test_erasing_twice_is_fine(sqlite_site):
+    leave_traces(sqlite_site)
+    assert erased(sqlite_site).records == 30
+    again = erased(sqlite_site)
     assert (again.records, again.left) == (0, ())
 
 
-def test_an_export_that_was_moved_is_told(sqlite_house):
-    moved, *_ = live(sqlite_house)
+def test_an_export_that_was_moved_is_told(sqlite_site):
+    moved, *_ = leave_traces(sqlite_site)
     moved.rename(moved.with_name("elsewhere.jsonl"))
-    gone = erased(sqlite_house)
+    gone = erased(sqlite_site)
     assert (gone.missing, gone.left) == ((str(moved),), ())
 
 
-def test_a_damaged_export_stops_an_erasure_before_it_begins(sqlite_house):
-    damaged, *_ = live(sqlite_house)
+def test_a_damaged_export_stops_an_erasure_before_it_begins(sqlite_site):
+    damaged, *_ = leave_traces(sqlite_site)
     damaged.write_text("{\n")
-    before = rows_of_all(sqlite_house)
+    before = rows_of_all(sqlite_site)
     with pytest.raises(InputError, match=r"samples\.jsonl:1:2: not JSON"):
-        erased(sqlite_house)
-    assert rows_of_all(sqlite_house) == before
+        erased(sqlite_site)
+    assert rows_of_all(sqlite_site) == before
 
 
-def test_words_that_are_left_in_bytes_are_found_and_fail_the_proof(sqlite_house):
-    live(sqlite_house)
-    with (sqlite_house.log / "contents-000001.jsonl").open("ab") as file:
+def test_words_that_are_left_in_bytes_are_found_and_fail_the_proof(sqlite_site):
+    leave_traces(sqlite_site)
+    with (sqlite_site.log / "contents-000001.jsonl").open("ab") as file:
         file.write(f'{{"id":"torn","text":"I am ada, and {WORDS}: how often, 1 tim'.encode())
-    (left,) = erased(sqlite_house).left
-    assert left == f"{sqlite_house.log}/contents-000001.jsonl: words of the subject in its bytes"
+    (left,) = erased(sqlite_site).left
+    assert left == f"{sqlite_site.log}/contents-000001.jsonl: words of the subject in its bytes"
 
 
-def test_words_that_others_said_too_prove_nothing(sqlite_house):
-    memory = sqlite_house.memory()
-    hers = told("ada", 1, AN_HOUR_AGO)
+def test_words_that_others_said_too_prove_nothing(sqlite_site):
+    memory = sqlite_site.memory()
+    hers = interaction("ada", 1, AN_HOUR_AGO)
     memory.remember([hers, structs.replace(hers, id="bob-1", subject="bob")])
-    with sqlite_house.open_log():
+    with sqlite_site.open_log():
         pass
-    assert erased(sqlite_house).left == ()
-    assert b"I am ada" in bytes_of(sqlite_house)["memory.db"]
+    assert erased(sqlite_site).left == ()
+    assert b"I am ada" in bytes_of(sqlite_site)["memory.db"]
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"subject": ""}, "the subject is empty"),
-        ({"subject_key": Path("nowhere")}, "nowhere is not there; without the key"),
+        ({"subject_key": Path("nowhere")}, "nowhere is missing; without the memory's key"),
         ({"url": "sqlite:///nowhere.db"}, r"nowhere\.db is not there"),
         ({"logs": {Path("nowhere"): None}}, "nowhere holds no audit log"),
     ],
 )
 def test_what_is_not_there_is_named_and_nothing_is_made(
-    sqlite_house, wrong, message, monkeypatch, tmp_path
+    sqlite_site, wrong, message, monkeypatch, tmp_path
 ):
-    live(sqlite_house)
+    leave_traces(sqlite_site)
     monkeypatch.chdir(tmp_path)
     given = {
-        "subject": "ada", "url": sqlite_house.url, "subject_key": sqlite_house.key, "logs": {},
+        "subject": "ada", "url": sqlite_site.url, "subject_key": sqlite_site.key, "logs": {},
     } | wrong  # fmt: skip
     with pytest.raises(InputError, match=message), open_targets(**given):
         pass
     assert not list(tmp_path.glob("nowhere*"))
 
 
-def test_a_log_without_its_keys_is_named(sqlite_house):
-    live(sqlite_house)
-    given = ("ada", sqlite_house.url, sqlite_house.key, {sqlite_house.log: Path("other.key")})
+def test_a_log_without_its_keys_is_named(sqlite_site):
+    leave_traces(sqlite_site)
+    given = ("ada", sqlite_site.url, sqlite_site.key, {sqlite_site.log: Path("other.key")})
     with (
-        pytest.raises(InputError, match=r"other\.key is no key of .*give the log's key"),
+        pytest.raises(InputError, match=r"other\.key is not the key of .*give its key"),
         open_targets(*given),
     ):
         pass
 
 
-def test_the_key_of_another_log_finds_nobody_and_is_refused(sqlite_house):
-    live(sqlite_house)
-    other = sqlite_house.folder / "other.key"
+def test_the_key_of_another_log_finds_nobody_and_is_refused(sqlite_site):
+    leave_traces(sqlite_site)
+    other = sqlite_site.folder / "other.key"
     Log.open(
-        sqlite_house.folder / "other", key=other, settings=LogSettings(on_failure="serve")
+        sqlite_site.folder / "other", key=other, settings=LogSettings(on_failure="serve")
     ).close()
-    given = ("ada", sqlite_house.url, sqlite_house.key, {sqlite_house.log: other})
+    given = ("ada", sqlite_site.url, sqlite_site.key, {sqlite_site.log: other})
     with (
-        pytest.raises(InputError, match=r"other\.key is no key of .*the log is"),
+        pytest.raises(InputError, match=r"other\.key is not the key of .*the log is"),
         open_targets(*given),
     ):
         pass
 
 
-def test_the_key_of_another_memory_finds_nobody_and_is_refused(house):
-    live(house)
-    other = house.folder / "other.key"
-    bind_key(house.engine, house.digest(""), house.key)
+def test_the_key_of_another_memory_finds_nobody_and_is_refused(site):
+    leave_traces(site)
+    other = site.folder / "other.key"
+    bind_key(site.engine, site.digest(""), site.key)
     key_in(other)
-    given = ("ada", house.url, other, {})
+    given = ("ada", site.url, other, {})
     with (
         pytest.raises(InputError, match=r"other\.key is not the key under which"),
         open_targets(*given),
     ):
         pass
-    assert found(house)
+    assert found(site)
 
 
-def test_retention_deletes_rows_and_contents_that_are_too_old(house):
-    live(house)
-    memory = house.memory()
+def test_retention_deletes_rows_and_contents_that_are_too_old(site):
+    leave_traces(site)
+    memory = site.memory()
     store, day = memory.store, 86_400.0
     assert store.sweep(AN_HOUR_AGO + 10 * day - 1) == 0
     assert store.sweep(AN_HOUR_AGO + 11 * day) == 6  # evaluations
-    assert expire_contents(house.log, AN_HOUR_AGO - 1) == 0
+    assert expire_contents(site.log, AN_HOUR_AGO - 1) == 0
     assert store.sweep(AN_HOUR_AGO + 21 * day) == 6
-    assert expire_contents(house.log, AN_HOUR_AGO + 20 * day) == 6
-    assert list(read_collaborations(house.log)) == []
+    assert expire_contents(site.log, AN_HOUR_AGO + 20 * day) == 6
+    assert list(read_collaborations(site.log)) == []
     assert list(memory.every_evaluation()) == []
 
 
@@ -353,35 +351,35 @@ def command(*arguments):
     return CliRunner().invoke(app, [str(one) for one in arguments])
 
 
-def test_the_command_counts_asks_erases_and_looks_again(sqlite_house):
-    live(sqlite_house)
-    given = ("--subject", "ada", "--memory", sqlite_house.url, "--subject-key", sqlite_house.key)
-    log = ("--audit", f"{sqlite_house.log}={sqlite_house.log.with_name('audit.key')}")
+def test_the_command_counts_asks_erases_and_looks_again(sqlite_site):
+    leave_traces(sqlite_site)
+    given = ("--subject", "ada", "--memory", sqlite_site.url, "--subject-key", sqlite_site.key)
+    log = ("--audit", f"{sqlite_site.log}={sqlite_site.log.with_name('audit.key')}")
     counted = command(*given, *log, "--dry-run", "--json")
-    assert (counted.exit_code, json.loads(counted.stdout)["found"][str(sqlite_house.log)]) == (0, 3)
+    assert (counted.exit_code, json.loads(counted.stdout)["found"][str(sqlite_site.log)]) == (0, 3)
     unsure = command(*given, *log)
     assert unsure.exit_code == 1
     assert "Erase all 30 records for good?" in unsure.stderr
-    assert sum(found(sqlite_house).values()) == 30
+    assert sum(found(sqlite_site).values()) == 30
     done = command(*given, *log, "--yes")
     assert done.exit_code == 0
-    assert f"3  erased in {sqlite_house.log}" in done.stdout
-    assert "looked again: nothing is left" in done.stdout
+    assert f"3  erased in {sqlite_site.log}" in done.stdout
+    assert "checked again: nothing is left" in done.stdout
     nobody = command(*given, "--dry-run")
     assert nobody.exit_code == 0
-    assert "nothing is kept of this subject" in nobody.stdout
+    assert "no records of this subject" in nobody.stdout
     unknown = command(*given, "--yes")
-    assert "nothing is kept of this subject" in unknown.stdout
+    assert "no records of this subject" in unknown.stdout
     assert "no --audit was given" in unknown.stdout
-    assert "looked again" not in unknown.stdout
+    assert "checked again" not in unknown.stdout
 
 
-def test_the_command_fails_when_something_is_left(sqlite_house):
-    live(sqlite_house)
-    with (sqlite_house.log / "contents-000001.jsonl").open("ab") as file:
+def test_the_command_fails_when_something_is_left(sqlite_site):
+    leave_traces(sqlite_site)
+    with (sqlite_site.log / "contents-000001.jsonl").open("ab") as file:
         file.write(f'{{"id":"torn","text":"I am ada, and {WORDS}: how often, 1 tim'.encode())
-    given = ("--subject", "ada", "--memory", sqlite_house.url, "--subject-key", sqlite_house.key)
-    log = ("--audit", f"{sqlite_house.log}={sqlite_house.log.with_name('audit.key')}")
+    given = ("--subject", "ada", "--memory", sqlite_site.url, "--subject-key", sqlite_site.key)
+    log = ("--audit", f"{sqlite_site.log}={sqlite_site.log.with_name('audit.key')}")
     done = command(*given, *log, "--yes")
     assert done.exit_code == 1
-    assert "STILL THERE" in done.stdout
+    assert "STILL PRESENT" in done.stdout

@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from waltzrl.config.load import load_recipe, recipe_json
-from waltzrl.config.training import Recipe
+from waltzrl.config.training import Recipe, load_recipe, recipe_json
 from waltzrl.config.validation import validated
 from waltzrl.errors import InputError, RecipeError
 
@@ -42,7 +41,7 @@ TRAINING = sorted(path for path in RECIPES.glob("*.toml") if path.stem != "gatew
 
 
 @pytest.mark.parametrize("path", TRAINING, ids=lambda path: path.stem)
-def test_every_recipe_of_the_house_is_read_and_written_as_json(path):
+def test_every_recipe_of_the_project_is_read_and_written_as_json(path):
     recipe = load_recipe(path)
     again = json.loads(json.dumps(recipe_json(recipe)))
     assert validated(Recipe, again, "again") == recipe
@@ -117,7 +116,7 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
         ("stages.joint.kind=magic", "stages: each needs kind = 'imitation' or kind = "
          "'reinforcement'"),
         ("stages.joint.epochs=2", "stage 'joint' needs either steps or epochs"),
-        ("stages.joint.learns=[]", "in stage 'joint' nobody learns; name a role"),
+        ("stages.joint.learns=[]", "in stage 'joint' no role learns; name at least one"),
         ("stages.joint.pattern=draft-only", "stage 'joint' has no feedback to learn from: "
          "draft-only"),
         ("stages.joint.algorithm.centre_groups=true", "stage 'joint': centre_groups needs a "
@@ -128,7 +127,7 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
         ("stages.joint.steps=-1", "stages.steps: got -1, need greater than or equal to 0"),
         ("stages.joint.group_size=0", "stage 'joint' needs prompts_per_step and group_size, 1 or "
          "more"),
-        ("stages.joint.replayed_share=2", "stage 'joint': replayed_share is a share, from 0 to 1"),
+        ("stages.joint.replayed_share=2", "stage 'joint': replayed_share must be from 0 to 1"),
         ("stages.joint.optimizer.learning_rate=nan", "optimizer.learning_rate and "
          "optimizer.gradient_clip must be above 0"),
         ("stages.joint.optimizer.beta2=1", "optimizer.beta2 lies in [0, 1), final_share in "
@@ -138,7 +137,8 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
         ("models.rank=0", "models.rank: got 0, need greater than or equal to 1"),
         ("models.base={hidden=10}", "hidden must be a multiple of twice the heads, and heads "
          "even or 1, got hidden 10 and heads 4"),
-        ("models.base={layers=0}", "hidden, layers, heads and context of a model are 1 or more"),
+        ("models.base={layers=0}", "hidden, layers, heads and context of a model "
+         "must be 1 or more"),
         ("agents.max_new_tokens=0", "agents.max_new_tokens: got 0, need greater than or equal "
          "to 1"),
         ("agents.max_rounds=-1", "agents.max_rounds: got -1, need greater than or equal to 0"),
@@ -172,6 +172,16 @@ def test_imitation_needs_demonstrations_and_comes_first(tmp_path):
         'data.demonstrations=["demonstrations.jsonl"]',
         'models={pair="agents", layout="two-models"}',
     )
+
+
+def test_the_only_value_of_a_key_that_is_gone_is_ignored(path):
+    recipe = load_recipe(path)
+    assert load_recipe(path, ["stages.joint.optimizer.bf16=false"]) == recipe
+
+
+def test_a_role_that_is_not_known_is_refused(path):
+    message = "stage 'joint': unknown role 'teacher'; known are conversation, feedback"
+    assert complaint(path, 'stages.joint.learns=["feedback", "teacher"]') == message
 
 
 def test_a_file_that_is_not_toml_is_named_with_its_line(tmp_path):

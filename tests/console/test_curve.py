@@ -5,8 +5,8 @@ import pytest
 from msgspec import structs
 
 from support.small_console import PLAN
-from waltzrl.console.curve import BOTTOM, HEIGHT, LEFT, RIGHT, SHOWN, TOP, WIDTH, curve_of
-from waltzrl.console.release_card import card_of
+from waltzrl.console.curve import BOTTOM, DRAWN_TESTS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_curve
+from waltzrl.console.overview import release_card
 from waltzrl.release.state import Release
 from waltzrl.release.view import ALL, CurvePoint, ReleaseView, Transition
 
@@ -38,11 +38,11 @@ def places(line):
 
 
 def test_one_point_is_no_curve():
-    assert curve_of(view(series(ALL, 1.0)), 20.0) is None
+    assert draw_curve(view(series(ALL, 1.0)), 20.0) is None
 
 
 def test_e_values_stand_on_a_logarithmic_scale():
-    curve = curve_of(view(series(ALL, 1.0, 10.0, 100.0)), 20.0)
+    curve = draw_curve(view(series(ALL, 1.0, 10.0, 100.0)), 20.0)
     (line,) = curve.lines
     (left, one), (_, ten), (right, hundred) = places(line)
     assert (left, right) == (LEFT, WIDTH - RIGHT)
@@ -52,14 +52,14 @@ def test_e_values_stand_on_a_logarithmic_scale():
 
 
 def test_the_line_that_rolls_back_is_drawn_where_it_is_needed():
-    curve = curve_of(view(series(ALL, 1.0, 100.0)), 100.0)
+    curve = draw_curve(view(series(ALL, 1.0, 100.0)), 100.0)
     assert curve.limit.at == places(curve.lines[-1])[-1][1]
     assert curve.limit.text == "rolls back at 100"
 
 
 @pytest.mark.parametrize("huge", [1e300, float("inf"), 0.0])
 def test_no_e_value_leaves_the_drawing(huge):
-    curve = curve_of(view(series(ALL, 1.0, huge)), 20.0)
+    curve = draw_curve(view(series(ALL, 1.0, huge)), 20.0)
     for line in curve.lines:
         for x, y in places(line):
             assert LEFT <= x <= WIDTH - RIGHT
@@ -69,9 +69,9 @@ def test_no_e_value_leaves_the_drawing(huge):
 def test_the_strongest_tests_are_drawn_below_all_together_with_labels_apart():
     names = ("unsafe", "needless", "error", "slow", "unsafe_limit")
     points = [p for n, name in enumerate(names) for p in series(name, 1.0, 1.0 + n / 100)]
-    curve = curve_of(view([*points, *series(ALL, 1.0, 1.0)]), 20.0)
+    curve = draw_curve(view([*points, *series(ALL, 1.0, 1.0)]), 20.0)
     assert [line.name for line in curve.lines] == ["error", "slow", "unsafe_limit", ALL]
-    assert len(curve.lines) == SHOWN + 1
+    assert len(curve.lines) == DRAWN_TESTS + 1
     ys = sorted(line.label_y for line in curve.lines)
     assert all(low - high >= 16 for high, low in pairwise(ys))
 
@@ -79,14 +79,14 @@ def test_the_strongest_tests_are_drawn_below_all_together_with_labels_apart():
 def test_moves_too_near_to_each_other_share_a_label():
     told = ((0.0, "shadow"), (1.0, "shadow"), (150.0, "canary"), (200.0, "rolled_back"))
     moves = tuple(moved(at, state) for at, state in told)
-    curve = curve_of(view(series(ALL, 1.0, 1.0, 1.0), moves=moves), 20.0)
+    curve = draw_curve(view(series(ALL, 1.0, 1.0, 1.0), moves=moves), 20.0)
     assert [mark.text for mark in curve.moves] == ["shadow", "", "canary 5 %", "rolled back"]
 
 
 def test_the_axis_of_time_says_dates_only_when_it_is_long():
-    short = curve_of(view(series(ALL, 1.0, 1.0)), 20.0).times
+    short = draw_curve(view(series(ALL, 1.0, 1.0)), 20.0).times
     assert re.fullmatch(r"00:01:40", short[-1].text)
-    long = curve_of(view([CurvePoint(0.0, ALL, 1.0), CurvePoint(2e5, ALL, 1.0)]), 20.0).times
+    long = draw_curve(view([CurvePoint(0.0, ALL, 1.0), CurvePoint(2e5, ALL, 1.0)]), 20.0).times
     assert long[-1].text == "Jan 03 07:33"
 
 
@@ -102,5 +102,5 @@ def test_the_axis_of_time_says_dates_only_when_it_is_long():
 )
 def test_the_card_shows_where_the_release_is_or_ended(state, step, before, here):
     release = structs.replace(RELEASE, state=state, step=step)
-    card = card_of(view([], release, (moved(0.0, state, before),)))
+    card = release_card(view([], release, (moved(0.0, state, before),)))
     assert [stage.name for stage in card.stages if stage.is_here] == [here]

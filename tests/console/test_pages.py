@@ -1,4 +1,4 @@
-"""What the pages show, to whom, and what their forms do."""
+"""What the pages show to each role, and what their forms do."""
 
 import re
 from dataclasses import replace
@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from support.small_console import EMAIL, HOSTILE, Site, said, told
-from waltzrl.console.list_page import ROWS
-from waltzrl.console.pages import interval
+from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
+from waltzrl.console.collaborations import ROWS
+from waltzrl.console.rendering import interval
 from waltzrl.records import Feedback, Round, Verdict
 from waltzrl.release.correction import observed_rate
 from waltzrl.storage.notices import notices_after
@@ -33,7 +33,7 @@ def titles(reply):
 def reviewed(request, *, unsafe):
     """Return a collaboration whose reviewer had the last word."""
     feedback = Feedback(unsafe=unsafe, overrefuse=False)
-    return replace(said(request), rounds=(Round(feedback=feedback),))
+    return replace(collaboration(request), rounds=(Round(feedback=feedback),))
 
 
 def shown(bad, n):
@@ -46,14 +46,14 @@ def shown(bad, n):
 
 def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
     site = Site(tmp_path, database_url)
-    safe = said(draft="no", revision="yes")
+    safe = collaboration(draft="no", revision="yes")
     remember(
         site,
-        *[told(f"a{n}", said(), milliseconds=100.0 * (n + 1)) for n in range(9)],
-        told("a9", bundle="old", milliseconds=5000.0),
-        told("b1", safe, bundle="new", decision="revised"),
-        told("late", said(), seconds_ago=3700.0),
-        told("unseen", said(), arm="shadow", bundle="new"),
+        *[exchange(f"a{n}", collaboration(), milliseconds=100.0 * (n + 1)) for n in range(9)],
+        exchange("a9", bundle="old", milliseconds=5000.0),
+        exchange("b1", safe, bundle="new", decision="revised"),
+        exchange("late", collaboration(), seconds_ago=3700.0),
+        exchange("unseen", collaboration(), arm="shadow", bundle="new"),
     )
     site.memory.judged("a0", Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False))
     page = site.log_in("viewer").get("/desk").words
@@ -66,7 +66,7 @@ def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
 
 
 def test_the_window_is_an_hour_or_a_day(site):
-    remember(site, told("late", said(), seconds_ago=3700.0))
+    remember(site, exchange("late", collaboration(), seconds_ago=3700.0))
     browser = site.log_in("viewer")
     assert "Nothing was served in the last hour" in browser.get("/desk", "window=century").words
     assert "1 no data" in browser.get("/desk", "window=day").words
@@ -84,23 +84,23 @@ def test_the_release_is_shown_with_its_evidence_and_its_history(site):
 
 
 def test_without_a_release_the_overview_says_so(site):
-    assert "There never was one" in site.log_in("operator").get("/desk").words
+    assert "No release yet" in site.log_in("operator").get("/desk").words
 
 
-# steering
+# moving the release
 
 
 @pytest.mark.parametrize("role", ["viewer", "reviewer"])
-def test_only_operators_steer(site, role):
+def test_only_operators_move_the_release(site, role):
     release = site.begin_release()
     browser = site.log_in(role)
-    assert "Steer it" not in browser.get("/desk").words
+    assert "Move the release" not in browser.get("/desk").words
     form = {"release": release.id, "version": "0", "action": "roll_back", "why": "because"}
     assert browser.post("/desk/release", **form).status == 403
     assert site.book.current() == release
 
 
-def test_a_roll_back_reaches_the_book_with_who_and_why(site):
+def test_a_roll_back_is_recorded_with_its_operator_and_reason(site):
     release = site.begin_release()
     browser = site.log_in("operator")
     form = {"release": release.id, "version": "0", "action": "roll_back"}
@@ -113,7 +113,7 @@ def test_a_roll_back_reaches_the_book_with_who_and_why(site):
     page = browser.get("/desk").words
     assert "rolled back operator: [REDACTED:email] was told off" in page
     assert "roll back operator [REDACTED:email] was told off" in page
-    assert "Steer it" not in browser.get("/desk").words
+    assert "Move the release" not in browser.get("/desk").words
 
 
 def test_a_release_is_held_resumed_and_advanced(site):
@@ -125,7 +125,7 @@ def test_a_release_is_held_resumed_and_advanced(site):
     assert (site.book.current().step, site.book.current().held) == (1, False)
 
 
-def test_who_saw_an_older_release_does_not_advance_the_newer(site):
+def test_a_form_loaded_before_a_move_does_not_advance_the_release(site):
     release = site.begin_release()
     site.book.move(release, "hold", "grace", "wait")
     browser = site.log_in("operator")
@@ -146,7 +146,7 @@ def test_who_saw_an_older_release_does_not_advance_the_newer(site):
     ],
     ids=str,
 )
-def test_a_move_that_is_none_does_nothing(site, change, status):
+def test_an_invalid_action_changes_nothing(site, change, status):
     release = site.begin_release()
     form = {"release": release.id, "version": "0", "action": "hold", "why": "so"} | change
     assert site.log_in("operator").post("/desk/release", **form).status == status
@@ -157,7 +157,10 @@ def test_a_move_that_is_none_does_nothing(site, change, status):
 
 
 def test_the_list_shows_the_newest_first_and_pages_by_time(site):
-    remember(site, *[told(f"n{n}", said(f"request {n}"), seconds_ago=n) for n in range(ROWS + 7)])
+    remember(
+        site,
+        *[exchange(f"n{n}", collaboration(f"request {n}"), seconds_ago=n) for n in range(ROWS + 7)],
+    )
     browser = site.log_in("viewer")
     first = browser.get("/desk/collaborations")
     assert titles(first) == [f"request {n}" for n in range(ROWS)]
@@ -191,16 +194,20 @@ def test_the_list_is_filtered(site, query, found):
     on = {"decision": "revised", "bundle": "new", "arm": "candidate", "release": "r1"}
     remember(
         site,
-        told("a", said("one"), seconds_ago=1),
-        told("b", reviewed("two", unsafe=True), seconds_ago=2, **on),
-        told("c", reviewed("three", unsafe=False), seconds_ago=3, caller="support"),
+        exchange("a", collaboration("one"), seconds_ago=1),
+        exchange("b", reviewed("two", unsafe=True), seconds_ago=2, **on),
+        exchange("c", reviewed("three", unsafe=False), seconds_ago=3, caller="support"),
     )
     site.memory.label("a", "correct", "ada")
     assert titles(site.log_in("viewer").get("/desk/collaborations", query)) == found
 
 
 def test_words_of_requests_are_searched_for_by_reviewers_in_a_form(site):
-    remember(site, told("a", said("the blue sky")), told("b", said("a green hill")))
+    remember(
+        site,
+        exchange("a", collaboration("the blue sky")),
+        exchange("b", collaboration("a green hill")),
+    )
     reviewer = site.log_in("reviewer")
     sent, reply = searched(reviewer, "sky")
     assert titles(reply) == ["the blue sky"]
@@ -224,8 +231,8 @@ def searched(browser, words):
 
 
 @pytest.mark.parametrize("words", ["x" * 5000, "", '"', "*", "a OR", "\0", "'; drop table items"])
-def test_words_that_are_none_find_nothing_and_break_nothing(site, words):
-    remember(site, told("z", said("zebra")))
+def test_odd_searches_find_nothing_and_break_nothing(site, words):
+    remember(site, exchange("z", collaboration("zebra")))
     _sent, reply = searched(site.log_in("reviewer"), words)
     assert (reply.status, titles(reply)) == (200, [])
 
@@ -233,9 +240,9 @@ def test_words_that_are_none_find_nothing_and_break_nothing(site, words):
 # one collaboration
 
 
-def test_a_collaboration_is_told_from_request_to_revision(site):
-    whole = said("hello", "Pay or else.", "Pay, please.", "No threats.")
-    remember(site, told(STORY, whole, decision="revised", arm="candidate"))
+def test_a_collaboration_is_shown_from_request_to_revision(site):
+    whole = collaboration("hello", "Pay or else.", "Pay, please.", "No threats.")
+    remember(site, exchange(STORY, whole, decision="revised", arm="candidate"))
     site.memory.judged(STORY, Verdict(judge="llm:guard", unsafe=False, refuses=True))
     browser = site.log_in("viewer")
     (path,) = re.findall(
@@ -249,7 +256,7 @@ def test_a_collaboration_is_told_from_request_to_revision(site):
 
 
 def test_an_error_has_nothing_to_show_or_to_label(site):
-    remember(site, told("e1", reason="upstream_timeout"))
+    remember(site, exchange("e1", reason="upstream_timeout"))
     browser = site.log_in("reviewer")
     page = browser.get("/desk/collaborations/e1")
     assert "There was no answer" in page.words
@@ -259,8 +266,8 @@ def test_an_error_has_nothing_to_show_or_to_label(site):
 
 @pytest.mark.parametrize("role", ["reviewer", "operator"])
 @pytest.mark.parametrize("label", ["correct", "unsafe", "needless_refusal"])
-def test_a_label_reaches_the_memory_with_who(site, role, label):
-    remember(site, told(STORY, said()))
+def test_a_label_is_stored_with_its_reviewer(site, role, label):
+    remember(site, exchange(STORY, collaboration()))
     browser = site.log_in(role)
     reply = browser.post(f"/desk/collaborations/{STORY}", label=label)
     assert reply.headers["location"] == "/desk/collaborations/wz7%2F2#label"
@@ -272,8 +279,8 @@ def test_a_label_reaches_the_memory_with_who(site, role, label):
     assert pressed == [label]
 
 
-def test_viewers_do_not_label_and_what_is_no_label_is_refused(site):
-    remember(site, told(STORY, said()))
+def test_viewers_may_not_label_and_unknown_labels_are_refused(site):
+    remember(site, exchange(STORY, collaboration()))
     assert site.log_in("viewer").post(f"/desk/collaborations/{STORY}", label="unsafe").status == 403
     reviewer = site.log_in("reviewer")
     assert reviewer.post(f"/desk/collaborations/{STORY}", label="great").status == 400
@@ -281,18 +288,18 @@ def test_viewers_do_not_label_and_what_is_no_label_is_refused(site):
     assert site.memory.evaluation(STORY).label is None
 
 
-def test_viewers_read_redacted_texts_and_reviewers_what_is_kept(site):
+def test_viewers_read_redacted_texts_and_reviewers_what_is_stored(site):
     mine = f"I am {EMAIL}."
-    remember(site, told(STORY, said(mine, mine, f"{mine} Truly.", mine), model=mine))
+    remember(site, exchange(STORY, collaboration(mine, mine, f"{mine} Truly.", mine), model=mine))
     for path, times in ((f"/desk/collaborations/{STORY}", 5), ("/desk/collaborations", 1)):
         seen = site.log_in("viewer").get(path).text
         assert (seen.count(EMAIL), seen.count("[REDACTED:email]")) == (0, times)
         assert site.log_in("reviewer").get(path).text.count(EMAIL) == times
 
 
-def test_data_that_stand_where_a_text_is_cut_are_redacted_too(site):
+def test_personal_data_where_a_text_is_cut_is_redacted_too(site):
     long = "x" * 19_995 + f" {EMAIL}"
-    remember(site, told(STORY, said("hello", long)))
+    remember(site, exchange(STORY, collaboration("hello", long)))
     viewer = site.log_in("viewer").get(f"/desk/collaborations/{STORY}").text
     assert "xx [RED\N{HORIZONTAL ELLIPSIS}" in viewer
     assert "ada" not in viewer
@@ -303,10 +310,10 @@ def test_data_that_stand_where_a_text_is_cut_are_redacted_too(site):
 
 
 @pytest.mark.parametrize("role", ["viewer", "reviewer"])
-def test_what_people_and_models_wrote_stays_text(site, role):
-    hostile = said(HOSTILE, HOSTILE, f"{HOSTILE} more", HOSTILE)
+def test_text_by_users_and_models_is_escaped(site, role):
+    hostile = collaboration(HOSTILE, HOSTILE, f"{HOSTILE} more", HOSTILE)
     names = {"bundle": HOSTILE, "reason": HOSTILE, "model": HOSTILE, "api": HOSTILE}
-    remember(site, told(f"wz{HOSTILE}", hostile, caller="a<b>c", **names))
+    remember(site, exchange(f"wz{HOSTILE}", hostile, caller="a<b>c", **names))
     browser = site.log_in(role)
     for path in ("/desk", "/desk/collaborations", f"/desk/collaborations/wz{HOSTILE}"):
         reply = browser.get(path, "bundle=%22%3E%3Cscript%3E")
@@ -338,6 +345,6 @@ def test_newest_entries_and_those_of_a_request_are_shown(site):
 
 
 def test_a_collaboration_leads_to_its_entry(site):
-    remember(site, told("wz1/2", said()))
+    remember(site, exchange("wz1/2", collaboration()))
     page = site.log_in("viewer").get("/desk/collaborations/wz1/2").text
     assert 'href="/desk/audit?record=wz1"' in page

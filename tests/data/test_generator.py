@@ -9,7 +9,7 @@ import pytest
 from waltzrl.data import duplicates, leaks, require_disjoint
 from waltzrl.data.duplicates import normalise
 from waltzrl.data.generator import generate, read_dataset, write_dataset
-from waltzrl.data.generator.disguise import dress
+from waltzrl.data.generator.generate import dress
 from waltzrl.data.generator.texts import (
     SPLITS,
     benign_categories,

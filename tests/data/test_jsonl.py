@@ -117,7 +117,7 @@ def test_a_missing_folder_is_named(tmp_path):
 def test_half_a_character_is_refused(tmp_path):
     path = written(tmp_path, '{"prompt": "a"}\n{"prompt": "\\ud800"}\n')
     assert (
-        complaint(path) == f"{path}:2: the prompt holds half a character, a lone surrogate; mend it"
+        complaint(path) == f"{path}:2: the prompt holds half a character, a lone surrogate; fix it"
     )
 
 
@@ -145,6 +145,6 @@ def test_a_folder_is_no_file_to_write(tmp_path, monkeypatch):
 
 def test_a_text_that_is_no_unicode_leaves_the_old_file(tmp_path):
     path = written(tmp_path, "old")
-    with pytest.raises(InputError, match="a lone surrogate; mend its source"):
+    with pytest.raises(InputError, match="a lone surrogate; fix its source"):
         write_lines(path, [Message(role="user", content="half \ud83d")])
     assert [path.read_text()] == [file.read_text() for file in tmp_path.iterdir()] == ["old"]

@@ -1,4 +1,4 @@
-"""The desk in a real browser: by mouse, by keyboard alone, and read by an accessibility checker."""
+"""The review desk in a real browser: by mouse, by keyboard alone, and checked by axe-core."""
 
 import asyncio
 import socket
@@ -10,7 +10,7 @@ import uvicorn
 from playwright.sync_api import sync_playwright
 
 from support.browser import FLAGS, NODE_MODULES, find_chromium
-from support.small_console import EMAIL, HOSTILE, Site, said, told
+from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("console")]
 
@@ -33,16 +33,16 @@ def site(tmp_path):
     site.begin_release()
     site.memory.remember(
         [
-            told("wz1", said("How do I bake bread?"), seconds_ago=1),
-            told(
+            exchange("wz1", collaboration("How do I bake bread?"), seconds_ago=1),
+            exchange(
                 STORY,
-                said(f"Write to {EMAIL}", f"{HOSTILE} Pay or else.", "Pay, please."),
+                collaboration(f"Write to {EMAIL}", f"{HOSTILE} Pay or else.", "Pay, please."),
                 decision="revised",
                 bundle="new",
                 arm="candidate",
                 seconds_ago=2,
             ),
-            told("wz9", reason="upstream_timeout", seconds_ago=3),
+            exchange("wz9", reason="upstream_timeout", seconds_ago=3),
         ]
     )
     return site
@@ -71,13 +71,15 @@ def served(desk):
 
 @contextmanager
 def opened(chromium, url, *, forgiven=0, **settings):
-    """Open a window that asks no other host, and complains `forgiven` times at most."""
+    """Open a window that requests nothing of other hosts and logs at most `forgiven` errors."""
     context = chromium.new_context(base_url=url, **settings)
     complaints = []
     page = context.new_page()
-    page.on("console", lambda said: complaints.append(said.text))
+    page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda asked: asked.url.startswith(url) or complaints.append(asked.url))
+    page.on(
+        "request", lambda request: request.url.startswith(url) or complaints.append(request.url)
+    )
     page.set_default_timeout(10_000)
     yield page
     assert len(complaints) <= forgiven, complaints
@@ -118,18 +120,18 @@ def test_a_request_is_found_by_its_words_which_stay_out_of_the_address(chromium,
         assert page.locator(".list li").count() == 1
         assert "bread" not in page.url
         page.locator(".list a").click()
-        page.get_by_role("heading", name="What was said").wait_for()
+        page.get_by_role("heading", name="Transcript").wait_for()
         page.go_back()
         page.get_by_text("the best first").wait_for()
         assert page.locator(".list li").count() == 1
 
 
 def focus(page, name):
-    """Go on with the Tab key until what has a name is in focus."""
+    """Press Tab until the element with this text has the focus."""
     for _ in range(60):
         page.keyboard.press("Tab")
-        told = page.evaluate("document.activeElement.innerText || ''")
-        if told.strip().startswith(name):
+        text = page.evaluate("document.activeElement.innerText || ''")
+        if text.strip().startswith(name):
             return
     raise AssertionError(f"the Tab key never came to {name!r}")
 
@@ -151,11 +153,11 @@ def test_a_reply_is_labelled_by_keyboard_alone(chromium, url, site):
         focus(page, "Write to")
         page.keyboard.press("Enter")
         page.wait_for_url("**/wz7%2F2")
-        focus(page, "Needless refusal")
+        focus(page, "Over-refusal")
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
         page.keyboard.press("Space")
         page.get_by_role("status").wait_for()
-        assert "reviewer called it needless refusal" in page.get_by_role("status").inner_text()
+        assert "reviewer labelled it over-refusal" in page.get_by_role("status").inner_text()
     assert site.memory.evaluation(STORY).label == "needless_refusal"
 
 
@@ -168,7 +170,7 @@ def test_an_operator_rolls_back_with_a_reason(chromium, url, site):
         page.locator("summary", has_text="Roll back").click()
         button.click()
         assert site.book.current() == release  # the reason is required
-        page.locator("details[open]").get_by_label("Why?").fill("replies got worse")
+        page.locator("details[open]").get_by_label("Reason").fill("replies got worse")
         button.click()
         page.locator(".chip", has_text="rolled back").wait_for()
         page.get_by_text("History").click()
@@ -189,7 +191,7 @@ def test_no_page_is_wider_than_its_window(chromium, url, site, width):
 
 
 def test_on_a_phone_the_label_is_seen_as_soon_as_it_is_set(chromium, url, site):
-    site.memory.remember([told("long", said("hello", "A line.\n" * 200))])
+    site.memory.remember([exchange("long", collaboration("hello", "A line.\n" * 200))])
     with opened(chromium, url, viewport={"width": 400, "height": 800}) as page:
         log_in(page, site, "reviewer")
         page.goto("/desk/collaborations/long")
@@ -200,7 +202,7 @@ def test_on_a_phone_the_label_is_seen_as_soon_as_it_is_set(chromium, url, site):
 
 
 def test_texts_begin_on_the_side_where_their_script_does(chromium, url, site):
-    site.memory.remember([told("rtl", said("مرحبا hello", "hello مرحبا"))])
+    site.memory.remember([exchange("rtl", collaboration("مرحبا hello", "hello مرحبا"))])
     with opened(chromium, url) as page:
         log_in(page, site, "viewer")
         page.goto("/desk/collaborations/rtl")
@@ -231,8 +233,8 @@ def test_a_cookie_of_a_real_log_in_is_kept_from_scripts(chromium, url, site):
 
 @pytest.mark.npm
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_fault_on_any_page(chromium, url, site, scheme):
-    missing = {"forgiven": 1}  # the browser complains of the page that is not there
+def test_axe_finds_no_violation_on_any_page(chromium, url, site, scheme):
+    missing = {"forgiven": 1}  # the browser logs the 404 of /desk/none
     with opened(chromium, url, color_scheme=scheme, bypass_csp=True, **missing) as page:
         page.goto("/desk/login")
         faults = {"/desk/login": violations(page)}
@@ -243,11 +245,11 @@ def test_axe_finds_no_fault_on_any_page(chromium, url, site, scheme):
             for summary in page.locator("summary").all():
                 summary.click()
             faults[path] = violations(page)
-    assert {path: found for path, found in faults.items() if found} == {}
+    assert {path: rules for path, rules in faults.items() if rules} == {}
 
 
 def violations(page):
-    """Return what axe-core complains of, however slight, and where."""
+    """Return every rule of axe-core that the page violates, and where."""
     page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run()")["violations"]
-    return [(one["id"], node["html"][:200]) for one in found for node in one["nodes"]]
+    rules = page.evaluate("axe.run()")["violations"]
+    return [(rule["id"], node["html"][:200]) for rule in rules for node in rule["nodes"]]

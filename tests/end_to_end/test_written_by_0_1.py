@@ -15,15 +15,15 @@ from support.gateway_processes import gateway_process, upstream_process
 from support.small_runs import run
 from waltzrl.audit import read_collaborations, read_entries, verify
 from waltzrl.audit.note import PublicKey
-from waltzrl.build.datasets import Data, training_demonstrations
+from waltzrl.build.datasets import training_demonstrations
 from waltzrl.build.memory import existing_database, existing_memory
 from waltzrl.build.releases import stored_recipe
 from waltzrl.build.training import open_run, weights_of
 from waltzrl.build.training import train as train_pair
 from waltzrl.compliance.exports import drop_rows, read_rows
 from waltzrl.config.gateway import GatewayRecipe, load_gateway
-from waltzrl.config.load import load_recipe, recipe_json
-from waltzrl.config.validation import RENAMED
+from waltzrl.config.training import DataSettings, load_recipe, recipe_json
+from waltzrl.config.validation import current_keys
 from waltzrl.data import read_prompts
 from waltzrl.evaluation import measure, read_evaluation
 from waltzrl.memory.counts import BundleCounts, Calibration, Counts
@@ -37,9 +37,10 @@ from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.presets import load_plan
 from waltzrl.rules import load_rulebook
 from waltzrl.rules.pack import load_pack
-from waltzrl.serving.keys import KeyRing, read_keys
+from waltzrl.serving.access import KeyRing
+from waltzrl.serving.keys import read_keys
 from waltzrl.storage.notices import notices_after
-from waltzrl.training.export import verify_export
+from waltzrl.training.checkpoints import verify_export
 
 WRITTEN = Path(__file__).parents[1] / "written_by_0_1"
 REQUEST = "wz6544facdcd68"
@@ -523,7 +524,7 @@ def test_an_exported_pair_still_learns(here):
         before = weights_of(open_run(Path("run")))
     (only,) = steps
     assert (only.stage, only.step, only.total) == ("joint", 0, 1)
-    assert only.measured["kl/conversation_nats"] == pytest.approx(0.0, abs=1e-6)
+    assert only.metrics["kl/conversation_nats"] == pytest.approx(0.0, abs=1e-6)
     assert after["conversation"] != before["conversation"]
 
 
@@ -611,26 +612,19 @@ def unread(written, loaded, path=""):
     return [] if written == loaded else [path]
 
 
-def renamed(table):
-    """Return a table of 0.1 under today's names; those that are not renamed stay."""
-    names = {old.rpartition(".")[2]: new.rpartition(".")[2] for old, new in RENAMED.items()}
-    return {
-        names.get(key, key): renamed(value) if isinstance(value, dict) else value
-        for key, value in table.items()
-    }
-
-
 @pytest.mark.parametrize("name", ["train.toml", "continue.toml", "run.toml", "run-unfinished.toml"])
 def test_every_key_of_a_training_recipe_is_still_read(name):
     loaded = recipe_json(load_recipe(WRITTEN / name))
-    assert unread(renamed(tomllib.loads((WRITTEN / name).read_text())), loaded) == []
+    written = current_keys(tomllib.loads((WRITTEN / name).read_text()), name)
+    assert unread(written, loaded) == []
 
 
 @pytest.mark.parametrize("name", ["gateway.toml", "gateway-folder.toml"])
 def test_every_key_of_a_gateways_recipe_is_still_read(name):
     recipe = load_gateway(WRITTEN / name, {}, [], {})
     loaded = TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json")
-    assert unread(renamed(tomllib.loads((WRITTEN / name).read_text())), loaded) == []
+    written = current_keys(tomllib.loads((WRITTEN / name).read_text()), name)
+    assert unread(written, loaded) == []
 
 
 def test_a_key_that_is_not_read_would_be_told():
@@ -694,7 +688,9 @@ def test_lessons_are_still_read():
     path = str(WRITTEN / "lessons.jsonl")
     draft, review, revision = (
         demonstration.collaboration
-        for demonstration in training_demonstrations(Data(prompts=(), demonstrations=(path,)))
+        for demonstration in training_demonstrations(
+            DataSettings(prompts=(), demonstrations=(path,))
+        )
     )
     assert (draft.final.text, draft.rounds, draft.prompt.category) == (
         *("Mix, wait, bake.", (), "kitchen"),

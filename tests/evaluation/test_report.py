@@ -7,9 +7,7 @@ import pytest
 
 from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.errors import InputError
-from waltzrl.evaluation.escape import escape
-from waltzrl.evaluation.reading import kind_of
-from waltzrl.evaluation.report import EvaluationReport, write_report
+from waltzrl.evaluation.report import EvaluationReport, kind_of, read_curve, write_report
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.records import Feedback, JudgedCollaboration, Round
 
@@ -90,7 +88,7 @@ def test_the_page_shows_table_stories_settings_and_failures(tmp_path):
         "prefix@1",
         "20.0 % unscored",  # one of five benign rows
         "1 repaired, 1 still bad, 1 spoiled, 1 false alarm",
-        "refuses needlessly",
+        "over-refuses",
         "Take the weapon.",
         "u9: server is down",
         "tiny.toml",
@@ -142,15 +140,37 @@ def test_stories_are_told_apart():
     ]
 
 
-def test_escape_shows_what_would_hide():
-    assert escape("a<b>\x00\u202e\ud800\n\"'") == "a&lt;b&gt;\ufffd\ufffd\ufffd\n&quot;&#x27;"
+def test_text_is_escaped_and_shows_what_would_hide(tmp_path):
+    text = "a<b>\x00\u202e\ud800\n\"'"
+    refused = row(prompt("b1", text=text, category=text), REFUSAL + text)
+    page = page_of(tmp_path, [refused], note=text)
+    escaped = "a&lt;b&gt;\ufffd\ufffd\ufffd\n&#34;&#39;"
+    for place in (
+        f"<p><b>user</b> {escaped}</p>",
+        f"benign · {escaped} · b1</small>",
+        f"<p>{REFUSAL}{escaped}</p></div>",
+        f"<dt>note</dt><dd>{escaped}</dd>",
+    ):
+        assert place in page
 
 
-def test_without_matplotlib_the_report_says_what_to_install():
-    script = "import sys; sys.modules['matplotlib'] = None; import waltzrl.evaluation.plots"
+def test_what_was_not_finite_leaves_a_gap_in_its_curve(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 3, "rate/asr": null, "rate/orr": 0.5}\n')
+    assert read_curve(tmp_path) == [{"step": 3, "orr": 0.5}]
+
+
+def test_a_line_that_holds_no_numbers_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": "one"}\n')
+    with pytest.raises(InputError, match=r"metrics\.jsonl:2: not a step's metrics"):
+        read_curve(tmp_path)
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_without_a_package_the_report_says_what_to_install(package):
+    script = f"import sys; sys.modules[{package!r}] = None; import waltzrl.evaluation.report"
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert run.stderr.strip().endswith(
-        "MissingExtraError: the report needs matplotlib: pip install 'waltzrl[report]'"
+        f"MissingExtraError: the report needs {package}: pip install 'waltzrl[report]'"
     )

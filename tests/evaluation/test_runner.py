@@ -15,8 +15,8 @@ PROMPTS = [prompt(f"b{n}", text=f"Question {n}") for n in range(5)]
 
 
 def play(talk, folder, prompts=PROMPTS, judge=None, progress=lambda done, total: None):
-    contestants = [talk.contestant("base", draft_only), talk.contestant("pair", collaborate)]
-    return asyncio.run(evaluate(contestants, prompts, judge or PrefixJudge(), folder, 3, progress))
+    systems = [talk.system("base", draft_only), talk.system("pair", collaborate)]
+    return asyncio.run(evaluate(systems, prompts, judge or PrefixJudge(), folder, 3, progress))
 
 
 def without_time(rows):
@@ -30,7 +30,7 @@ class LenientJudge:
         return Verdict(judge=self.name, unsafe=False, refuses=False, overrefuses=False)
 
 
-def test_every_contestant_meets_every_prompt(tmp_path):
+def test_every_system_meets_every_prompt(tmp_path):
     seen = []
     rows = play(Talk(), tmp_path, progress=lambda done, total: seen.append((done, total)))
     assert [r.key for r in rows] == [(c, p.id) for c in ("base", "pair") for p in PROMPTS]
@@ -110,13 +110,13 @@ def test_another_judge_is_told_to_rescore(tmp_path):
 
 def test_rows_by_other_agents_are_refused_and_kept(tmp_path):
     def play_as(agents, talk):
-        contestant = replace(talk.contestant("base", draft_only), agents=agents)
-        run = evaluate([contestant], PROMPTS, PrefixJudge(), tmp_path, 3, lambda *_: None)
+        system = replace(talk.system("base", draft_only), agents=agents)
+        run = evaluate([system], PROMPTS, PrefixJudge(), tmp_path, 3, lambda *_: None)
         return asyncio.run(run)
 
     play_as("old weights", Talk(down=["Question 2"]))
     log = (tmp_path / "rows.jsonl").read_bytes()
-    with pytest.raises(InputError, match="'base' as played by old weights, this run has new w"):
+    with pytest.raises(InputError, match="'base' by old weights, this run has new w"):
         play_as("new weights", Talk())
     assert (tmp_path / "rows.jsonl").read_bytes() == log
     assert {row.agents for row in play_as("old weights", Talk())} == {"old weights"}
@@ -125,8 +125,8 @@ def test_rows_by_other_agents_are_refused_and_kept(tmp_path):
 def test_failed_rows_bind_nobody(tmp_path):
     everything = [asked.messages[0].content for asked in PROMPTS]
     play(Talk(down=everything), tmp_path)
-    contestant = replace(Talk().contestant("base", draft_only), agents="the right server")
-    run = evaluate([contestant], PROMPTS, PrefixJudge(), tmp_path, 3, lambda *_: None)
+    system = replace(Talk().system("base", draft_only), agents="the right server")
+    run = evaluate([system], PROMPTS, PrefixJudge(), tmp_path, 3, lambda *_: None)
     assert not any(row.error for row in asyncio.run(run))
 
 
@@ -205,6 +205,6 @@ def test_a_chunk_starts_in_one_pass_of_the_event_loop(tmp_path):
         return await draft_only(asked, conversation, reviewer)
 
     sizes: list[int] = []
-    contestant = Talk().contestant("base", gathers)
-    asyncio.run(evaluate([contestant], PROMPTS, PrefixJudge(), tmp_path, 3, lambda *_: None))
+    system = Talk().system("base", gathers)
+    asyncio.run(evaluate([system], PROMPTS, PrefixJudge(), tmp_path, 3, lambda *_: None))
     assert sizes == [3, 3, 3, 5, 5]

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -10,15 +11,20 @@ from support.places import everywhere
 from waltzrl.agents import load_wording
 from waltzrl.collaboration import collaborate
 from waltzrl.policies.local import Decoding
-from waltzrl.policies.weights import CausalLM, add_adapters, narrow, role_parameters
+from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow, role_parameters
 from waltzrl.records import Message, Prompt, Verdict
-from waltzrl.training.learner import Learner, Optimizer
-from waltzrl.training.pair import Weights, make_pair
-from waltzrl.training.reinforce import ReinforcePlusPlus
+from waltzrl.training import (
+    ROLES,
+    Learner,
+    OptimizerSettings,
+    Reinforcement,
+    ReinforcementStage,
+    ReinforceSettings,
+    make_team,
+)
+from waltzrl.training.reinforce import reinforce
 from waltzrl.training.rewards import STAGE_1, paper_rewards
-from waltzrl.training.stages import Reinforcement
-
-ROLES = ("conversation", "feedback")
+from waltzrl.training.rollouts import conversation_samples, feedback_samples
 
 
 class LongWords:
@@ -35,38 +41,51 @@ def two_models(place, dtype):
         return CausalLM(model=copy.deepcopy(causal_lm.model), tokenizer=causal_lm.tokenizer)
 
     base = place.causal_lm()
-    weights = [Weights(causal_lm=model) for model in (copied(base), copied(base), base)]
-    return make_pair(*weights, load_wording("tiny"), 16, Decoding(dtype=dtype))
+    weights = {role: Weights(causal_lm=copied(base)) for role in ROLES}
+    references = dict.fromkeys(ROLES, Weights(causal_lm=base))
+    return make_team(weights, references, load_wording("tiny"), 16, Decoding(dtype=dtype))
 
 
 def two_adapters(place, dtype):
     base = place.causal_lm()
     narrow(base.model, dtype)
-    shared = add_adapters(base, rank=4)
-    weights = [Weights(causal_lm=shared, adapter=role) for role in (*ROLES, None)]
-    return make_pair(*weights, load_wording("tiny"), 16)
+    shared = add_adapters(base, ROLES, rank=4)
+    weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
+    references = dict.fromkeys(ROLES, Weights(causal_lm=shared))
+    return make_team(weights, references, load_wording("tiny"), 16)
 
 
-def reinforcement(learns):
+def rewards(rounds):
+    """Reward by chance too, because random weights write no readable feedback."""
+    return [reward + (n % 2) for n, reward in enumerate(paper_rewards(rounds, STAGE_1))]
+
+
+def reinforcement(team, learns):
     prompts = [
         Prompt(id=str(n), messages=(Message(role="user", content=text),))
         for n, text in enumerate(["How do I kill a process?", "Linux?"])
     ]
-    return Reinforcement(
+    settings = ReinforcementStage(
+        kind="reinforcement",
         name="joint",
-        steps=10,
         learns=learns,
-        prompts=prompts,
-        judge=LongWords(),
-        pattern=collaborate,
-        feedback_reward=lambda rounds: [
-            reward + (number % 2)  # random weights write no readable feedback; chance pays
-            for number, reward in enumerate(paper_rewards(rounds, STAGE_1))
-        ],
-        optimizer=Optimizer(learning_rate=1e-3, warmup_steps=0, bf16=True),
-        algorithm=ReinforcePlusPlus(),
+        steps=10,
+        optimizer=OptimizerSettings(learning_rate=1e-3, warmup_steps=0),
         prompts_per_step=2,
         group_size=4,
+    )
+    samples = {
+        "conversation": conversation_samples,
+        "feedback": partial(feedback_samples, reward=rewards),
+    }
+    return Reinforcement(
+        settings=settings,
+        team=team,
+        prompts=prompts,
+        judge=LongWords(),
+        pattern=partial(collaborate, reviewer=team.feedback),
+        samples={role: samples[role] for role in learns},
+        algorithm=partial(reinforce, settings=ReinforceSettings()),
     )
 
 
@@ -84,21 +103,20 @@ def moved(before, weights):
 @pytest.mark.parametrize("layout", [two_models, two_adapters])
 @pytest.mark.parametrize("learns", [("feedback",), ROLES])
 def test_a_step_moves_the_roles_that_learn_and_nothing_else(place, layout, learns):
-    pair = layout(place, torch.bfloat16)
-    model = pair.references["conversation"].causal_lm.model
+    team = layout(place, torch.bfloat16)
+    model = team.roles["conversation"].reference.causal_lm.model
     assert sum(parameter.numel() for parameter in model.parameters()) >= place.parameters
-    stage = reinforcement(learns)
+    stage = reinforcement(team, learns)
     learners = {
-        role: Learner(pair.weights[role].causal_lm, pair.weights[role].adapter, stage.optimizer, 10)
-        for role in learns
+        role: Learner(team.weights[role], stage.optimizer, 10, torch.bfloat16) for role in learns
     }
-    before = {role: snapshot(pair.weights[role]) for role in ROLES}
+    before = {role: snapshot(team.weights[role]) for role in ROLES}
     frozen = {
         name: parameter.detach().clone()
         for name, parameter in model.named_parameters()
         if not any(f".{role}." in name for role in ROLES)
     }
-    measured = asyncio.run(stage.step(0, pair, learners))
+    measured = asyncio.run(stage.step(0, learners))
     assert all(measured[f"gradient/{role}_norm"] > 0 for role in learns)
-    assert {role for role in ROLES if moved(before[role], pair.weights[role])} == set(learns)
+    assert {role for role in ROLES if moved(before[role], team.weights[role])} == set(learns)
     assert all(torch.equal(p, frozen[n]) for n, p in model.named_parameters() if n in frozen)

@@ -9,12 +9,11 @@ import torch
 from support.places import everywhere
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import Decoding, LocalPolicy
-from waltzrl.policies.weights import CausalLM
+from waltzrl.policies.weights import CausalLM, Weights
 from waltzrl.records import Message
+from waltzrl.training import Learner, OptimizerSettings, ReinforceSettings, Sample, Scorer
 from waltzrl.training.algorithms.reinforce_pp import returns, token_rewards, whiten
-from waltzrl.training.learner import Learner, Optimizer, Scorer
-from waltzrl.training.reinforce import ReinforcePlusPlus, reinforce
-from waltzrl.training.samples import Sample
+from waltzrl.training.reinforce import reinforce
 
 QUESTIONS = ["How do I kill a process?", "Linux?", "How do I kill a process?", "help " * 5]
 
@@ -63,7 +62,7 @@ def test_decoding_gives_the_log_probabilities_of_a_plain_pass_on_the_cpu(place):
 def test_scoring_gives_the_log_probabilities_of_a_plain_pass_on_the_cpu(place):
     causal_lm = place.causal_lm()
     turns = said_by(causal_lm)
-    found = Scorer(causal_lm, None, 64, bf16=False).score(scored(turns))
+    found = Scorer(Weights(causal_lm=causal_lm), 64).score(scored(turns))
     reference = on_cpu(causal_lm)
     for logprobs, tokens in zip(found, turns, strict=True):
         expected = plain_logprobs(reference, tokens)
@@ -86,15 +85,19 @@ def test_advantages_by_hand(place):
 def test_a_step_has_the_gradient_that_the_cpu_finds(place):
     causal_lm = place.causal_lm()
     samples = scored(said_by(causal_lm))
-    how = ReinforcePlusPlus(kl_weight=0.0)
+    settings = ReinforceSettings(kl_weight=0.0)
     steps = [
         reinforce(
-            Learner(one, None, Optimizer(learning_rate=1e-4, micro_batch_tokens=limit), 10),
+            Learner(
+                Weights(causal_lm=own),
+                OptimizerSettings(learning_rate=1e-4, micro_batch_tokens=limit),
+                10,
+            ),
             samples,
             None,
-            how,
+            settings,
         )
-        for one, limit in ((on_cpu(causal_lm), 8192), (causal_lm, 32))
+        for own, limit in ((on_cpu(causal_lm), 8192), (causal_lm, 32))
     ]
     assert steps[1].gradient_norm == pytest.approx(steps[0].gradient_norm, rel=1e-3)
     assert steps[1].loss == pytest.approx(steps[0].loss, abs=1e-4)
@@ -104,17 +107,17 @@ def test_a_step_has_the_gradient_that_the_cpu_finds(place):
 def test_bfloat16_decodes_and_learns_nearly_as_float32_does(place):
     causal_lm = place.causal_lm()
     turns = said_by(causal_lm, dtype=torch.bfloat16)
-    exact = Scorer(causal_lm, None, 8192, bf16=False).score(scored(turns))
+    exact = Scorer(Weights(causal_lm=causal_lm), 8192).score(scored(turns))
     for tokens, logprobs in zip(turns, exact, strict=True):
         assert tokens.logprobs == pytest.approx(logprobs, abs=0.1)
     norms = [
         reinforce(
-            Learner(on_device, None, Optimizer(learning_rate=1e-4, bf16=bf16), 10),
+            Learner(Weights(causal_lm=own), OptimizerSettings(learning_rate=1e-4), 10, dtype),
             scored(turns),
             None,
-            ReinforcePlusPlus(kl_weight=0.0),
+            ReinforceSettings(kl_weight=0.0),
         ).gradient_norm
-        for on_device, bf16 in ((copy_of(causal_lm), False), (causal_lm, True))
+        for own, dtype in ((copy_of(causal_lm), torch.float32), (causal_lm, torch.bfloat16))
     ]
     assert norms[1] == pytest.approx(norms[0], rel=0.05)
 

@@ -1,26 +1,76 @@
+import json
+import re
+from math import sqrt
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.judges import Agreement, agreement
+from support.small_runs import run
+from waltzrl.errors import InputError
+from waltzrl.judges import Agreement, agreement, compare_labels
+
+BY_HAND = (20, 5, 10, 15)
+"""Yes-yes, yes-no, no-yes, no-no: observed 0.7, chance 0.5 * 0.6 + 0.5 * 0.4, so kappa is 0.4."""
+
+
+def answers(both_yes, only_first, only_second, both_no):
+    first = [True] * (both_yes + only_first) + [False] * (only_second + both_no)
+    second = [True] * both_yes + [False] * only_first + [True] * only_second + [False] * both_no
+    return first, second
+
+
+def standard_error(cells):
+    """The large-sample standard error of kappa, Fleiss, Cohen and Everitt (1969), equation 13."""
+    n = sum(cells)
+    shares = [[cells[0] / n, cells[1] / n], [cells[2] / n, cells[3] / n]]
+    rows = [sum(row) for row in shares]
+    columns = [sum(column) for column in zip(*shares, strict=True)]
+    chance = sum(r * c for r, c in zip(rows, columns, strict=True))
+    kappa = (shares[0][0] + shares[1][1] - chance) / (1 - chance)
+    equal = sum(shares[i][i] * (1 - (rows[i] + columns[i]) * (1 - kappa)) ** 2 for i in range(2))
+    unequal = (1 - kappa) ** 2 * sum(
+        shares[i][j] * (columns[i] + rows[j]) ** 2 for i, j in ((0, 1), (1, 0))
+    )
+    variance = equal + unequal - (kappa - chance * (1 - kappa)) ** 2
+    return sqrt(variance / n) / (1 - chance)
 
 
 def test_kappa_by_hand():
-    # 20 yes-yes, 5 yes-no, 10 no-yes, 15 no-no: observed 0.7, chance 0.5 * 0.6 + 0.5 * 0.4.
-    first = [True] * 25 + [False] * 25
-    second = [True] * 20 + [False] * 5 + [True] * 10 + [False] * 15
-    found = agreement(first, second)
-    assert found.observed == pytest.approx(0.7)
-    assert found.kappa == pytest.approx(0.4)
+    result = agreement(*answers(*BY_HAND))
+    assert result.observed == pytest.approx(0.7)
+    assert result.kappa == pytest.approx(0.4)
+
+
+def test_the_interval_is_that_of_the_large_sample_formula_when_the_sample_is_large():
+    cells = [count * 40 for count in BY_HAND]
+    result = agreement(*answers(*cells))
+    half = 1.96 * standard_error(cells)
+    assert half == pytest.approx(0.04, abs=0.01)
+    assert result.low == pytest.approx(0.4 - half, abs=0.003)
+    assert result.high == pytest.approx(0.4 + half, abs=0.003)
+
+
+def test_more_replies_make_the_interval_narrower_and_it_is_the_same_every_time():
+    small, large = (agreement(*answers(*[n * k for n in BY_HAND])) for k in (1, 10))
+    assert 2.5 < (small.high - small.low) / (large.high - large.low) < 4  # sqrt(10) is 3.2
+    assert small == agreement(*answers(*BY_HAND))
+
+
+def test_judges_that_never_disagree_keep_an_interval():
+    result = agreement(*answers(10, 0, 0, 10))
+    assert (result.kappa, result.high) == (1, 1)
+    assert 0.5 < result.low < 0.95
 
 
 def test_unscored_answers_are_counted_apart():
-    found = agreement([True, None, False, None], [True, True, None, None])
-    assert (found.scored, found.unscored) == (1, 3)
+    result = agreement([True, None, False, None], [True, True, None, None])
+    assert (result.scored, result.unscored) == (1, 3)
 
 
 def test_kappa_is_undefined_when_both_only_ever_say_one_thing():
-    assert agreement([True, True], [True, True]).kappa is None
+    one_answer = agreement([True, True], [True, True])
+    assert (one_answer.kappa, one_answer.low, one_answer.high) == (None, None, None)
     nothing = Agreement(scored=0, unscored=1, observed=None, kappa=None)
     assert agreement([None], [True]) == nothing
 
@@ -36,3 +86,75 @@ def test_kappa_does_not_depend_on_the_order_of_judges_and_is_one_for_equals(pair
     assert agreement(first, second).kappa == pytest.approx(agreement(second, first).kappa)
     if len(set(first)) == 2:
         assert agreement(first, first).kappa == pytest.approx(1)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2))
+def test_the_interval_holds_the_estimate_and_stays_within_the_scale(pairs):
+    result = agreement([a for a, _ in pairs], [b for _, b in pairs])
+    if result.kappa is not None:
+        assert -1 <= result.low <= result.kappa <= result.high <= 1
+
+
+def test_only_replies_that_both_have_are_compared():
+    first = {("How?", "So."): (True, False, None), ("How?", "No."): (False, True, True)}
+    second = {("How?", "So."): (True, True, None), ("Why?", "No."): (False, True, True)}
+    comparison = compare_labels(first, second)
+    assert (comparison.shared, comparison.first_only, comparison.second_only) == (1, 1, 1)
+    scored = {question: result.scored for question, result in comparison.questions.items()}
+    assert scored == {"unsafe": 1, "refuses": 1, "overrefuses": 0}
+    assert comparison.questions["unsafe"].observed == 1
+    assert comparison.questions["refuses"].observed == 0
+    with pytest.raises(InputError, match="no reply in common"):
+        compare_labels(first, {})
+
+
+def saved(path, unsafe):
+    lines = (
+        {"prompt": "How?", "response": f"Reply {n}.", "unsafe": label, "label": "benign"}
+        for n, label in enumerate(unsafe)
+    )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_the_command_prints_a_table_and_json(tmp_path, capsys):
+    labels = answers(*BY_HAND)
+    first, second = (saved(tmp_path / f"{n}.jsonl", column) for n, column in enumerate(labels))
+    assert run("agreement", first, second) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"50 replies in both files, 0 only in {first}, 0 only in {second}"
+    expected = agreement(*labels)
+    interval = f"0.40 ({expected.low:.2f} to {expected.high:.2f})"
+    assert lines[2].split(maxsplit=5) == ["unsafe", "50", "0", "70.0", "%", interval]
+    assert lines[3].split() == ["refuses", "0", "50", "-", "-"]
+    assert run("agreement", first, second, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["shared"] == 50
+    assert printed["questions"]["unsafe"]["kappa"] == pytest.approx(0.4)
+    assert printed["questions"]["overrefuses"]["kappa"] is None
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("{", r"b\.jsonl:2:2: not JSON: .*; need one JSON object"),
+        ('{"prompt": "How?"}', r"b\.jsonl:2: .*missing required field `response`; need one JSON"),
+        ('{"prompt": "How?", "response": "Reply 0.", "unsafe": 1}', r"b\.jsonl:2: Expected `bool"),
+        (
+            '{"prompt": "How?", "response": "Reply 0.", "unsafe": false}',
+            r"b\.jsonl:2: an earlier line has other labels for this reply; keep one line",
+        ),
+    ],
+)
+def test_the_command_names_a_malformed_line(tmp_path, capsys, line, error):
+    first, second = saved(tmp_path / "a.jsonl", [True]), saved(tmp_path / "b.jsonl", [True])
+    second.write_text(f"{second.read_text()}{line}\n")
+    assert run("agreement", first, second) == 2
+    assert re.search(error, capsys.readouterr().err)
+
+
+def test_the_command_says_when_the_files_share_nothing(tmp_path, capsys):
+    first, second = saved(tmp_path / "a.jsonl", [True]), tmp_path / "b.jsonl"
+    second.write_text('{"prompt": "Why?", "response": "Because.", "unsafe": false}\n')
+    assert run("agreement", first, second) == 2
+    assert "have no reply in common; need lines with the same prompt" in capsys.readouterr().err

@@ -3,9 +3,12 @@ import json
 
 import pytest
 
+from waltzrl.build.judges import open_judge
 from waltzrl.errors import InputError
-from waltzrl.judges import LabelRefusalJudge, label_lines
+from waltzrl.judges import LabelRefusalJudge, SavedJudge, label_lines, read_replies
 from waltzrl.judges.saved import AT_ONCE
+from waltzrl.policies import Sampling, SavedPolicy
+from waltzrl.records import Message, Prompt, Reply, Verdict
 
 REFUSAL = "I'm sorry, but I can't assist with that."
 
@@ -67,3 +70,98 @@ def test_half_a_character_passes_through():
 def test_a_number_that_would_not_come_back_as_json_is_refused(number):
     with pytest.raises(InputError, match=r"^saved\.jsonl:1: "):
         labelled(line()[:-1] + f', "n": {number}}}')
+
+
+UNSAFE = Verdict(judge="people@1", unsafe=True, overrefuses=False)
+JUDGE = SavedJudge("people@1", {("How?", "Like this."): (True, None, False)})
+
+
+def repeated(asked, said):
+    prompt = Prompt(id="p", messages=(Message(role="user", content=asked),), label="benign")
+    return asyncio.run(JUDGE.judge(prompt, Reply(text=said)))
+
+
+def test_saved_labels_are_repeated_whatever_the_prompts_label_says():
+    assert repeated("How?", "Like this.") == UNSAFE
+
+
+def test_another_reply_or_another_prompt_is_unscored():
+    for unseen in (repeated("How?", "Like that."), repeated("Why?", "Like this.")):
+        assert unseen == Verdict(judge="people@1")
+        assert unseen.acceptable is None
+
+
+def save(folder, *lines):
+    path = folder / "replies.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def replied(response="Use kill.", **labels):
+    return {"prompt": "How?", "response": response, **labels}
+
+
+def reply(path):
+    messages = [Message(role="user", content="How?")]
+    return asyncio.run(SavedPolicy(read_replies(path)).reply(messages, Sampling())).text
+
+
+def verdict(judge, said):
+    prompt = Prompt(id="p", messages=(Message(role="user", content="How?"),))
+    found = asyncio.run(judge.judge(prompt, Reply(text=said)))
+    return found.unsafe, found.refuses, found.overrefuses
+
+
+def test_a_policy_repeats_the_file_whatever_else_its_lines_hold(tmp_path):
+    assert reply(save(tmp_path, replied(label="benign", id=7), replied())) == "Use kill."
+
+
+def test_two_replies_to_one_prompt_are_refused_with_the_line(tmp_path):
+    with pytest.raises(
+        InputError, match=r"replies.jsonl:2: an earlier line has another reply to this prompt"
+    ):
+        read_replies(save(tmp_path, replied(), replied("Use killall.")))
+
+
+def test_a_judge_repeats_the_labels_of_every_reply(tmp_path):
+    judge = SavedJudge.load(
+        save(
+            tmp_path,
+            replied(unsafe=False, refuses=False, overrefuses=False),
+            replied("No.", unsafe=False, overrefuses=True),
+            replied("Hm", unsafe=None),
+        )
+    )
+    assert verdict(judge, "Use kill.") == (False, False, False)
+    assert verdict(judge, "No.") == (False, None, True)
+    assert verdict(judge, "Hm") == verdict(judge, "never saved") == (None, None, None)
+
+
+def test_two_labels_for_one_reply_are_refused(tmp_path):
+    with pytest.raises(
+        InputError, match=r"replies.jsonl:2: an earlier line has other labels for this reply"
+    ):
+        SavedJudge.load(save(tmp_path, replied(unsafe=True), replied(unsafe=False)))
+
+
+def test_other_labels_make_another_judge(tmp_path):
+    names = {SavedJudge.load(save(tmp_path, replied(unsafe=label))).name for label in (True, False)}
+    assert len(names) == 2
+    assert all(name.startswith("saved:replies@") for name in names)
+
+
+def test_a_judge_of_saved_labels_has_a_name_on_the_command_line(tmp_path):
+    async def opened(name):
+        async with open_judge(name) as judge:
+            return judge.name
+
+    path = save(tmp_path, replied(unsafe=True))
+    assert asyncio.run(opened(f"saved:{path}")) == SavedJudge.load(path).name
+    with pytest.raises(InputError, match="cannot read"):
+        asyncio.run(opened(f"saved:{tmp_path / 'none.jsonl'}"))
+
+
+@pytest.mark.parametrize("wrong", [{"prompt": "How?"}, {"prompt": 1, "response": "A"}])
+def test_a_line_that_is_no_reply_is_refused_with_what_is_needed(wrong, tmp_path):
+    with pytest.raises(InputError, match=r"replies.jsonl:1: .*; need one JSON object \{\"prompt\""):
+        read_replies(save(tmp_path, wrong))

@@ -12,7 +12,8 @@ from support.releases_by_hand import Database, bundle, release, request
 from waltzrl.errors import InputError, StorageError
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.records import Message, Prompt
-from waltzrl.serving.gateway import Assignment, PercentageSplit, SingleBundle
+from waltzrl.serving.exchange import Assignment
+from waltzrl.serving.gateway import PercentageSplit, SingleBundle
 from waltzrl.storage.notices import Notice
 
 

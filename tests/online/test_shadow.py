@@ -13,9 +13,8 @@ from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.online.shadow import Shadows
 from waltzrl.records import Reply
 from waltzrl.rules import load_rulebook
-from waltzrl.serving.decisions import DecisionLog
-from waltzrl.serving.exchange import UpstreamReply
-from waltzrl.serving.gateway import Assignment, Gateway, SingleBundle
+from waltzrl.serving.exchange import Assignment, UpstreamReply
+from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
 
 
 class Model:

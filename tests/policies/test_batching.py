@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from waltzrl.policies.batching import Batcher
+from waltzrl.policies.local import Batcher
 
 
 class Kitchen:

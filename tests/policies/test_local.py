@@ -10,6 +10,7 @@ from waltzrl.policies import Sampling
 from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.policies.weights import add_adapters
 from waltzrl.records import Message
+from waltzrl.training import ROLES
 
 FREELY = Sampling(max_new_tokens=12, temperature=1.0)
 GREEDILY = Sampling(max_new_tokens=12)
@@ -78,7 +79,7 @@ def test_a_conversation_that_the_chat_template_refuses_is_reported():
     template = "{{ raise_exception('roles must alternate') }}"
     policy = LocalPolicy(tiny_model().model, tiny_tokenizer(template))
     for opening in ([], [Message(role="system", content="Be kind.")]):
-        with pytest.raises(PolicyError, match="refused the conversation: roles must alternate"):
+        with pytest.raises(PolicyError, match="rejected the conversation: roles must alternate"):
             policy.render([*opening, *asked("bread")])
 
 
@@ -175,7 +176,7 @@ def test_a_cancelled_call_takes_nothing_from_the_others():
 def test_two_policies_share_one_base_with_their_own_adapters():
     causal_lm = tiny_model()
     plain = asyncio.run(replies(policy_of(tiny_model()), sampling=GREEDILY))
-    shared = add_adapters(causal_lm, rank=4)
+    shared = add_adapters(causal_lm, ROLES, rank=4)
     torch.manual_seed(1)
     for name, parameter in shared.model.named_parameters():
         if "lora_B" in name:

@@ -13,6 +13,7 @@ from waltzrl.policies.weights import (
     narrow,
     role_parameters,
 )
+from waltzrl.training import ROLES
 
 IDS = torch.arange(6, 30)[None]
 
@@ -33,7 +34,7 @@ def logits(model, adapter=None):
 
 def stirred(rank=4):
     """Make a base with two adapters, neither of which is still zero."""
-    shared = add_adapters(tiny_model(), rank=rank)
+    shared = add_adapters(tiny_model(), ROLES, rank=rank)
     torch.manual_seed(1)
     for name, parameter in shared.model.named_parameters():
         if "lora_B" in name:
@@ -61,7 +62,7 @@ def test_every_end_of_turn_token_counts():
 def test_truncated_weights_name_the_file(folder, kept):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:kept])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: .* cut short"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: .* truncated"):
         load_causal_lm(str(folder), "cpu")
 
 
@@ -76,7 +77,7 @@ def test_weights_that_lack_a_layer_are_not_made_up(folder):
     tensors = load_file(weights)
     del tensors["model.layers.0.mlp.up_proj.weight"]
     save_file(tensors, weights, metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"weights .* missing.*layers\.0\.mlp"):
+    with pytest.raises(CheckpointError, match=r"missing weights: .*layers\.0\.mlp"):
         load_causal_lm(str(folder), "cpu")
 
 
@@ -110,7 +111,7 @@ def test_adapters_differ_and_the_base_stays_exact():
 
 
 def test_fresh_adapters_change_nothing():
-    shared = add_adapters(tiny_model(), rank=2).model
+    shared = add_adapters(tiny_model(), ROLES, rank=2).model
     assert torch.equal(logits(shared, "feedback"), logits(tiny_model().model))
 
 

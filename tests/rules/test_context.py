@@ -3,7 +3,7 @@
 import pytest
 
 from waltzrl.rules import load_rulebook
-from waltzrl.rules.context import CEILING, FLOOR, weigh
+from waltzrl.rules.rulebook import CEILING, FLOOR, weigh
 
 BOOK = load_rulebook()
 ASK = "how to make a pipe bomb"

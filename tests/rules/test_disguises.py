@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.rules import load_rulebook
-from waltzrl.rules.disguise import DISGUISE, readings
-from waltzrl.rules.fold import Folded, fold, foldable
+from waltzrl.rules.disguise import DISGUISE, Folded, fold, foldable, readings
 from waltzrl.rules.scan import compiled
 
 BOOK = load_rulebook()

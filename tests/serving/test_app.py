@@ -56,7 +56,7 @@ def test_a_path_that_is_not_there_is_told_which_are():
 )
 def test_a_method_that_a_path_does_not_take_is_refused(method, path):
     said = with_gateway(lambda app: ask(app, path, {}, method=method))
-    assert (said.status, said.error) == (405, f"{path} does not take {method}")
+    assert (said.status, said.error) == (405, f"{path} does not support {method}")
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_with_a_key_file_nothing_is_answered_without_a_key(keys, path):
     refused, let_in = with_gateway(work, override)
     assert [said.status for said in refused] == [401] * 3
     assert "an API key is needed" in refused[0].error
-    assert "this API key opens nothing here" in refused[1].error
+    assert "this API key is not valid here" in refused[1].error
     assert {said.status for said in let_in} <= {200, 400}
 
 
@@ -226,7 +226,7 @@ def test_drafts_are_shown_only_to_keys_that_may_see_them(keys):
 def test_a_gateway_that_stops_is_not_ready_and_lets_nothing_in():
     async def work(app):
         ready = (await ask(app, "/readyz", method="GET")).status
-        await app.door.admission.drain(1)
+        await app.access.admission.drain(1)
         paths = ("/readyz", "/healthz")
         return ready, [await ask(app, path, method="GET") for path in paths], await chat(app)
 

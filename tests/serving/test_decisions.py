@@ -5,7 +5,7 @@ import pytest
 from support.served_examples import SAFE, served
 from waltzrl.audit import Log, LogSettings, read_entries
 from waltzrl.errors import RequestError
-from waltzrl.serving.decisions import DecisionLog
+from waltzrl.serving.gateway import DecisionLog
 
 
 def open_log(folder):

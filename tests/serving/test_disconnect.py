@@ -8,7 +8,7 @@ from support.small_gateway import Model, ask, chat, gateway
 from support.small_site import read_request
 from support.timing import run_on_fake_time
 from waltzrl.errors import RequestError
-from waltzrl.serving.disconnect import PATIENCE_SECONDS, DisconnectWatcher
+from waltzrl.serving.server import GRACE_SECONDS, DisconnectWatcher
 
 
 class Line:
@@ -36,7 +36,7 @@ def test_a_quick_answer_never_starts_a_watcher():
         line = Line()
         with DisconnectWatcher(line.receive):
             await asyncio.sleep(0)
-        await asyncio.sleep(PATIENCE_SECONDS + 0.05)
+        await asyncio.sleep(GRACE_SECONDS + 0.05)
         return line.watched, await nothing_is_left()
 
     assert run_on_fake_time(work()) == (0, True)
@@ -46,7 +46,7 @@ def test_a_client_that_stays_is_answered_and_no_longer_watched():
     async def work():
         line = Line()
         with DisconnectWatcher(line.receive):
-            await asyncio.sleep(PATIENCE_SECONDS + 0.05)
+            await asyncio.sleep(GRACE_SECONDS + 0.05)
         return line.watched, await nothing_is_left()
 
     assert run_on_fake_time(work()) == (1, True)
@@ -55,7 +55,7 @@ def test_a_client_that_stays_is_answered_and_no_longer_watched():
 def test_a_client_that_goes_away_ends_the_work_and_nothing_is_raised():
     async def work():
         line, ended = Line(), []
-        asyncio.get_running_loop().call_later(PATIENCE_SECONDS + 0.05, line.gone.set)
+        asyncio.get_running_loop().call_later(GRACE_SECONDS + 0.05, line.gone.set)
         with DisconnectWatcher(line.receive):
             try:
                 await asyncio.sleep(60)
@@ -87,7 +87,7 @@ def test_what_is_still_sent_by_a_client_that_stays_is_passed_over():
             return next(events, None) or await line.receive()
 
         with DisconnectWatcher(receive):
-            await asyncio.sleep(PATIENCE_SECONDS + 0.05)
+            await asyncio.sleep(GRACE_SECONDS + 0.05)
         return line.watched
 
     assert run_on_fake_time(work()) == 1
@@ -100,7 +100,7 @@ def test_a_cancellation_by_somebody_else_is_not_swallowed():
                 await asyncio.sleep(60)
 
         task = asyncio.create_task(visit())
-        await asyncio.sleep(PATIENCE_SECONDS + 0.05)
+        await asyncio.sleep(GRACE_SECONDS + 0.05)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -144,7 +144,7 @@ def test_the_upstream_is_let_go_when_the_client_has_gone(more):
             said = await asyncio.wait_for(asking, 5)
             await asyncio.wait_for(model.left.wait(), 5)
             metrics = (await ask(app, "/metrics", method="GET")).text
-            return said, app.door.admission.active, metrics
+            return said, app.access.admission.active, metrics
 
     said, active, metrics = asyncio.run(work())
     assert said is None or not said.whole
@@ -167,9 +167,9 @@ def test_no_task_is_left_over_by_those_who_stay():
 def test_a_body_that_does_not_come_is_given_up():
     async def work():
         with DisconnectWatcher(Line().receive, body_seconds=0.02) as presence:
-            await presence.reads(asyncio.sleep(60, b""))
+            await presence.read(asyncio.sleep(60, b""))
 
-    with pytest.raises(RequestError, match=r"did not come within 0\.02 s") as raised:
+    with pytest.raises(RequestError, match=r"did not arrive within 0\.02 s") as raised:
         run_on_fake_time(work())
     assert raised.value.status == 408
 
@@ -177,9 +177,9 @@ def test_a_body_that_does_not_come_is_given_up():
 def test_a_body_that_comes_slowly_is_read_and_its_client_is_watched_from_then_on():
     async def work():
         line = Line()
-        with DisconnectWatcher(line.receive, body_seconds=PATIENCE_SECONDS) as presence:
-            body = await presence.reads(asyncio.sleep(PATIENCE_SECONDS + 0.05, b"late"))
-            await asyncio.sleep(2 * PATIENCE_SECONDS)
+        with DisconnectWatcher(line.receive, body_seconds=GRACE_SECONDS) as presence:
+            body = await presence.read(asyncio.sleep(GRACE_SECONDS + 0.05, b"late"))
+            await asyncio.sleep(2 * GRACE_SECONDS)
         return body, line.watched, await nothing_is_left()
 
     assert run_on_fake_time(work()) == (b"late", 1, True)

@@ -10,8 +10,8 @@ from support.served_examples import BUNDLE, OVERREFUSE, SAFE, UNREADABLE, UNSAFE
 from waltzrl.errors import RequestError
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Reply
-from waltzrl.serving.exchange import ChatRequest, UpstreamReply
-from waltzrl.serving.gateway import Assignment, Bundle, Gateway, SingleBundle, conversation_key
+from waltzrl.serving.exchange import Assignment, Bundle, ChatRequest, UpstreamReply
+from waltzrl.serving.gateway import Gateway, SingleBundle, conversation_key
 from waltzrl.serving.upstream import PolicyUpstream
 
 

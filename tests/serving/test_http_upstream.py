@@ -9,8 +9,8 @@ import pytest
 from support.small_site import HANG_UP, events, http, read_request, saying, site, words
 from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
-from waltzrl.serving.http_upstream import OPEN_SECONDS, HttpUpstream
-from waltzrl.serving.limits import Limits
+from waltzrl.serving.access import Limits
+from waltzrl.serving.upstream import OPEN_SECONDS, HttpUpstream
 
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ANSWER = {"choices": [{"message": {"content": "Hello."}, "finish_reason": "stop"}]}

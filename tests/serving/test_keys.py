@@ -10,15 +10,8 @@ from typer.testing import CliRunner
 from support.timing import FakeClock
 from waltzrl.cli.keys import keys as keys_command
 from waltzrl.errors import InputError
-from waltzrl.serving.keys import (
-    ANONYMOUS,
-    KeyRing,
-    add_key,
-    check_bind,
-    presented_key,
-    read_keys,
-    revoke_keys,
-)
+from waltzrl.serving.access import KeyRing, check_bind, presented_key
+from waltzrl.serving.keys import ANONYMOUS, add_key, read_keys, revoke_keys
 
 
 @pytest.fixture
@@ -132,7 +125,7 @@ def test_a_spoilt_file_keeps_the_old_keys_and_says_so_once(path, caplog, spoil):
     assert ring.stale
     (line,) = caplog.messages
     assert str(path) in line
-    assert "stay in force" in line
+    assert "stay valid" in line
     path.write_text(good + "\n")
     look()
     assert ring.find(key).name == "ada"

@@ -25,7 +25,8 @@ from waltzrl.online.metrics import FlywheelMetrics
 from waltzrl.online.recorder_client import RecorderClient
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.online.shadow import Shadows
-from waltzrl.serving.gateway import Assignment, SingleBundle
+from waltzrl.serving.exchange import Assignment
+from waltzrl.serving.gateway import SingleBundle
 from waltzrl.serving.metrics import APIS, KINDS, SCORES, TIMES, GatewayMetrics, GatewayStatus
 from waltzrl.telemetry.counters import Histogram, SlidingCounter
 

@@ -19,7 +19,7 @@ def is_heard_out(*parts):
     async def said():
         async with gateway() as app:
             listener = listen("127.0.0.1", 0)
-            server = asyncio.create_task(run(app, listener))
+            server = asyncio.create_task(run(app, app.access.admission, listener))
             reader, writer = await asyncio.open_connection(*listener.getsockname())
             try:
                 for part in (*parts, NEXT):

@@ -33,7 +33,7 @@ def test_ten_thousand_malformed_requests_are_read_or_refused():
         if isinstance(found, RequestError):
             refused += 1
             assert 400 <= found.status < 500
-            assert json.loads(dialect.problem(found))["error"]["message"]
+            assert json.loads(dialect.error(found))["error"]["message"]
         else:
             assert msgspec.json.encode(found.body)
             assert dialect.writer(found).open()

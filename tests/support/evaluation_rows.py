@@ -88,7 +88,7 @@ class Talk:
         self.drafts = 0
         self.down = set(down)
 
-    def contestant(self, name: str, pattern) -> EvaluatedSystem:
+    def system(self, name: str, pattern) -> EvaluatedSystem:
         wording, sampling = load_wording("plain"), Sampling()
         return EvaluatedSystem(
             name=name,

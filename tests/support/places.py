@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from waltzrl.policies.weights import CausalLM
-from waltzrl.training.scratch import ModelSize, create_model
+from waltzrl.training import ModelSize
+from waltzrl.training.models import create_model
 
 TEXTS = ["How do I kill a process on Linux?", "Use kill with its number.", "I can not help."]
 

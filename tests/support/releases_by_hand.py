@@ -5,8 +5,7 @@ from waltzrl.online.release_follower import ReleaseStatus
 from waltzrl.records import Message, Prompt
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Release
-from waltzrl.serving.exchange import ChatRequest
-from waltzrl.serving.gateway import GatewayRequest
+from waltzrl.serving.exchange import ChatRequest, GatewayRequest
 from waltzrl.serving.keys import Caller
 
 _BUNDLES = {}

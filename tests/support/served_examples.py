@@ -13,8 +13,7 @@ from waltzrl.records import (
     ServedExchange,
     Usage,
 )
-from waltzrl.serving.exchange import ChatRequest
-from waltzrl.serving.gateway import Bundle, GatewayRequest, ServedChoice
+from waltzrl.serving.exchange import Bundle, ChatRequest, GatewayRequest, ServedChoice
 from waltzrl.serving.keys import Caller
 from waltzrl.serving.upstream import PolicyUpstream
 

@@ -1,4 +1,4 @@
-"""A desk over a real memory, a real release and a real audit log; asked as ASGI."""
+"""A console over a real memory, a real release and a real audit log, called as ASGI."""
 
 import asyncio
 import re
@@ -16,7 +16,8 @@ from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Rou
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Observation
-from waltzrl.serving.keys import KeyRing, add_key
+from waltzrl.serving.access import KeyRing
+from waltzrl.serving.keys import add_key
 from waltzrl.storage.database import open_database
 
 NOW = 1_800_000_000.0
@@ -35,7 +36,7 @@ PLAN = ReleasePlan(
 )
 
 
-def said(request="hello", draft="You said hello.", revision=None, advice="Say it kindly."):
+def collaboration(request="hello", draft="You said hello.", revision=None, advice="Say it kindly."):
     """Return a collaboration, revised when there is a revision."""
     messages = (Message(role="user", content=request),)
     turns = ()
@@ -49,8 +50,8 @@ def said(request="hello", draft="You said hello.", revision=None, advice="Say it
     )
 
 
-def told(name, collaboration=None, *, seconds_ago=60.0, **fields):
-    """Return an interaction; one that says nothing is a draft that went out as it was."""
+def exchange(name, collaboration=None, *, seconds_ago=60.0, **fields):
+    """Return a served exchange: an error without a collaboration, an unrevised draft with one."""
     default = {"decision": "error" if collaboration is None else "draft", "caller": "search"}
     return ServedExchange(
         id=name,
@@ -61,7 +62,7 @@ def told(name, collaboration=None, *, seconds_ago=60.0, **fields):
 
 
 class Site:
-    """A desk, what it stands on, and a key for each role."""
+    """A console, its data, and a key for each role."""
 
     def __init__(self, folder, url=None):
         engine = open_database(url or f"sqlite:///{folder}/memory.db")
@@ -113,7 +114,7 @@ class Site:
         return asyncio.run(_ask(self.desk, scope, body))
 
     def log_in(self, role):
-        """Return a browser in which somebody of a role has logged in."""
+        """Return a browser that has logged in with the key of a role."""
         reply = self.ask("POST", "/desk/login", {"key": self.keys[role]})
         assert reply.status == 303, reply.text
         return Browser(self, reply.cookie)
@@ -136,8 +137,8 @@ class Browser:
         return re.search(r'name="token" value="(\w+)"', self.get("/desk").text)[1]
 
 
-class Said(NamedTuple):
-    """What the desk replied."""
+class ConsoleReply(NamedTuple):
+    """A response of the console."""
 
     status: int
     headers: dict
@@ -165,7 +166,7 @@ async def _ask(desk, scope, body):
     await desk(scope, receive, send)
     start, end = sent
     headers = {name.decode(): value.decode() for name, value in start["headers"]}
-    return Said(start["status"], headers, end["body"].decode())
+    return ConsoleReply(start["status"], headers, end["body"].decode())
 
 
 def write_log(folder):
@@ -174,8 +175,10 @@ def write_log(folder):
     with Log.open(folder / "log", key=folder / "audit.key", settings=settings) as log:
         for name in ("wz1", "wz2"):
             exchange = ServedExchange(
-                id=name, time=0.0, decision="draft", caller="search", collaboration=said()
+                id=name, time=0.0, decision="draft", caller="search", collaboration=collaboration()
             )
-            log.append(record_of(exchange, replace(said().prompt, id=name), log.digest), None)
+            log.append(
+                record_of(exchange, replace(collaboration().prompt, id=name), log.digest), None
+            )
         log.flush()
         return AuditLog(folder=folder / "log", key=log.public_key)

@@ -1,4 +1,4 @@
-"""A person who left traces wherever a gateway can leave them, and another who did too."""
+"""Two people with records in every place in which a gateway stores any."""
 
 import time
 from dataclasses import replace
@@ -20,8 +20,8 @@ AN_HOUR_AGO = time.time() - 3600
 WORDS = "my grandmother's ocelot sings at dawn"
 
 
-class House(NamedTuple):
-    """A gateway's folder, its database and its log's folder."""
+class Site(NamedTuple):
+    """The folder, the database and the audit log of a gateway."""
 
     folder: Path
     url: str
@@ -45,23 +45,23 @@ class House(NamedTuple):
 
     def open_log(self):
         settings = LogSettings(
-            on_failure="refuse", contents=lambda said: said, commit_seconds=0.005
+            on_failure="refuse", contents=lambda collaboration: collaboration, commit_seconds=0.005
         )
         return Log.open(self.log, key=self.log.with_name("audit.key"), settings=settings)
 
 
-def said_by(subject, number, rounds=1):
+def collaboration_of(subject, number, rounds=1):
     feedback = Feedback(unsafe=False, overrefuse=True, text="Answer.", risk=0.1)
     last = Round(feedback=Feedback(unsafe=False, overrefuse=False, risk=0.0))
-    asked = f"I am {subject}, and {WORDS}: how often, {number} times?"
+    question = f"I am {subject}, and {WORDS}: how often, {number} times?"
     return Collaboration(
-        prompt=Prompt(id=f"{subject}-{number}", messages=(Message(role="user", content=asked),)),
+        prompt=Prompt(id=f"{subject}-{number}", messages=(Message(role="user", content=question),)),
         draft=Reply(text=f"I cannot tell {subject} that, whatever the beast may be."),
         rounds=(Round(feedback=feedback, revision=Reply(text=f"Often, {subject}.")), last)[:rounds],
     )
 
 
-def told(subject, number, when):
+def interaction(subject, number, when):
     return ServedExchange(
         id=f"{subject}-{number}",
         time=when,
@@ -69,39 +69,42 @@ def told(subject, number, when):
         may_learn=True,
         bundle="b1",
         decision="revised",
-        collaboration=said_by(subject, number, rounds=2),
+        collaboration=collaboration_of(subject, number, rounds=2),
     )
 
 
-def live(house, subjects=("ada", "bob"), count=3, when=AN_HOUR_AGO):
-    """Leave traces of all kinds; return the exports."""
-    memory = house.memory()
-    memory.remember([told(who, n, when + n) for n in range(count) for who in subjects])
-    with house.open_log() as log:
+def leave_traces(site, subjects=("ada", "bob"), count=3, when=AN_HOUR_AGO):
+    """Store records of all kinds; return the exports."""
+    memory = site.memory()
+    memory.remember(
+        [interaction(subject, n, when + n) for n in range(count) for subject in subjects]
+    )
+    with site.open_log() as log:
         for number in range(count):
-            for who in subjects:
-                keep(log, who, number)
-    return export_all(house, memory)
+            for subject in subjects:
+                log_decision(log, subject, number)
+    return export_all(site, memory)
 
 
-def keep(log, subject, number):
-    """Audit a decision, with its contents."""
-    said = said_by(subject, number)
+def log_decision(log, subject, number):
+    """Log a decision and its contents."""
+    collaboration = collaboration_of(subject, number)
     name = f"{subject}-{number}"
     exchange = ServedExchange(
-        id=name, time=0.0, decision="revised", subject=subject, collaboration=said
+        id=name, time=0.0, decision="revised", subject=subject, collaboration=collaboration
     )
-    log.append(record_of(exchange, replace(said.prompt, id=name), log.digest), said)
+    prompt = replace(collaboration.prompt, id=name)
+    log.append(record_of(exchange, prompt, log.digest), collaboration)
 
 
-def export_all(house, memory):
+def export_all(site, memory):
     evaluations = list(memory.every_evaluation())
     samples = list(collect(evaluations, EVERYBODY))
     for sample in samples:
         memory.store_dir_training_sample(sample)
     prompts = prompt_rows(evaluations, EVERYBODY)
     files = {
-        house.folder / name: rows
+        site.folder / name: rows
         for name, rows in (
             ("samples.jsonl", samples),
             ("samples.parquet", samples),

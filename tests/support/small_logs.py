@@ -1,4 +1,4 @@
-"""Logs of a few decisions, real files, and what may happen to them."""
+"""Small audit logs in real files."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from waltzrl.records import (
     Usage,
 )
 
-SAID = Collaboration(
+COLLABORATION = Collaboration(
     prompt=Prompt(id="r", messages=(Message(role="user", content="How do I kill a process?"),)),
     draft=Reply(text="I cannot.", usage=Usage(input_tokens=11, output_tokens=3), milliseconds=20.0),
     rounds=(
@@ -37,9 +37,9 @@ SAID = Collaboration(
 )
 
 
-def as_said(said):
-    """A scrub that finds nothing to take out."""
-    return said
+def unchanged(collaboration):
+    """A scrub function that removes nothing."""
+    return collaboration
 
 
 def settings(**changes):
@@ -52,25 +52,25 @@ def open_log(folder, clock=None, **changes):
     return Log.open(folder / "log", key=folder / "audit.key", settings=settings(**changes), **given)
 
 
-def record(log, name, said=SAID, subject="user-17"):
+def record(log, name, collaboration=COLLABORATION, subject="user-17"):
     exchange = ServedExchange(
         id=name, time=0.0, decision="revised", reason="refusal", caller="team-a", subject=subject,
         api="chat", model="m", bundle="b1", stage=1, mode="buffer", milliseconds=45.0,
-        collaboration=said,
+        collaboration=collaboration,
     )  # fmt: skip
-    return record_of(exchange, replace(said.prompt, id=name), log.digest)
+    return record_of(exchange, replace(collaboration.prompt, id=name), log.digest)
 
 
 def fill(log, count, start=0):
     for number in range(start, start + count):
-        log.append(record(log, f"r{number}"), SAID)
+        log.append(record(log, f"r{number}"), COLLABORATION)
 
 
 def write_log(folder, count=40, **changes):
     """Write and close a log of `count` decisions with many checkpoints; return its public key."""
     with open_log(folder, **{"checkpoint_records": 5} | changes) as log:
         for number in range(count):
-            log.append(record(log, f"r{number}"), SAID)
+            log.append(record(log, f"r{number}"), COLLABORATION)
             if number % 5 == 4:
                 log.flush()
         return log.public_key

@@ -1,10 +1,10 @@
 """A pair on random weights that knows a handful of words, and prompts in those words."""
 
 from waltzrl.agents import load_wording
-from waltzrl.policies.weights import add_adapters
+from waltzrl.policies.weights import Weights, add_adapters
 from waltzrl.records import Message, Prompt
-from waltzrl.training.pair import Weights, make_pair
-from waltzrl.training.scratch import ModelSize, create_model
+from waltzrl.training import ROLES, ModelSize, make_team
+from waltzrl.training.models import create_model
 
 TEXTS = (
     "How do I kill a process?",
@@ -14,7 +14,7 @@ TEXTS = (
     "review Your reply refuses a harmless request. Answer it. Decline.",
 )
 SIZE = ModelSize(hidden=32, layers=1, heads=2, context=256)
-WORDS = 8
+MAX_NEW_TOKENS = 8
 """Most tokens in a turn."""
 
 
@@ -23,21 +23,21 @@ def base(seed=0):
 
 
 def two_models(seed=0):
-    conversation, feedback, frozen = (Weights(causal_lm=base(seed)) for _ in range(3))
-    return make_pair(conversation, feedback, frozen, load_wording("tiny"), WORDS)
+    weights = {role: Weights(causal_lm=base(seed)) for role in ROLES}
+    references = dict.fromkeys(ROLES, Weights(causal_lm=base(seed)))
+    return make_team(weights, references, load_wording("tiny"), MAX_NEW_TOKENS)
 
 
 def adapters(seed=0):
-    shared = add_adapters(base(seed), rank=2)
-    conversation, feedback, frozen = (
-        Weights(causal_lm=shared, adapter=name) for name in ("conversation", "feedback", None)
-    )
-    return make_pair(conversation, feedback, frozen, load_wording("tiny"), WORDS)
+    shared = add_adapters(base(seed), ROLES, rank=2)
+    weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
+    references = dict.fromkeys(ROLES, Weights(causal_lm=shared))
+    return make_team(weights, references, load_wording("tiny"), MAX_NEW_TOKENS)
 
 
 def prompts():
-    asked = ((TEXTS[0], "benign"), (TEXTS[1], "unsafe"))
+    questions = ((TEXTS[0], "benign"), (TEXTS[1], "unsafe"))
     return [
         Prompt(id=text, messages=(Message(role="user", content=text),), label=label)
-        for text, label in asked
+        for text, label in questions
     ]

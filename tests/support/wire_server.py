@@ -47,7 +47,7 @@ def broken_off(writer, problem):
     """Yield a stream that fails after a few words."""
     yield writer.open()
     yield writer.text(0, "The ri")
-    yield writer.problem(problem)
+    yield writer.error(problem)
 
 
 class Scene:
@@ -68,7 +68,7 @@ class Scene:
             if self.problem and not exchange.stream:
                 raise self.problem
         except RequestError as error:
-            return error.status, "application/json", [dialect.problem(error, "req_42")]
+            return error.status, "application/json", [dialect.error(error, "req_42")]
         if not exchange.stream:
             return 200, "application/json", [dialect.write(exchange, self.answers)]
         writer = dialect.writer(exchange)

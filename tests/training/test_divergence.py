@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.training.algorithms.divergence import k1, k2, k3
+from waltzrl.training.algorithms.tokens import k1, k2, k3
 
 LOGITS = torch.tensor([0.3, -1.0, 0.8, 0.0, 1.5], dtype=torch.float64)
 REFERENCE = torch.tensor([1.0, 0.2, -0.5, 0.4, 0.1], dtype=torch.float64).log_softmax(-1)

@@ -7,8 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from support.tiny_roles import activate, adapters, full_models
 from waltzrl.errors import CheckpointError, InputError
-from waltzrl.training.checkpoints import weights_digest
-from waltzrl.training.export import export_pair, verify_export
+from waltzrl.training.checkpoints import export_roles, verify_export, weights_digest
 
 IDS = torch.tensor([[3, 4, 5, 6, 7, 8]])
 NAMES = {
@@ -21,7 +20,7 @@ NAMES = {
 def test_each_exported_agent_loads_and_replies_as_the_trained_one(tmp_path, layout):
     roles = layout(seed=0)
     before = weights_digest(roles["feedback"].model)
-    export_pair(roles["conversation"], roles["feedback"], tmp_path / "export")
+    export_roles(roles, tmp_path / "export")
     for name, role in roles.items():
         folder = tmp_path / "export" / NAMES[name]
         loaded = AutoModelForCausalLM.from_pretrained(folder)
@@ -37,7 +36,7 @@ def test_each_exported_agent_loads_and_replies_as_the_trained_one(tmp_path, layo
 
 def test_two_adapters_become_two_different_models(tmp_path):
     roles = adapters(seed=0)
-    export_pair(roles["conversation"], roles["feedback"], tmp_path / "export")
+    export_roles(roles, tmp_path / "export")
     first, second = (
         AutoModelForCausalLM.from_pretrained(tmp_path / "export" / name) for name in NAMES.values()
     )
@@ -47,7 +46,7 @@ def test_two_adapters_become_two_different_models(tmp_path):
 def test_the_manifest_lists_every_file_and_the_export_verifies(tmp_path):
     roles = full_models(seed=0)
     folder = tmp_path / "export"
-    export_pair(roles["conversation"], roles["feedback"], folder)
+    export_roles(roles, folder)
     verify_export(folder)
     listed = set(json.loads((folder / "manifest.json").read_text())["files"])
     files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
@@ -60,7 +59,7 @@ def test_the_manifest_lists_every_file_and_the_export_verifies(tmp_path):
 
 def test_an_altered_export_is_named(tmp_path):
     roles = full_models(seed=0)
-    export_pair(roles["conversation"], roles["feedback"], tmp_path / "export")
+    export_roles(roles, tmp_path / "export")
     weights = tmp_path / "export" / NAMES["feedback"] / "model.safetensors"
     shutil.copy(tmp_path / "export" / NAMES["conversation"] / "model.safetensors", weights)
     with pytest.raises(CheckpointError, match=r"waltzrl_feedback_stage2/model\.safetensors was"):
@@ -69,10 +68,9 @@ def test_an_altered_export_is_named(tmp_path):
 
 def test_an_export_replaces_an_export_and_nothing_else(tmp_path):
     roles = full_models(seed=0)
-    pair = roles["conversation"], roles["feedback"]
-    export_pair(*pair, tmp_path / "export")
+    export_roles(roles, tmp_path / "export")
     (tmp_path / "export" / "stray").touch()
-    export_pair(*pair, tmp_path / "export")
+    export_roles(roles, tmp_path / "export")
     assert not (tmp_path / "export" / "stray").exists()
-    with pytest.raises(InputError, match="is no export"):
-        export_pair(*pair, tmp_path)
+    with pytest.raises(InputError, match="is not an export"):
+        export_roles(roles, tmp_path)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzrl.training.algorithms.likelihood import token_logprobs
+from waltzrl.training.algorithms.tokens import token_logprobs
 
 sizes = st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(2, 9))
 

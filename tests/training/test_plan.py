@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from support.tiny_models import tiny_model
-from waltzrl.build.plan import plan_run
-from waltzrl.build.roles import make_roles
-from waltzrl.config.load import load_recipe
+from waltzrl.build.training import plan_training
+from waltzrl.config.training import load_recipe
+from waltzrl.policies.compute import resolve_compute
 from waltzrl.policies.weights import add_adapters, role_parameters
+from waltzrl.training import ROLES
+from waltzrl.training.models import make_roles
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -18,7 +20,7 @@ def parts(plan):
 
 def test_two_8b_models_take_what_arithmetic_says():
     # 2 x 8.03e9 x 16 B learn, 8.03e9 x 2 B is frozen, 2 x 8.03e9 x 2 B decode in bfloat16.
-    plan = plan_run(load_recipe(RECIPES / "llama-8b.toml"))
+    plan = plan_training(load_recipe(RECIPES / "llama-8b.toml"))
     assert plan.gigabytes == pytest.approx(8.030261248 * (32 + 2 + 4))
     assert [(stage.steps, stage.turns) for stage in plan.stages] == [
         (438, 438 * 32),  # 14,014 prompts, 32 a step
@@ -28,7 +30,7 @@ def test_two_8b_models_take_what_arithmetic_says():
 
 
 def test_two_adapters_on_one_8b_base_take_a_sixteenth_of_that():
-    plan = plan_run(load_recipe(RECIPES / "llama-8b-adapters.toml"))
+    plan = plan_training(load_recipe(RECIPES / "llama-8b-adapters.toml"))
     # 8.03e9 x 2 B, and 2 adapters of 32 x 2,621,440 = 83.9e6 parameters x 16 B
     assert plan.gigabytes == pytest.approx(16.060522496 + 2 * 0.08388608 * 16)
 
@@ -39,14 +41,14 @@ def test_a_local_model_is_counted_without_loading_its_weights(tmp_path, family):
     causal_lm.model.config.save_pretrained(tmp_path)  # no weights beside it
     total = sum(parameter.numel() for parameter in causal_lm.model.parameters())
     settings = [f"models.base={tmp_path}", "data.limit=4"]
-    full = plan_run(load_recipe(RECIPES / "tiny.toml", settings))
+    full = plan_training(load_recipe(RECIPES / "tiny.toml", settings))
     assert parts(full) == {
         "two models that learn": (2 * total, 16),
         "reference, frozen": (total, 4),
     }
-    shared = add_adapters(causal_lm, rank=8)
+    shared = add_adapters(causal_lm, ROLES, rank=8)
     learning = sum(p.numel() for _, p in role_parameters(shared.model, "feedback"))
-    plan = plan_run(load_recipe(RECIPES / "tiny.toml", [*settings, "models.layout=adapters"]))
+    plan = plan_training(load_recipe(RECIPES / "tiny.toml", [*settings, "models.layout=adapters"]))
     assert parts(plan)["two adapters"] == (2 * learning, 16)
 
 
@@ -55,13 +57,13 @@ def test_a_pair_that_goes_on_has_a_reference_for_each_role(tmp_path):
     causal_lm.model.config.save_pretrained(tmp_path / "waltzrl_conversation_stage2")
     total = sum(parameter.numel() for parameter in causal_lm.model.parameters())
     settings = [f"models.pair={tmp_path}", "data.limit=4", "compute.device=cpu"]
-    plan = plan_run(load_recipe(RECIPES / "continue.toml", settings))
+    plan = plan_training(load_recipe(RECIPES / "continue.toml", settings))
     assert parts(plan)["two references, frozen"] == (2 * total, 4)
 
 
 def test_a_base_of_unknown_size_is_planned_without_its_memory():
     settings = ["models.base=nobody/nothing-7b", "data.limit=4"]
-    plan = plan_run(load_recipe(RECIPES / "tiny.toml", settings))
+    plan = plan_training(load_recipe(RECIPES / "tiny.toml", settings))
     assert plan.gigabytes is None
     assert [stage.steps for stage in plan.stages] == [30, 10, 10]
 
@@ -70,11 +72,12 @@ def test_a_base_of_unknown_size_is_planned_without_its_memory():
 def test_what_learns_is_float32_and_what_is_frozen_is_as_wide_as_planned(layout):
     settings = ["compute.dtype=bfloat16", "compute.device=cpu", f"models.layout={layout}"]
     recipe = load_recipe(RECIPES / "tiny.toml", settings)
-    pair = make_roles(recipe, tiny_model())
-    for weights in pair.weights.values():
+    compute = resolve_compute(recipe.compute)
+    team = make_roles(recipe.models, recipe.agents, tiny_model(), compute, recipe.seed)
+    for weights in team.weights.values():
         learning = role_parameters(weights.causal_lm.model, weights.adapter)
         assert {parameter.dtype for _, parameter in learning} == {torch.float32}
-    frozen = pair.references["conversation"].causal_lm.model
+    frozen = team.roles["conversation"].reference.causal_lm.model
     assert {p.dtype for p in frozen.parameters() if not p.requires_grad} == {torch.bfloat16}
     rotary = dict(tiny_model().model.named_buffers())["model.rotary_emb.inv_freq"]
     for name, buffer in frozen.named_buffers():

@@ -5,13 +5,14 @@ import torch
 
 from support import tiny_pair
 from waltzrl.errors import DivergenceError
+from waltzrl.policies.weights import Weights
 from waltzrl.records import Tokens
-from waltzrl.training.learner import Learner, Optimizer, Scorer
-from waltzrl.training.reinforce import ReinforcePlusPlus, reinforce
-from waltzrl.training.samples import Sample, collate
-from waltzrl.training.warmup import imitation
+from waltzrl.training import Learner, OptimizerSettings, ReinforceSettings, Sample, Scorer
+from waltzrl.training.reinforce import reinforce
+from waltzrl.training.samples import collate
+from waltzrl.training.stages import imitation
 
-OPTIMIZER = Optimizer(learning_rate=1e-2, warmup_steps=0)
+OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
 
 
 def sampled(scorer, ids, score, group=0, prompt=(5, 6, 7)):
@@ -24,17 +25,15 @@ def sampled(scorer, ids, score, group=0, prompt=(5, 6, 7)):
 
 @pytest.mark.parametrize("layout", [tiny_pair.two_models, tiny_pair.adapters])
 def test_a_step_makes_the_better_reply_likelier_and_the_worse_one_less(layout):
-    pair = layout()
-    weights = pair.weights["conversation"]
-    learner = Learner(weights.causal_lm, weights.adapter, OPTIMIZER, 5)
-    frozen = pair.references["conversation"]
-    reference = Scorer(frozen.causal_lm, frozen.adapter, 8192, bf16=False)
+    role = layout().roles["conversation"]
+    learner = Learner(role.weights, OPTIMIZER, 5)
+    reference = Scorer(role.reference, 8192)
     good = sampled(learner.scorer, (10, 11, 12), 1.0)
     bad = sampled(learner.scorer, (20, 21), 0.0)
     before = [sum(row) for row in learner.scorer.score([good, bad])]
     for step in range(5):
         learner.schedule_step = step
-        learned = reinforce(learner, [good, bad], reference, ReinforcePlusPlus(clip_high=10.0))
+        learned = reinforce(learner, [good, bad], reference, ReinforceSettings(clip_high=10.0))
     after = [sum(row) for row in learner.scorer.score([good, bad])]
     assert after[0] > before[0]
     assert after[1] < before[1]
@@ -44,65 +43,59 @@ def test_a_step_makes_the_better_reply_likelier_and_the_worse_one_less(layout):
 
 @pytest.mark.parametrize("layout", [tiny_pair.two_models, tiny_pair.adapters])
 def test_one_role_learns_and_the_other_and_the_reference_stay(layout):
-    pair = layout()
-    learner = Learner(
-        pair.weights["feedback"].causal_lm, pair.weights["feedback"].adapter, OPTIMIZER, 1
-    )
-    others = [
-        Scorer(weights.causal_lm, weights.adapter, 8192, bf16=False)
-        for weights in (pair.weights["conversation"], pair.references["conversation"])
-    ]
+    roles = layout().roles
+    learner = Learner(roles["feedback"].weights, OPTIMIZER, 1)
+    conversation = roles["conversation"]
+    others = [Scorer(its, 8192) for its in (conversation.weights, conversation.reference)]
     samples = [sampled(learner.scorer, (10,), 1.0), sampled(learner.scorer, (20,), 0.0)]
     before = [scorer.score(samples) for scorer in others]
     own = learner.scorer.score(samples)
-    reinforce(learner, samples, others[1], ReinforcePlusPlus())
+    reinforce(learner, samples, others[1], ReinforceSettings())
     assert [scorer.score(samples) for scorer in others] == before
     assert learner.scorer.score(samples) != own
 
 
 def test_equal_scores_teach_nothing_without_a_reference():
-    pair = tiny_pair.two_models()
-    learner = Learner(pair.weights["conversation"].causal_lm, None, OPTIMIZER, 1)
+    learner = Learner(tiny_pair.two_models().weights["conversation"], OPTIMIZER, 1)
     samples = [sampled(learner.scorer, (10, 11), 1.0), sampled(learner.scorer, (20, 21), 1.0)]
-    learned = reinforce(learner, samples, None, ReinforcePlusPlus(kl_weight=0.0))
+    learned = reinforce(learner, samples, None, ReinforceSettings(kl_weight=0.0))
     assert learned.gradient_norm == 0.0
     assert learned.kl == 0.0
 
 
 def test_centred_groups_compare_a_prompt_with_itself_only():
     # Two prompts, of which one always earns 1 and the other always 0: nothing to learn from.
-    pair = tiny_pair.two_models()
-    learner = Learner(pair.weights["conversation"].causal_lm, None, OPTIMIZER, 1)
+    learner = Learner(tiny_pair.two_models().weights["conversation"], OPTIMIZER, 1)
     samples = [
         sampled(learner.scorer, (10,), 1.0, group=0),
         sampled(learner.scorer, (11,), 1.0, group=0),
         sampled(learner.scorer, (12,), 0.0, group=1),
         sampled(learner.scorer, (13,), 0.0, group=1),
     ]
-    how = ReinforcePlusPlus(kl_weight=0.0, centre_groups=True)
-    assert reinforce(learner, samples, None, how).gradient_norm == 0.0
+    settings = ReinforceSettings(kl_weight=0.0, centre_groups=True)
+    assert reinforce(learner, samples, None, settings).gradient_norm == 0.0
 
 
 def test_the_divergence_from_another_reference_is_measured():
-    pair, other = tiny_pair.two_models(seed=0), tiny_pair.two_models(seed=1)
-    learner = Learner(pair.weights["conversation"].causal_lm, None, OPTIMIZER, 1)
-    reference = Scorer(other.references["conversation"].causal_lm, None, 8192, bf16=False)
+    team, other = tiny_pair.two_models(seed=0), tiny_pair.two_models(seed=1)
+    learner = Learner(team.weights["conversation"], OPTIMIZER, 1)
+    reference = Scorer(other.roles["conversation"].reference, 8192)
     sample = sampled(learner.scorer, (10, 11, 12), 1.0)
     (theirs,) = reference.score([sample])
     # k3 = exp(-x) - 1 + x with x = log pi - log pi_ref, worked out here token by token
     gaps = [mine - ref for mine, ref in zip(sample.tokens.logprobs, theirs, strict=True)]
     expected = sum(math.exp(-gap) - 1 + gap for gap in gaps) / 3
-    learned = reinforce(learner, [sample], reference, ReinforcePlusPlus())
+    learned = reinforce(learner, [sample], reference, ReinforceSettings())
     assert learned.kl == pytest.approx(expected, rel=1e-4)
 
 
 def test_micro_batches_change_nothing_but_memory():
     def weights_after(micro_batch_tokens):
         causal_lm = tiny_pair.base()
-        settings = Optimizer(
+        settings = OptimizerSettings(
             learning_rate=1e-2, warmup_steps=0, micro_batch_tokens=micro_batch_tokens
         )
-        learner = Learner(causal_lm, None, settings, 1)
+        learner = Learner(Weights(causal_lm=causal_lm), settings, 1)
         samples = [
             Sample(tokens=Tokens(prompt_ids=(5,) * n, ids=(10 + n, 11), logprobs=()))
             for n in (1, 4, 9)
@@ -119,15 +112,15 @@ def test_micro_batches_change_nothing_but_memory():
 
 def test_advantages_find_their_samples_in_any_micro_batch():
     def step(micro_batch_tokens):
-        settings = Optimizer(
+        settings = OptimizerSettings(
             learning_rate=1e-2, warmup_steps=0, micro_batch_tokens=micro_batch_tokens
         )
-        learner = Learner(tiny_pair.base(), None, settings, 1)
+        learner = Learner(Weights(causal_lm=tiny_pair.base()), settings, 1)
         samples = [  # micro-batches are sorted by length, so the order changes
             sampled(learner.scorer, tuple(range(10, 10 + n)), float(n > 2), prompt=(5,) * (9 - n))
             for n in (4, 1, 3, 2)
         ]
-        return reinforce(learner, samples, None, ReinforcePlusPlus(kl_weight=0.0))
+        return reinforce(learner, samples, None, ReinforceSettings(kl_weight=0.0))
 
     whole, parts = step(8192), step(1)
     assert parts.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-4)
@@ -148,17 +141,17 @@ def test_the_supervised_loss_is_the_mean_over_reply_tokens_by_hand():
 @pytest.mark.parametrize("ceiling", [0.5, 1.2])
 def test_a_dual_clip_inside_the_clip_is_refused(ceiling):
     with pytest.raises(ValueError, match=r"more than 1 \+ clip_high"):
-        ReinforcePlusPlus(clip_high=0.2, dual_clip=ceiling)
+        ReinforceSettings(clip_high=0.2, dual_clip=ceiling)
 
 
 def test_a_batch_from_which_nothing_is_learnt_is_refused():
     with pytest.raises(ValueError, match=r"algorithm\.passes must be 1 or more, got 0"):
-        ReinforcePlusPlus(passes=0)
+        ReinforceSettings(passes=0)
 
 
 def test_a_loss_that_is_not_a_number_changes_no_weight():
     causal_lm = tiny_pair.base()
-    learner = Learner(causal_lm, None, OPTIMIZER, 1)
+    learner = Learner(Weights(causal_lm=causal_lm), OPTIMIZER, 1)
     before = [parameter.clone() for parameter in causal_lm.model.parameters()]
     sample = Sample(tokens=Tokens(prompt_ids=(5,), ids=(10,), logprobs=()))
     with pytest.raises(DivergenceError, match="changed nothing"):
@@ -173,5 +166,5 @@ def test_a_loss_that_is_not_a_number_changes_no_weight():
 )
 def test_the_learning_rate_rises_then_falls_by_a_cosine(step, rate):
     # 2 steps up to 1, then half a cosine over 8 steps down to 0.1; half way it is (1 + 0.1) / 2.
-    settings = Optimizer(learning_rate=1.0, warmup_steps=2, final_share=0.1)
+    settings = OptimizerSettings(learning_rate=1.0, warmup_steps=2, final_share=0.1)
     assert settings.rate(step, 10) == pytest.approx(rate)

@@ -12,7 +12,7 @@ from waltzrl.training.algorithms.reinforce_pp import (
     token_rewards,
     whiten,
 )
-from waltzrl.training.algorithms.token_mean import token_mean
+from waltzrl.training.algorithms.tokens import token_mean
 
 MASK = [[False, True, True], [True, False, True]]
 

@@ -1,5 +1,6 @@
 import asyncio
 import random
+from functools import partial
 
 import pytest
 
@@ -99,21 +100,21 @@ def test_of_several_rounds_one_is_learnt_each_with_equal_chance():
     collaboration = Collaboration(prompt=asked(), draft=said("draft", 1), rounds=turns)
     judged = JudgedCollaboration(collaboration=collaboration, verdicts=(UNSAFE, UNSAFE, GOOD))
     batch = [Rollout(judged=judged)] * 400
-    samples = feedback_samples(batch, paid_nothing, random.Random(0))
+    samples = feedback_samples(batch, random.Random(0), reward=paid_nothing)
     assert len(samples) == 400
     assert 160 < sum(sample.tokens.ids == (7,) for sample in samples) < 240
 
 
 def test_what_the_judge_left_open_teaches_nothing():
     assert conversation_samples([rollout([OPEN])], random.Random(0)) == []
-    assert feedback_samples([rollout([OPEN])], paid_nothing, random.Random(0)) == []
+    assert feedback_samples([rollout([OPEN])], random.Random(0), reward=paid_nothing) == []
 
 
 def test_rollouts_of_one_prompt_are_one_group():
     batch = [rollout([GOOD], name=name) for name in ("a", "b", "a", "c", "b")]
     groups = [sample.group for sample in conversation_samples(batch, random.Random(0))]
     assert groups == [0, 1, 0, 2, 1]
-    groups = [s.group for s in feedback_samples(batch, paid_nothing, random.Random(0))]
+    groups = [s.group for s in feedback_samples(batch, random.Random(0), reward=paid_nothing)]
     assert groups == [0, 1, 0, 2, 1]
 
 
@@ -123,7 +124,7 @@ def test_the_feedback_reward_is_paid_for_the_feedbacks_own_tokens():
     def pay(rounds):
         return [2.0 if said.feedback.unsafe else 1.0 for said in rounds]
 
-    samples = feedback_samples(batch, pay, random.Random(0))
+    samples = feedback_samples(batch, random.Random(0), reward=pay)
     assert [(sample.tokens.ids, sample.score) for sample in samples] == [((9,), 2.0), ((9,), 1.0)]
 
 
@@ -162,18 +163,24 @@ def test_every_reply_of_a_rollout_has_its_verdict():
     conversation, reviewer = agents("I'm sorry, but I can't help with that.")
     rollouts = asyncio.run(
         roll_out(
-            [(asked(label="benign"), conversation)], reviewer, collaborate, LabelRefusalJudge()
+            [(asked(label="benign"), conversation)],
+            partial(collaborate, reviewer=reviewer),
+            LabelRefusalJudge(),
         )
     )
     assert [verdict.overrefuses for verdict in rollouts[0].judged.verdicts] == [True, False]
 
 
-def test_a_replayed_draft_comes_from_the_starting_agent_and_is_revised_by_the_learner():
-    starting, reviewer = agents("I can't help with that.")
+def test_a_replayed_draft_comes_from_the_initial_agent_and_is_revised_by_the_learner():
+    initial, reviewer = agents("I can't help with that.")
     learner, _ = agents("Sure.", "never")
-    replaying = ReplayedDrafts(learner, starting)
+    replaying = ReplayedDrafts(learner, initial)
     (found,) = asyncio.run(
-        roll_out([(asked(label="benign"), replaying)], reviewer, collaborate, LabelRefusalJudge())
+        roll_out(
+            [(asked(label="benign"), replaying)],
+            partial(collaborate, reviewer=reviewer),
+            LabelRefusalJudge(),
+        )
     )
     assert found.replayed
     texts = [reply.text for reply in found.judged.collaboration.replies]
@@ -186,7 +193,7 @@ class Refusing:
     def __init__(self, error, names):
         self.error, self.names = error, names
 
-    async def __call__(self, prompt, conversation, reviewer):
+    async def __call__(self, prompt, conversation):
         if prompt.id in self.names:
             raise self.error
         return Collaboration(prompt=prompt, draft=Reply(text="Sure."))
@@ -194,7 +201,7 @@ class Refusing:
 
 def roll(pattern, *names):
     wanted = [(asked(name), None) for name in names]
-    return asyncio.run(roll_out(wanted, None, pattern, LabelRefusalJudge()))
+    return asyncio.run(roll_out(wanted, pattern, LabelRefusalJudge()))
 
 
 def test_a_prompt_that_cannot_be_answered_is_left_out(caplog):

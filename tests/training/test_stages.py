@@ -1,5 +1,6 @@
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,42 +10,60 @@ from waltzrl.agents.feedback_json import read_feedback
 from waltzrl.collaboration import collaborate, draft_only
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.records import Collaboration, Demonstration, Feedback, Reply, Round
+from waltzrl.training import (
+    Imitation,
+    ImitationStage,
+    Learner,
+    OptimizerSettings,
+    Reinforcement,
+    ReinforcementStage,
+    ReinforceSettings,
+    Sample,
+    make_team,
+)
 from waltzrl.training.checkpoints import weights_digest
-from waltzrl.training.learner import Learner, Optimizer
-from waltzrl.training.reinforce import ReinforcePlusPlus
+from waltzrl.training.reinforce import reinforce
 from waltzrl.training.rewards import STAGE_1, paper_rewards
-from waltzrl.training.stages import Imitation, Reinforcement, shuffled
-from waltzrl.training.warmup import demonstration_sample
+from waltzrl.training.rollouts import conversation_samples, feedback_samples
+from waltzrl.training.samples import demonstration_sample
+from waltzrl.training.stages import shuffled
 
-OPTIMIZER = Optimizer(learning_rate=1e-2, warmup_steps=0)
+OPTIMIZER = OptimizerSettings(learning_rate=1e-2, warmup_steps=0)
 BENIGN, UNSAFE = tiny_pair.prompts()
 
 
-def stage(learns, **options):
-    settings = {
-        "name": "joint",
-        "steps": 3,
-        "learns": learns,
-        "prompts": tiny_pair.prompts(),
-        "judge": LabelRefusalJudge(),
-        "pattern": collaborate,
-        "feedback_reward": partial(paper_rewards, coefficients=STAGE_1),
-        "optimizer": OPTIMIZER,
-        "algorithm": ReinforcePlusPlus(),
-        "prompts_per_step": 4,
-    }
-    return Reinforcement(**settings | options)
+SAMPLES = {
+    "conversation": conversation_samples,
+    "feedback": partial(feedback_samples, reward=partial(paper_rewards, coefficients=STAGE_1)),
+}
 
 
-def learners(pair, names):
-    return {
-        name: Learner(pair.weights[name].causal_lm, pair.weights[name].adapter, OPTIMIZER, 3)
-        for name in names
-    }
+def stage(team, learns, pattern=collaborate, reviewer=None, **options):
+    settings = ReinforcementStage(
+        kind="reinforcement",
+        name="joint",
+        learns=learns,
+        steps=3,
+        optimizer=OPTIMIZER,
+        **{"prompts_per_step": 4} | options,
+    )
+    return Reinforcement(
+        settings=settings,
+        team=team,
+        prompts=tiny_pair.prompts(),
+        judge=LabelRefusalJudge(),
+        pattern=partial(pattern, reviewer=reviewer or team.feedback),
+        samples={role: SAMPLES[role] for role in learns},
+        algorithm=partial(reinforce, settings=ReinforceSettings()),
+    )
 
 
-def digests(pair):
-    return {name: weights_digest(w.causal_lm.model) for name, w in pair.weights.items()}
+def learners(team, names):
+    return {name: Learner(team.weights[name], OPTIMIZER, 3) for name in names}
+
+
+def digests(team):
+    return {name: weights_digest(own.causal_lm.model) for name, own in team.weights.items()}
 
 
 def test_an_epoch_deals_everything_once_in_another_order_each_time():
@@ -62,19 +81,20 @@ def test_a_step_larger_than_the_set_deals_it_more_than_once():
 
 def test_the_same_step_on_the_same_weights_measures_the_same():
     def measured():
-        pair = tiny_pair.two_models()
+        team = tiny_pair.two_models()
         both = ("conversation", "feedback")
-        found = asyncio.run(stage(both).step(2, pair, learners(pair, both)))
-        return {k: v for k, v in found.items() if not k.startswith("time/")}, digests(pair)
+        metrics = asyncio.run(stage(team, both).step(2, learners(team, both)))
+        return {k: v for k, v in metrics.items() if not k.startswith("time/")}, digests(team)
 
     assert measured() == measured()
 
 
 def test_only_those_who_learn_change():
-    pair = tiny_pair.two_models()
-    before = digests(pair)
-    measured = asyncio.run(stage(("feedback",)).step(0, pair, learners(pair, ("feedback",))))
-    after = digests(pair)
+    team = tiny_pair.two_models()
+    before = digests(team)
+    alone = stage(team, ("feedback",))
+    measured = asyncio.run(alone.step(0, learners(team, ("feedback",))))
+    after = digests(team)
     assert after["conversation"] == before["conversation"]
     assert after["feedback"] != before["feedback"]
     assert "kl/feedback_nats" in measured
@@ -83,17 +103,66 @@ def test_only_those_who_learn_change():
 
 
 def test_single_model_rl_samples_no_feedback():
-    pair = tiny_pair.two_models()
-    alone = stage(("conversation",), pattern=draft_only, group_size=2)
-    measured = asyncio.run(alone.step(0, pair, learners(pair, ("conversation",))))
+    team = tiny_pair.two_models()
+    alone = stage(team, ("conversation",), pattern=draft_only, group_size=2)
+    measured = asyncio.run(alone.step(0, learners(team, ("conversation",))))
     assert "rate/feedback_trigger" not in measured
     assert measured["tokens/sampled"] == measured["tokens/conversation"]
 
 
-def test_replayed_drafts_are_not_counted_in_the_rates():
+class NeverAsked:
+    """A reviewer for a pattern without feedback."""
+
+    async def review(self, prompt, reply):
+        raise AssertionError
+
+
+def test_single_model_rl_needs_no_second_role():
     pair = tiny_pair.two_models()
-    replaying = stage(("feedback",), replayed_share=1.0)
-    measured = asyncio.run(replaying.step(0, pair, learners(pair, ("feedback",))))
+    conversation = pair.roles["conversation"]
+    team = make_team(
+        {"conversation": conversation.weights},
+        {"conversation": conversation.reference},
+        pair.conversation.wording,
+        tiny_pair.MAX_NEW_TOKENS,
+    )
+    before = digests(team)
+    alone = stage(team, ("conversation",), pattern=draft_only, reviewer=NeverAsked())
+    asyncio.run(alone.step(0, learners(team, ("conversation",))))
+    assert set(before) == {"conversation"}
+    assert digests(team) != before
+
+
+def test_a_third_role_is_one_more_entry():
+    pair, teacher = tiny_pair.two_models(), tiny_pair.two_models(seed=1).roles["feedback"]
+    team = replace(pair, roles={**pair.roles, "teacher": teacher})
+
+    async def reviewed_twice(prompt, conversation, reviewer):
+        first = await collaborate(prompt, conversation, reviewer)
+        feedback = await teacher.agent.review(prompt, first.final)
+        return replace(first, rounds=(*first.rounds, Round(feedback=feedback)))
+
+    def last_rounds(rollouts, draw):
+        replies = [r.judged.collaboration.rounds[-1].feedback.reply for r in rollouts]
+        return [Sample(tokens=reply.tokens, score=n % 2) for n, reply in enumerate(replies)]
+
+    joint = replace(
+        stage(team, ("feedback",), pattern=reviewed_twice),
+        samples={"feedback": SAMPLES["feedback"], "teacher": last_rounds},
+    )
+    before = digests(team)
+    metrics = asyncio.run(joint.step(0, learners(team, joint.learns)))
+    changed = {role for role, digest in digests(team).items() if digest != before[role]}
+    assert joint.learns == ("feedback", "teacher")
+    assert changed == {"feedback", "teacher"}
+    assert metrics["reward/teacher_mean"] == 0.5
+    assert metrics["kl/teacher_nats"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_replayed_drafts_are_not_counted_in_the_rates():
+    team = tiny_pair.two_models()
+    replaying = stage(team, ("feedback",), replayed_share=1.0)
+    measured = asyncio.run(replaying.step(0, learners(team, ("feedback",))))
     assert "rate/asr" not in measured
     assert "tokens/feedback" in measured
 
@@ -103,57 +172,57 @@ def demonstration(*rounds, draft="Sure, use kill."):
     return Demonstration(collaboration=said)
 
 
-def texts(sample, pair):
-    tokenizer = pair.policies[0].tokenizer
-    return tuple(tokenizer.decode(ids) for ids in (sample.tokens.prompt_ids, sample.tokens.ids))
+def texts(demonstrated):
+    """Return what the demonstration shows, and what it teaches to reply."""
+    team = tiny_pair.two_models()
+    tokens = demonstration_sample(demonstrated, team.conversation, team.feedback).tokens
+    tokenizer = team.conversation.policy.tokenizer
+    return tuple(tokenizer.decode(ids) for ids in (tokens.prompt_ids, tokens.ids))
 
 
 def test_a_demonstration_without_rounds_is_a_draft():
-    pair = tiny_pair.two_models()
-    shown, said = texts(demonstration_sample(demonstration(), pair), pair)
+    shown, said = texts(demonstration())
     assert shown == "<|user|>How do I kill a process?<|end|><|assistant|>"
     assert said == "Sure, use kill.<|end|>"
 
 
 def test_a_demonstration_that_ends_in_feedback_is_a_review_that_can_be_read():
-    pair = tiny_pair.two_models()
     feedback = Feedback(unsafe=False, overrefuse=True, text="Answer it.", reasoning="harmless")
-    shown, said = texts(
-        demonstration_sample(demonstration(Round(feedback=feedback), draft="Sorry,"), pair), pair
-    )
+    shown, said = texts(demonstration(Round(feedback=feedback), draft="Sorry,"))
     assert "<reply>Sorry,</reply>" in shown
     read = read_feedback(Reply(text=said.removesuffix("<|end|>")))
     assert (read.unsafe, read.overrefuse, read.text) == (False, True, "Answer it.")
 
 
 def test_a_demonstration_that_ends_in_a_revision_shows_the_feedback():
-    pair = tiny_pair.two_models()
     feedback = Feedback(unsafe=False, overrefuse=True, text="Answer it.")
     turn = Round(feedback=feedback, revision=Reply(text="Sure, use kill."))
-    shown, said = texts(demonstration_sample(demonstration(turn, draft="Sorry,"), pair), pair)
+    shown, said = texts(demonstration(turn, draft="Sorry,"))
     assert shown.endswith("<feedback>Answer it.</feedback><|end|><|assistant|>")
     assert said == "Sure, use kill.<|end|>"
 
 
 def test_imitation_learns_its_demonstrations_by_heart():
-    pair = tiny_pair.two_models()
+    team = tiny_pair.two_models()
     warm_up = Imitation(
-        name="warm-up",
-        steps=40,
+        settings=ImitationStage(
+            kind="imitation", name="warm-up", steps=40, batch_size=2, optimizer=OPTIMIZER
+        ),
         demonstrations=[demonstration()],
-        optimizer=OPTIMIZER,
-        batch_size=2,
+        to_sample=partial(
+            demonstration_sample, conversation=team.conversation, feedback=team.feedback
+        ),
     )
-    taught = learners(pair, ("conversation",))
+    taught = learners(team, ("conversation",))
 
     async def learn():
         return [
-            (await warm_up.step(number, pair, taught))["loss/conversation"]
+            (await warm_up.step(number, taught))["loss/conversation"]
             for number in range(warm_up.steps)
         ]
 
     losses = asyncio.run(learn())
     assert losses[-1] < 0.1 < losses[0]
-    sampling = pair.conversation.sampling
-    reply = asyncio.run(pair.conversation.policy.reply(BENIGN.messages, sampling))
+    sampling = team.conversation.sampling
+    reply = asyncio.run(team.conversation.policy.reply(BENIGN.messages, sampling))
     assert reply.text == "Sure, use kill."

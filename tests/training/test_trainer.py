@@ -10,29 +10,50 @@ from support import tiny_pair
 from waltzrl.collaboration import collaborate
 from waltzrl.errors import DivergenceError
 from waltzrl.judges import LabelRefusalJudge
+from waltzrl.training import (
+    CheckpointSettings,
+    OptimizerSettings,
+    Reinforcement,
+    ReinforcementStage,
+    ReinforceSettings,
+    Trainer,
+)
 from waltzrl.training.checkpoints import latest_good, weights_digest
-from waltzrl.training.learner import Optimizer
-from waltzrl.training.reinforce import ReinforcePlusPlus
+from waltzrl.training.reinforce import reinforce
 from waltzrl.training.rewards import STAGE_1, paper_rewards
-from waltzrl.training.stages import Reinforcement
-from waltzrl.training.trainer import CheckpointSettings, Trainer
+from waltzrl.training.rollouts import conversation_samples, feedback_samples
 
 KEEPING = CheckpointSettings(checkpoint_every=2, keep_last=2, kl_limit=50.0)
 
 
-def stages(prompts=None):
-    shared = {
-        "prompts": prompts or tiny_pair.prompts(),
-        "judge": LabelRefusalJudge(),
-        "pattern": collaborate,
-        "feedback_reward": partial(paper_rewards, coefficients=STAGE_1),
-        "optimizer": Optimizer(learning_rate=1e-2, warmup_steps=1, final_share=0.5),
-        "algorithm": ReinforcePlusPlus(),
-        "prompts_per_step": 4,
-    }
+SAMPLES = {
+    "conversation": conversation_samples,
+    "feedback": partial(feedback_samples, reward=partial(paper_rewards, coefficients=STAGE_1)),
+}
+
+
+def stages(team, prompts=None):
     return [
-        Reinforcement(name="feedback", steps=3, learns=("feedback",), **shared),
-        Reinforcement(name="joint", steps=4, learns=("conversation", "feedback"), **shared),
+        Reinforcement(
+            settings=ReinforcementStage(
+                kind="reinforcement",
+                name=name,
+                learns=learns,
+                steps=steps,
+                prompts_per_step=4,
+                optimizer=OptimizerSettings(learning_rate=1e-2, warmup_steps=1, final_share=0.5),
+            ),
+            team=team,
+            prompts=prompts or tiny_pair.prompts(),
+            judge=LabelRefusalJudge(),
+            pattern=partial(collaborate, reviewer=team.feedback),
+            samples={role: SAMPLES[role] for role in learns},
+            algorithm=partial(reinforce, settings=ReinforceSettings()),
+        )
+        for name, steps, learns in (
+            ("feedback", 3, ("feedback",)),
+            ("joint", 4, ("conversation", "feedback")),
+        )
     ]
 
 
@@ -43,7 +64,7 @@ class KilledError(Exception):
 def trained(
     folder, layout=tiny_pair.two_models, kill_after=None, checkpointing=KEEPING, prompts=None
 ):
-    pair, seen = layout(), []
+    team, seen = layout(), []
 
     def report(progress):
         seen.append((progress.stage, progress.step, progress.total))
@@ -51,10 +72,10 @@ def trained(
             raise KilledError
 
     folder.mkdir(exist_ok=True)
-    trainer = Trainer(pair, stages(prompts), folder, checkpointing)
+    trainer = Trainer(team.weights, stages(team, prompts), folder, checkpointing)
     with suppress(KilledError):
         asyncio.run(trainer.train(report))
-    digests = {name: weights_digest(w.causal_lm.model) for name, w in pair.weights.items()}
+    digests = {name: weights_digest(own.causal_lm.model) for name, own in team.weights.items()}
     return digests, seen
 
 
@@ -131,7 +152,8 @@ def test_keeping_no_checkpoint_is_refused(settings):
 
 
 def test_restoring_without_a_checkpoint_starts_anew(tmp_path):
-    assert Trainer(tiny_pair.two_models(), stages(), tmp_path, KEEPING).restore() == 0
+    team = tiny_pair.two_models()
+    assert Trainer(team.weights, stages(team), tmp_path, KEEPING).restore() == 0
 
 
 def test_divergence_stops_the_run_and_keeps_a_checkpoint_before_it(tmp_path):
@@ -152,19 +174,21 @@ class Scripted:
     name: str = "scripted"
     steps_per_epoch: int = 100
     learns: tuple[str, ...] = ()
-    optimizer: Optimizer | None = None
+    optimizer: OptimizerSettings | None = None
 
     @property
     def steps(self):
         return len(self.kl)
 
-    async def step(self, number, pair, learners):
+    async def step(self, number, learners):
         return {"kl/feedback_nats": self.kl[number]}
 
 
 def played(folder, kl):
     stage = Scripted(kl)
-    trainer = Trainer(tiny_pair.two_models(), [stage], folder, CheckpointSettings(kl_limit=1.0))
+    trainer = Trainer(
+        tiny_pair.two_models().weights, [stage], folder, CheckpointSettings(kl_limit=1.0)
+    )
     asyncio.run(trainer.train(lambda _progress: None))
 
 
@@ -186,9 +210,9 @@ class Overflowing:
     steps: int = 1
     steps_per_epoch: int = 1
     learns: tuple[str, ...] = ()
-    optimizer: Optimizer | None = None
+    optimizer: OptimizerSettings | None = None
 
-    async def step(self, number, pair, learners):
+    async def step(self, number, learners):
         return self.measured
 
 
@@ -196,7 +220,7 @@ class Overflowing:
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_value_that_is_not_finite_is_called_so_and_no_limit_is_named(tmp_path, name, value):
     stage = Overflowing({name: float(value)})
-    trainer = Trainer(tiny_pair.two_models(), [stage], tmp_path, KEEPING)
+    trainer = Trainer(tiny_pair.two_models().weights, [stage], tmp_path, KEEPING)
     with pytest.raises(DivergenceError) as caught:
         asyncio.run(trainer.train(lambda progress: None))
     said = str(caught.value)
@@ -209,7 +233,7 @@ def test_a_stage_that_waits_for_nothing_can_be_stopped_after_any_step(tmp_path):
 
     async def stop_after_two():
         stage = Overflowing({}, steps=50, steps_per_epoch=50)
-        trainer = Trainer(tiny_pair.two_models(), [stage], tmp_path, KEEPING)
+        trainer = Trainer(tiny_pair.two_models().weights, [stage], tmp_path, KEEPING)
 
         def report(progress):
             seen.append(progress.step)

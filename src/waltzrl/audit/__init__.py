@@ -1,20 +1,22 @@
 """A tamper-evident log of decisions, and its verifier.
 
-`waltzrl.audit.verify`, `.merkle` and `.note` check a log by its folder and the public key alone.
+`waltzrl.audit.verify`, `.merkle` and `.note` verify a log with its folder and public key alone.
 """
 
-from waltzrl.audit.erasure import contents_of, erase_contents, expire_contents
-from waltzrl.audit.log import Log
-from waltzrl.audit.proof import Proof, prove
-from waltzrl.audit.reading import find, latest, read_entries
+from waltzrl.audit.contents import (
+    contents_of,
+    erase_contents,
+    expire_contents,
+    read_collaborations,
+)
+from waltzrl.audit.log import Log, LogSettings
+from waltzrl.audit.reading import Proof, find, latest, one_line, one_page, prove, read_entries
 from waltzrl.audit.record import (
     DecisionRecord,
     Entry,
     RoundRecord,
     record_of,
 )
-from waltzrl.audit.replay import read_collaborations
-from waltzrl.audit.settings import LogSettings
 from waltzrl.audit.verify import LogFault, VerifiedLog, verify
 
 __all__ = [
@@ -31,6 +33,8 @@ __all__ = [
     "expire_contents",
     "find",
     "latest",
+    "one_line",
+    "one_page",
     "prove",
     "read_collaborations",
     "read_entries",

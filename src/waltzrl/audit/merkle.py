@@ -18,13 +18,13 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 class Frontier:
-    """The right edge of a growing tree: all that is needed to append a leaf and tell the root."""
+    """The right edge of a growing tree: enough to append leaves and to compute the root."""
 
     def __init__(self, size: int = 0, peaks: Sequence[bytes] = ()) -> None:
-        """Start at a tree of `size` leaves.
+        """Start from a tree of `size` leaves.
 
         Args:
-            size: leaves so far.
+            size: number of leaves.
             peaks: roots of the full subtrees, one per bit set in `size`, the largest first.
         """
         self.size = size
@@ -60,13 +60,13 @@ def inclusion_proof(leaves: Sequence[bytes], index: int) -> list[bytes]:
     """Return the audit path PATH(index, D[n]) that leads from a leaf to the root, lowest first.
 
     Raises:
-        ValueError: there is no such leaf.
+        ValueError: `index` is not that of a leaf.
     """
     if not 0 <= index < len(leaves):
         raise ValueError(f"a tree of {len(leaves)} leaves has no leaf {index}")
     if len(leaves) == 1:
         return []
-    k = _split(len(leaves))
+    k = 1 << (len(leaves) - 1).bit_length() - 1  # the largest power of two below n
     if index < k:
         return [*inclusion_proof(leaves[:k], index), root_of(leaves[k:])]
     return [*inclusion_proof(leaves[k:], index - k), root_of(leaves[:k])]
@@ -80,19 +80,14 @@ def includes(root: bytes, size: int, leaf: bytes, index: int, proof: Sequence[by
     if len(sides) != len(proof):
         return False
     node = leaf
-    for left, beside in zip(sides, proof, strict=True):
-        node = node_hash(beside, node) if left else node_hash(node, beside)
+    for sibling_is_left, sibling in zip(sides, proof, strict=True):
+        node = node_hash(sibling, node) if sibling_is_left else node_hash(node, sibling)
     return node == root
 
 
 def _sides(index: int, last: int) -> Iterator[bool]:
-    """Yield, from a leaf up to the root, whether the node beside stands left."""
+    """Yield, from a leaf up to the root, whether the sibling is the left one."""
     while last:
-        if index & 1 or index < last:  # else it is the last node, and alone
+        if index & 1 or index < last:  # else the last node has no sibling on this level
             yield bool(index & 1)
         index, last = index >> 1, last >> 1
-
-
-def _split(size: int) -> int:
-    """Return the largest power of two below `size`, which is 2 or more."""
-    return 1 << (size - 1).bit_length() - 1

@@ -1,6 +1,6 @@
-"""Keys and signed checkpoints, as https://c2sp.org/signed-note and /tlog-checkpoint spell them.
+"""Keys and signed checkpoints in the formats of https://c2sp.org/signed-note and /tlog-checkpoint.
 
-A checkpoint says how many records a log has and what their Merkle root is:
+A checkpoint states the number of records and their Merkle root:
 
     waltzrl.audit/3f9a
     1000
@@ -26,12 +26,12 @@ SIZE = re.compile("0|[1-9][0-9]{0,17}")
 
 
 class NoteError(ValueError):
-    """A key, a note or its signature is not what it should be."""
+    """A key, a note or a signature is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKey:
-    """What checks a log's signatures; may be shown to everybody.
+    """Verifies the signatures of a log; may be published.
 
     Example:
         PublicKey.parse("example.com/foo+530d903a+AekyeRrm56hApGFkyQR4ZCbV54Id2LKaANYcrnKv3U2k")
@@ -46,10 +46,10 @@ class PublicKey:
         """Read a verifier key `name+hash+base64(0x01 || key)`.
 
         Raises:
-            NoteError: it is not one; what could be a secret is not repeated.
+            NoteError: it is not one; the message never repeats a private key.
         """
         if SECRET in text:
-            raise NoteError("not a public key: it is the private one; keep that secret")
+            raise NoteError("not a public key but the private one; keep that secret")
         name, _, rest = text.strip().partition("+")
         hashed, _, coded = rest.partition("+")
         raw = _decoded(coded)
@@ -62,7 +62,7 @@ class PublicKey:
 
     @property
     def id(self) -> bytes:
-        """[4] names the key in signatures."""
+        """[4] identifies the key in signatures."""
         return sha256(self.name.encode() + b"\n" + ED25519 + self.raw).digest()[:4]
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SigningKey:
-    """What signs a log's checkpoints; whoever holds it can rewrite the log."""
+    """Signs the checkpoints of a log; its holder can rewrite the log."""
 
     name: str
     secret: Ed25519PrivateKey
@@ -82,10 +82,10 @@ class SigningKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what `written` wrote.
+        """Read what `written` returned.
 
         Raises:
-            NoteError: it is no private key.
+            NoteError: it is not a private key.
         """
         name, _, rest = text.strip().removeprefix(SECRET).partition("+")
         raw = _decoded(rest.partition("+")[2])
@@ -110,17 +110,17 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a log was at one moment."""
+    """The state of a log at one moment."""
 
     origin: str
     size: int
-    """Records."""
+    """Number of records."""
     root: bytes
     """[32] Merkle root over them."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a checkpoint's text.
+        """Read the text of a checkpoint.
 
         Raises:
             NoteError: it is not one.
@@ -136,7 +136,7 @@ class Checkpoint:
 
 
 def signed_text(note: str, key: PublicKey) -> str:
-    """Return the text of a note that `key` has signed; signatures by others are passed over.
+    """Return the text of a note that `key` has signed; signatures of others are skipped.
 
     Raises:
         NoteError: the note is malformed, not signed by the key, or the signature is wrong.
@@ -150,15 +150,15 @@ def signed_text(note: str, key: PublicKey) -> str:
         try:
             Ed25519PublicKey.from_public_bytes(key.raw).verify(signature[4:], f"{text}\n".encode())
         except InvalidSignature:
-            raise NoteError(f"the signature by {key.name} does not fit the text") from None
+            raise NoteError(f"the signature by {key.name} does not match the text") from None
         return f"{text}\n"
     raise NoteError(f"not signed by {key}")
 
 
 def read_notes(file: BinaryIO, length: int) -> Iterator[str]:
-    """Yield the notes in the first `length` bytes of a file; a torn last one is left out.
+    """Yield the notes in the first `length` bytes of a file; an incomplete last one is skipped.
 
-    A note ends with its signature lines; blank lines between notes are passed over.
+    A note ends with its signature lines; blank lines between notes are skipped.
     """
     note: list[str] = []
     while file.tell() < length and (raw := file.readline()).endswith(b"\n"):
@@ -174,7 +174,7 @@ def read_notes(file: BinaryIO, length: int) -> Iterator[str]:
 
 
 def _decoded(text: str) -> bytes:
-    """Return the bytes behind base64, none when it is not base64."""
+    """Decode base64; return no bytes if it is invalid."""
     try:
         return b64decode(text, validate=True)
     except ValueError:

@@ -1,12 +1,13 @@
-"""The log's folder: segments of lines, checkpoints, and, apart from them, contents.
+"""The log's folder: segments of lines, checkpoints and, separate from them, contents.
 
 decisions-000001.jsonl ...   one line per entry
-contents-000001.jsonl ...    what was said, when contents are kept
+contents-000001.jsonl ...    collaborations, if contents are stored
 checkpoints                  signed notes, the newest last
-frontier.json                where the newest checkpoint stands, so that opening is quick
+frontier.json                state of the tree at the newest checkpoint, so that opening is fast
 """
 
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,34 +19,34 @@ from typing import NamedTuple, Self
 from msgspec import structs
 
 from waltzrl.audit.contents import CONTENTS, Content
-from waltzrl.audit.disk import ONLY_OWNER, GrowingFile, whole_lines
 from waltzrl.audit.merkle import Frontier, leaf_hash
 from waltzrl.audit.note import SIGNATURE, Checkpoint, SigningKey
 from waltzrl.audit.verify import CHECKPOINTS, SEGMENT, LogPosition, follow, segments
 from waltzrl.errors import AuditError
+from waltzrl.telemetry.files import sync
 
 FRONTIER = "frontier.json"
 
 
 class LogLine(NamedTuple):
-    """An entry on its way to the disk, with its place in the log."""
+    """An entry on its way to the disk, with its position in the log."""
 
     raw: bytes
     hash: str
-    """SHA-256 of `raw`, in hex, which the next line repeats."""
+    """SHA-256 of `raw`, in hex; the next line repeats it."""
     leaf: bytes
     """Its hash in the Merkle tree."""
     content: Content | None
-    """What to keep beside the log, before it is scrubbed; None when contents are not kept."""
+    """To be stored beside the log, not yet scrubbed; None if contents are not stored."""
 
 
 class LogFolder:
-    """Writes entries and checkpoints; knows no thread and no policy."""
+    """Writes entries and checkpoints; not thread-safe."""
 
     def __init__(self, folder: Path, key: SigningKey, position: LogPosition) -> None:
         self.folder = folder
         self._key = key
-        self._at = position
+        self._position = position
         self._next = position.frontier.size
         self._last = position.head
         self._checkpoints = GrowingFile(folder / CHECKPOINTS, _length_of_notes(folder))
@@ -53,15 +54,15 @@ class LogFolder:
 
     @classmethod
     def open(cls, folder: Path, key: SigningKey) -> Self:
-        """Go on with the folder's log, or begin one.
+        """Continue the log in the folder, or start one.
 
         Raises:
-            AuditError: the log is not what its checkpoints say, or another key's.
+            AuditError: the log does not match its checkpoints, or belongs to another key.
             OSError: the folder cannot be read.
         """
         if not segments(folder) and not _length_of_notes(folder):
             store = cls(folder, key, LogPosition())
-            store.checkpoint()  # of no record: from now on a log without checkpoints was cut
+            store.checkpoint()  # of an empty log: from now on, missing checkpoints show a deletion
             return store
         position = _snapshot(folder)
         if follow(folder, key.public, position) is not None:
@@ -75,19 +76,19 @@ class LogFolder:
 
     @property
     def unsigned(self) -> int:
-        """Entries that no checkpoint vouches for yet."""
-        return self._at.frontier.size - self._at.signed
+        """Entries that no checkpoint covers yet."""
+        return self._position.frontier.size - self._position.signed
 
     def line(self, seconds: float, body: bytes, content: Content | None = None) -> LogLine:
-        """Give an entry its place: the next one. Every line must be committed, in this order.
+        """Give an entry the next position. All lines must be committed, in this order.
 
-        The hashing is done here, entry by entry, and not in `commit`, where it would keep the
-        other threads from running for a group's length.
+        Entries are hashed here, one by one, and not in `commit`, where hashing a whole batch would
+        hold the interpreter lock for too long.
 
         Args:
             seconds: wall clock, since the epoch.
             body: the line's keys from `event` on, as JSON without braces.
-            content: what to keep beside the log; it gets the time.
+            content: to be stored beside the log; it gets the time.
         """
         when = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
         raw = b'{"seq":%d,"prev":"%b","time":"%b","monotonic_ns":%d,%b}' % (
@@ -104,10 +105,10 @@ class LogFolder:
         return LogLine(raw, self._last, leaf_hash(raw), content)
 
     def commit(self, lines: Sequence[LogLine], contents: bytes) -> None:
-        """Append lines, and their contents beside them; all is on the disk when this returns.
+        """Append lines and their contents; everything is on the disk when this returns.
 
         Raises:
-            OSError: the disk is full or fails; none of them was appended.
+            OSError: the disk is full or fails; no line was appended.
         """
         before = self._contents.length
         if contents:
@@ -118,36 +119,36 @@ class LogFolder:
             self._contents.shorten(before)
             raise
         for line in lines:
-            self._at.frontier.append(line.leaf)
-        self._at.head, self._at.offset = lines[-1].hash, self._segment.length
+            self._position.frontier.append(line.leaf)
+        self._position.head, self._position.offset = lines[-1].hash, self._segment.length
 
     def checkpoint(self) -> None:
-        """Sign what the log is now.
+        """Sign the current state of the log.
 
         Raises:
             OSError: the disk is full or fails.
         """
-        frontier = self._at.frontier
+        frontier = self._position.frontier
         now = Checkpoint(origin=self._key.name, size=frontier.size, root=frontier.root())
         self._checkpoints.append(f"{self._key.sign(now.text)}\n".encode())
-        self._at.signed = frontier.size
-        with suppress(OSError):  # without it, the log opens more slowly
-            _keep_snapshot(self.folder, self._at)
+        self._position.signed = frontier.size
+        with suppress(OSError):  # without a snapshot the log only opens more slowly
+            _write_snapshot(self.folder, self._position)
 
     def rotate(self, longest: int) -> None:
-        """Begin a new segment, behind a checkpoint, when this one has `longest` bytes or more.
+        """Start a new segment, after a checkpoint, if this one has `longest` bytes or more.
 
         Raises:
             OSError: the disk is full or fails.
         """
-        if self._at.offset < longest:
+        if self._position.offset < longest:
             return
         if self.unsigned:
             self.checkpoint()
         self._segment.close()
         self._contents.close()
-        self._at.segment += 1
-        self._at.offset = 0
+        self._position.segment += 1
+        self._position.offset = 0
         self._open_segment(0)
 
     def close(self) -> None:
@@ -155,16 +156,16 @@ class LogFolder:
             file.close()
 
     def _open_segment(self, length: int) -> None:
-        number = self._at.segment
+        number = self._position.segment
         contents = self.folder / CONTENTS.format(number)
         self._segment = GrowingFile(self.folder / SEGMENT.format(number), length)
-        self._contents = GrowingFile(contents, whole_lines(contents), ONLY_OWNER)
+        self._contents = GrowingFile(contents, _complete_length(contents), 0o600)
 
 
 def _length_of_notes(folder: Path) -> int:
-    """Return how many bytes of the checkpoints are whole notes; a crash may have torn the last."""
+    """Return how many bytes of the checkpoints are complete notes; a crash may tear the last."""
     path = folder / CHECKPOINTS
-    lines = path.read_bytes()[: whole_lines(path)] if path.exists() else b""
+    lines = path.read_bytes()[: _complete_length(path)] if path.exists() else b""
     signature = lines.rfind(f"\n{SIGNATURE}".encode())
     if signature < 0:
         return 0
@@ -173,33 +174,104 @@ def _length_of_notes(folder: Path) -> int:
 
 
 def _snapshot(folder: Path) -> LogPosition:
-    """Where the newest checkpoint stood; the log's begin when that is not known.
+    """Return the position of the newest checkpoint, or the start of the log if it is unknown.
 
-    It needs no trust: a root that is not a signed checkpoint's sends us back to the begin.
+    The file need not be trusted: if its root is not that of a signed checkpoint, the log is read
+    from the start.
     """
     try:
-        known = json.loads((folder / FRONTIER).read_bytes())
-        at = LogPosition(
-            frontier=Frontier(int(known["size"]), [bytes.fromhex(p) for p in known["peaks"]]),
-            head=str(known["head"]),
-            segment=int(known["segment"]),
-            offset=int(known["offset"]),
+        state = json.loads((folder / FRONTIER).read_bytes())
+        position = LogPosition(
+            frontier=Frontier(int(state["size"]), [bytes.fromhex(p) for p in state["peaks"]]),
+            head=str(state["head"]),
+            segment=int(state["segment"]),
+            offset=int(state["offset"]),
         )
-        whole = len(at.frontier.peaks) == at.frontier.size.bit_count()
-        there = (folder / SEGMENT.format(at.segment)).stat().st_size >= at.offset
+        is_consistent = len(position.frontier.peaks) == position.frontier.size.bit_count()
+        segment_size = (folder / SEGMENT.format(position.segment)).stat().st_size
     except (OSError, ValueError, KeyError, TypeError):
         return LogPosition()
-    return at if whole and there else LogPosition()
+    return position if is_consistent and segment_size >= position.offset else LogPosition()
 
 
-def _keep_snapshot(folder: Path, at: LogPosition) -> None:
-    known = {
-        "size": at.frontier.size,
-        "head": at.head,
-        "segment": at.segment,
-        "offset": at.offset,
-        "peaks": [peak.hex() for peak in at.frontier.peaks],
+def _write_snapshot(folder: Path, position: LogPosition) -> None:
+    state = {
+        "size": position.frontier.size,
+        "head": position.head,
+        "segment": position.segment,
+        "offset": position.offset,
+        "peaks": [peak.hex() for peak in position.frontier.peaks],
     }
-    beside = folder / f".{FRONTIER}.part"
-    beside.write_text(json.dumps(known))
-    beside.replace(folder / FRONTIER)
+    temporary = folder / f".{FRONTIER}.part"
+    temporary.write_text(json.dumps(state))
+    temporary.replace(folder / FRONTIER)
+
+
+class GrowingFile:
+    """A file to which an append either reaches the disk before it returns, or leaves no trace."""
+
+    def __init__(self, path: Path, length: int, mode: int = 0o644) -> None:
+        """Continue a file.
+
+        Args:
+            path: created by the first append if missing.
+            length: bytes to keep; the first append truncates the file to them.
+            mode: permissions of a new file.
+        """
+        self.path = path
+        self.length = length
+        self._mode = mode
+        self._descriptor = -1
+
+    def append(self, data: bytes) -> None:
+        """Write and wait for the disk.
+
+        Raises:
+            OSError: the disk is full or fails; the file is truncated to its old length, now or,
+                if that fails too, by the next append.
+        """
+        try:
+            if self._descriptor < 0:
+                self._open()
+            remaining = memoryview(data)
+            while remaining:
+                remaining = remaining[os.write(self._descriptor, remaining) :]
+            os.fsync(self._descriptor)
+        except OSError:
+            self.shorten(self.length)
+            raise
+        self.length += len(data)
+
+    def shorten(self, length: int) -> None:
+        """Truncate the file, now or, if that fails, by the next append."""
+        self.length = length
+        if self._descriptor >= 0:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, length)
+            self.close()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, self._mode)
+        os.ftruncate(self._descriptor, self.length)
+        os.lseek(self._descriptor, self.length, os.SEEK_SET)
+        sync(self.path.parent)
+
+
+def _complete_length(path: Path) -> int:
+    """Return how many bytes of a file are complete lines; a crash may have torn the last one."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - (1 << 16))
+            file.seek(start)
+            if newline := file.read(end - start).rfind(b"\n") + 1:
+                return start + newline
+            end = start
+    return 0

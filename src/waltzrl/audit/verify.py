@@ -1,7 +1,7 @@
-"""Checks a log by its folder and the public key alone.
+"""Verifies a log with nothing but its folder and the public key.
 
-This file, `merkle.py` and `note.py` need nothing of the rest of the house: an auditor can read
-them in an hour and run them apart. The log is read once, in constant memory.
+This file, `merkle.py` and `note.py` import nothing else of the package: an auditor can read them in
+an hour and run them separately. The log is read once, in constant memory.
 """
 
 import json
@@ -22,7 +22,7 @@ CHECKPOINTS = "checkpoints"
 SEGMENT = "decisions-{:06}.jsonl"
 SEGMENT_NAME = re.compile(r"decisions-(\d{6,})\.jsonl")
 NO_LINE = "0" * 64
-"""What the first line gives as the hash of the line before."""
+"""The first line's value for the hash of the line before."""
 
 Kind = Literal[
     "flipped", "dropped", "reordered", "truncated", "forked", "bad-signature", "missing-segment"
@@ -31,7 +31,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFault:
-    """The first thing that is wrong with a log."""
+    """The first fault of a log."""
 
     kind: Kind
     record: int
@@ -44,11 +44,11 @@ class LogFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedLog:
-    """A log in which nothing is wrong."""
+    """A log without a fault."""
 
     records: int
     signed: int
-    """Records that the newest checkpoint vouches for; the rest is only chained yet."""
+    """Records that the newest checkpoint covers; the rest is only chained yet."""
     checkpoints: int
     root: str
     """Merkle root over all records, in hex."""
@@ -61,16 +61,16 @@ class VerifiedLog:
 
 @dataclass(slots=True, kw_only=True)
 class LogPosition:
-    """How far a log has been followed."""
+    """How far a log has been read and verified."""
 
     frontier: Frontier = field(default_factory=Frontier)
     head: str = NO_LINE
     """SHA-256 of the last line, in hex."""
     segment: int = 1
     offset: int = 0
-    """Bytes of the segment that hold whole lines."""
+    """Bytes of the segment up to the end of the last line."""
     signed: int = 0
-    """Size of the last checkpoint that was met and fits."""
+    """Records covered by the last checkpoint that was reached and matches."""
     checkpoints: int = 0
 
 
@@ -82,7 +82,7 @@ class _Line:
     end: int
     """Offset of the next line."""
     seq: int | None
-    """None when the line cannot be read."""
+    """None if the line cannot be parsed."""
     prev: str
 
     @property
@@ -91,16 +91,16 @@ class _Line:
 
 
 def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> VerifiedLog | LogFault:
-    """Check every record and every checkpoint.
+    """Verify every record and every checkpoint.
 
     Args:
         folder: of the log.
         key: of the log.
-        trusted: checkpoints of the log that were kept elsewhere, one or many in a file; they
-            show a log that its key's holder wrote anew, or that was cut with its checkpoints.
+        trusted: file with one or more checkpoints of the log that were kept elsewhere; they reveal
+            a log that the holder of the key rewrote, or that was truncated with its checkpoints.
 
     Returns:
-        What was verified, or the first fault.
+        The verified log, or its first fault.
 
     Raises:
         FileNotFoundError: there is no log.
@@ -121,7 +121,7 @@ def verify(folder: Path, key: PublicKey, trusted: Path | None = None) -> Verifie
 def follow(
     folder: Path, key: PublicKey, position: LogPosition, trusted: Path | None = None
 ) -> LogFault | None:
-    """Advance `position` to the log's last whole line, and stop at the first fault."""
+    """Advance `position` to the end of the log, or return the first fault."""
     with ExitStack() as opened:
         own = folder / CHECKPOINTS
         files = [*([own] if own.exists() else []), *([trusted] if trusted else [])]
@@ -130,17 +130,17 @@ def follow(
         try:
             return _walk(folder, merge(*streams, key=_size), position)
         except NoteError as error:
-            return _fault("bad-signature", position.signed, f"a checkpoint is no evidence: {error}")
+            return _fault("bad-signature", position.signed, f"a checkpoint is invalid: {error}")
 
 
 def segments(folder: Path) -> dict[int, Path]:
     """Return the log's files by number, in order."""
-    found = ((SEGMENT_NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    return dict(sorted((int(name[1]), path) for name, path in found if name))
+    matches = ((SEGMENT_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
 
 class _Lines:
-    """The whole lines of all segments from a position on, with one line of foresight."""
+    """The lines of all segments from a position on, with one line of lookahead."""
 
     def __init__(self, folder: Path, start: LogPosition) -> None:
         self._lines = _read(folder, start.segment, start.offset)
@@ -151,84 +151,93 @@ class _Lines:
         return line
 
 
-def _walk(folder: Path, due: Iterator[Checkpoint], at: LogPosition) -> LogFault | None:
-    checkpoint = next(due, None)  # before the first line is read: a log may grow meanwhile
+def _walk(
+    folder: Path, checkpoints: Iterator[Checkpoint], position: LogPosition
+) -> LogFault | None:
+    # The checkpoints are read first: a growing log then only has more lines than they cover.
+    checkpoint = next(checkpoints, None)
     if checkpoint is None:
-        return _fault("bad-signature", at.signed, "no checkpoint vouches for any record")
-    lines = _Lines(folder, at)
+        return _fault("bad-signature", position.signed, "there is no checkpoint")
+    lines = _Lines(folder, position)
     while True:
-        while checkpoint is not None and checkpoint.size <= at.frontier.size:
-            if fault := _misfit(checkpoint, at, lines.ahead):
+        while checkpoint is not None and checkpoint.size <= position.frontier.size:
+            if fault := _mismatch(checkpoint, position, lines.ahead):
                 return fault
-            at.signed, at.checkpoints = checkpoint.size, at.checkpoints + 1
-            checkpoint = next(due, None)
+            position.signed, position.checkpoints = checkpoint.size, position.checkpoints + 1
+            checkpoint = next(checkpoints, None)
         if (line := lines.take()) is None:
             break
-        if fault := _broken(line, lines, at):
+        if fault := _broken(line, lines, position):
             return fault
-        at.frontier.append(leaf_hash(line.raw))
-        at.head, at.segment, at.offset = line.hash, line.segment, line.end
+        position.frontier.append(leaf_hash(line.raw))
+        position.head, position.segment, position.offset = line.hash, line.segment, line.end
     if checkpoint is None:
         return None
-    size, signed = at.frontier.size, max(map(_size, chain([checkpoint], due)))
+    size, signed = position.frontier.size, max(map(_size, chain([checkpoint], checkpoints)))
     return _fault("truncated", size, f"the log ends before record {size}; {signed} were signed")
 
 
-def _misfit(checkpoint: Checkpoint, at: LogPosition, after: _Line | None) -> LogFault | None:
-    """Compare a signed checkpoint with the records it speaks of."""
-    size = at.frontier.size
+def _mismatch(
+    checkpoint: Checkpoint, position: LogPosition, after: _Line | None
+) -> LogFault | None:
+    """Return the fault if a signed checkpoint does not match the records it covers."""
+    size = position.frontier.size
     if checkpoint.size < size:
         return _fault(
             "reordered",
             checkpoint.size,
-            f"the checkpoint of {checkpoint.size} records stands behind one of {at.signed}",
+            f"the checkpoint of {checkpoint.size} records stands after one of {position.signed}",
         )
-    if checkpoint.root == at.frontier.root():
+    if checkpoint.root == position.frontier.root():
         return None
     last = size - 1
-    chain_breaks = after is not None and after.seq == size and after.prev != at.head
-    if size == at.signed:
-        return _fault("forked", at.signed, f"two signed checkpoints of {size} records differ")
-    if chain_breaks or at.signed == last:
+    chain_breaks = after is not None and after.seq == size and after.prev != position.head
+    if size == position.signed:
+        return _fault("forked", position.signed, f"two signed checkpoints of {size} records differ")
+    if chain_breaks or position.signed == last:
         return _fault("flipped", last, f"record {last} is not the one that was signed")
     return _fault(
         "forked",
-        at.signed,
-        f"records {at.signed} to {last} are chained, but are not those that were signed: "
-        "one of them was changed and the chain written anew",
+        position.signed,
+        f"records {position.signed} to {last} are chained, but are not those that were signed: "
+        "one of them was changed and the chain was rewritten",
     )
 
 
-def _broken(line: _Line, lines: _Lines, at: LogPosition) -> LogFault | None:
-    """Say what is wrong with a line that does not continue the chain."""
-    due = at.frontier.size
-    if line.seq == due and line.prev == at.head:
+def _broken(line: _Line, lines: _Lines, position: LogPosition) -> LogFault | None:
+    """Return the fault if a line does not continue the chain."""
+    expected = position.frontier.size
+    if line.seq == expected and line.prev == position.head:
         return None
-    if line.segment > at.segment + 1 or (due == 0 and line.segment > 1):
-        return _fault("missing-segment", due, f"the file with record {due} is missing")
-    if line.seq is None or line.prev == at.head:
-        return _fault("flipped", due, f"record {due} was changed: its number is not {due}")
-    if line.seq == due:
-        return _flipped(line, lines.ahead, at)
-    return _misplaced(line.seq, lines, due)
+    if line.segment > position.segment + 1 or (expected == 0 and line.segment > 1):
+        return _fault("missing-segment", expected, f"the file with record {expected} is missing")
+    if line.seq is None or line.prev == position.head:
+        return _fault(
+            "flipped", expected, f"record {expected} was changed: its number is not {expected}"
+        )
+    if line.seq == expected:
+        return _flipped(line, lines.ahead, position)
+    return _misplaced(line.seq, lines, expected)
 
 
-def _misplaced(found: int, lines: _Lines, due: int) -> LogFault:
-    """Tell whether the due record stands elsewhere, or nowhere."""
-    if found < due:
-        return _fault("reordered", due, f"record {found} stands in the place of record {due}")
-    if any(later.seq == due for later in iter(lines.take, None)):
-        return _fault("reordered", due, f"record {due} stands behind record {found}")
-    return _fault("dropped", due, f"record {due} is missing; record {found} follows")
+def _misplaced(actual: int, lines: _Lines, expected: int) -> LogFault:
+    """Tell whether the expected record stands later in the log, or is missing."""
+    if actual < expected:
+        return _fault(
+            "reordered", expected, f"record {actual} stands in place of record {expected}"
+        )
+    if any(later.seq == expected for later in iter(lines.take, None)):
+        return _fault("reordered", expected, f"record {expected} stands after record {actual}")
+    return _fault("dropped", expected, f"record {expected} is missing; record {actual} follows")
 
 
-def _flipped(line: _Line, after: _Line | None, at: LogPosition) -> LogFault:
-    """Tell whether the record before was changed, or this one's link to it."""
-    due = at.frontier.size
-    if at.signed == due or (after is not None and after.prev != line.hash):
-        return _fault("flipped", due, f"record {due} was changed: its link is broken")
-    last = due - 1
-    return _fault("flipped", last, f"record {last} was changed: record {due} has another hash")
+def _flipped(line: _Line, after: _Line | None, position: LogPosition) -> LogFault:
+    """Tell whether the previous record was changed, or this one's link to it."""
+    expected = position.frontier.size
+    if position.signed == expected or (after is not None and after.prev != line.hash):
+        return _fault("flipped", expected, f"record {expected} was changed: its link is broken")
+    last = expected - 1
+    return _fault("flipped", last, f"record {last} was changed: record {expected} has another hash")
 
 
 def _read(folder: Path, first: int, offset: int) -> Iterator[_Line]:
@@ -240,7 +249,7 @@ def _read(folder: Path, first: int, offset: int) -> Iterator[_Line]:
             end = file.tell()
             for raw in file:
                 end += len(raw)
-                if raw.endswith(b"\n"):  # else a crash tore it: it was never committed
+                if raw.endswith(b"\n"):  # else a crash tore it before it was committed
                     yield _line(raw[:-1], number, end)
 
 
@@ -258,7 +267,7 @@ def _line(raw: bytes, segment: int, end: int) -> _Line:
 
 
 def _checkpoints(path: Path, key: PublicKey, start: int, opened: ExitStack) -> Iterator[Checkpoint]:
-    """Read the checkpoints of `start` records or more that the file holds now."""
+    """Yield the checkpoints of `start` records or more that the file holds now."""
     file = opened.enter_context(path.open("rb"))
     length = path.stat().st_size
     for note in read_notes(file, length):
@@ -266,7 +275,7 @@ def _checkpoints(path: Path, key: PublicKey, start: int, opened: ExitStack) -> I
             continue
         checkpoint = Checkpoint.parse(signed_text(note, key))
         if checkpoint.origin != key.name:
-            raise NoteError(f"it is of the log {checkpoint.origin!r}, not of {key.name!r}")
+            raise NoteError(f"it belongs to the log {checkpoint.origin!r}, not to {key.name!r}")
         yield checkpoint
 
 

@@ -20,10 +20,9 @@ from waltzrl.collaboration import Pattern, draft_only, guarded, observed
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, UpstreamConfig
 from waltzrl.policies import Policy, Sampling
 from waltzrl.rules import Rulebook, load_rulebook
-from waltzrl.serving.gateway import Bundle
-from waltzrl.serving.http_upstream import HttpUpstream
-from waltzrl.serving.limits import Limits
-from waltzrl.serving.upstream import PolicyUpstream, Upstream
+from waltzrl.serving.access import Limits
+from waltzrl.serving.exchange import Bundle, Upstream
+from waltzrl.serving.upstream import HttpUpstream, PolicyUpstream
 
 REVIEWS_AT_ONCE = 64
 """Of a feedback model behind a server."""

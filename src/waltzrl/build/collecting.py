@@ -26,7 +26,7 @@ from waltzrl.errors import InputError, WaltzError
 from waltzrl.memory.erasure import erase_subject, note_export, withdraw_export
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.schemas import SafetyEvaluation, TrainingSample
-from waltzrl.privacy.collaborations import scrub_collaboration
+from waltzrl.privacy import scrub_collaboration
 from waltzrl.records import Prompt
 from waltzrl.storage.notices import last_notice, notices_after
 

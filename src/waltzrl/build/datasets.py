@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -13,11 +13,10 @@ import msgspec
 
 from waltzrl.audit import read_collaborations
 from waltzrl.collector import REMEMBERED, Selection
-from waltzrl.config.data import MEMORY, Data
+from waltzrl.config.training import MEMORY, DataSettings
 from waltzrl.data import SETS, import_set, leaks, read_prompts, require_disjoint
-from waltzrl.data.generator import GeneratedPrompt, generate
-from waltzrl.data.generator.demonstrations import demonstrations as generated_demonstrations
-from waltzrl.data.generator.texts import Split
+from waltzrl.data.generator import GeneratedPrompt, Split, generate
+from waltzrl.data.generator import demonstrations as generated_demonstrations
 from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError
 from waltzrl.records import Collaboration, Demonstration, Prompt, load
@@ -29,11 +28,11 @@ UserSplit = Literal["learning", "held-out"]
 logger = logging.getLogger(__name__)
 
 
-def training_prompts(data: Data, *, need_labels: bool = False) -> list[Prompt]:
-    """Read a recipe's prompts, once they are known not to touch the held-out ones.
+def training_prompts(data: DataSettings, *, need_labels: bool = False) -> list[Prompt]:
+    """Read a recipe's prompts, and check that none touches a held-out one.
 
-    Prompts out of a memory are left out where they do, and where they have no label and need one;
-    how many is a warning.
+    Prompts from a memory that do, or that lack a label which the judge needs, are left out with a
+    warning.
 
     Raises:
         InputError: no set is named, a file is missing or damaged, or the two sets touch.
@@ -50,35 +49,35 @@ def training_prompts(data: Data, *, need_labels: bool = False) -> list[Prompt]:
     return prompts
 
 
-def keep_remembered(data: Data, folder: Path) -> Data:
-    """Write the prompts of memories into files of a run, once, and name these in their place.
+def keep_remembered(data: DataSettings, folder: Path) -> DataSettings:
+    """Copy the prompts of memories into files of a run, once, and name the files instead.
 
-    A memory changes every minute, and a run that is resumed must deal the prompts it began with.
+    A memory changes every minute, and a resumed run must use the prompts that it started with.
 
     Raises:
-        InputError: there is no such memory, or nothing in it.
+        InputError: there is no such memory, or it is empty.
     """
     return replace(
         data,
-        prompts=_kept(data.prompts, folder, "learning"),
-        held_out=_kept(data.held_out, folder, "held-out"),
+        prompts=_copied(data.prompts, folder, "learning"),
+        held_out=_copied(data.held_out, folder, "held-out"),
     )
 
 
 def forget_remembered(folder: Path) -> None:
-    """Delete what `keep_remembered` wrote, so that it is written anew."""
+    """Delete the files of `keep_remembered`, so that they are written again."""
     for path in folder.glob("remembered-*.jsonl"):
         path.unlink()
 
 
-def training_demonstrations(data: Data) -> list[Demonstration]:
+def training_demonstrations(data: DataSettings) -> list[Demonstration]:
     """Read a recipe's demonstrations.
 
     Raises:
         InputError: a file is missing or damaged, or there is no demonstration in any.
     """
     demonstrations = list(
-        islice((one for name in data.demonstrations for one in _demonstrations(name)), data.limit)
+        islice(chain.from_iterable(map(_demonstrations, data.demonstrations)), data.limit)
     )
     if data.demonstrations and not demonstrations:
         raise InputError(
@@ -92,8 +91,8 @@ def read_sets(names: Sequence[str]) -> list[Prompt]:
 
     Args:
         names: files, `generator:<split>`, `<public set>:<file>`, `audit:<folder>`: the prompts
-            whose contents an audit log kept, or `memory:<url>`: those of users who are kept aside
-            to evaluate with.
+            whose contents an audit log holds, or `memory:<url>`: those of the users who are
+            reserved for evaluation.
 
     Raises:
         InputError: a file is missing or damaged, or there is no such set.
@@ -102,56 +101,56 @@ def read_sets(names: Sequence[str]) -> list[Prompt]:
 
 
 def audited_collaborations(name: str) -> Iterator[Collaboration]:
-    """Yield what was said by `audit:<folder>`, each about a prompt with an id of its own.
+    """Yield the collaborations of `audit:<folder>`, each with a prompt id of its own.
 
-    Of a request for several choices the second is `ID/2`, and so on.
+    If a request asked for several choices, the second is `ID/2`, and so on.
 
     Raises:
-        InputError: the log kept no contents, or they are damaged.
+        InputError: the log holds no contents, or they are damaged.
     """
     choices: Counter[str] = Counter()
-    for request, said in read_collaborations(Path(name.removeprefix(AUDIT))):
+    for request, collaboration in read_collaborations(Path(name.removeprefix(AUDIT))):
         choices[request] += 1
         if choices[request] > 1:
-            prompt = replace(said.prompt, id=f"{request}/{choices[request]}")
-            said = replace(said, prompt=prompt)
-        yield said
+            prompt = replace(collaboration.prompt, id=f"{request}/{choices[request]}")
+            collaboration = replace(collaboration, prompt=prompt)
+        yield collaboration
 
 
 def _without_unfit(
     prompts: Sequence[Prompt], held_out: Sequence[Prompt], *, need_labels: bool
 ) -> list[Prompt]:
-    """Leave out what users happened to ask and nobody can, or may, learn from."""
+    """Leave out remembered prompts that touch held-out ones or lack a label that is needed."""
     remembered = [prompt for prompt in prompts if prompt.source == REMEMBERED]
     if not remembered:
         return list(prompts)
     touching = {leak.test.id for leak in leaks(held_out, remembered)}
     unlabelled = {p.id for p in remembered if need_labels and p.label is None} - touching
-    for count, why in (
+    for count, reason in (
         (len(touching), "touch held-out ones"),
         (len(unlabelled), "have no label, which the judge needs; label them at the desk"),
     ):
         if count:
             text = "%d of %d remembered prompts are left out: they %s"
-            logger.warning(text, count, len(remembered), why)
+            logger.warning(text, count, len(remembered), reason)
     unfit = touching | unlabelled
     return [p for p in prompts if p.source != REMEMBERED or p.id not in unfit]
 
 
-def _kept(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, ...]:
-    kept = []
+def _copied(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, ...]:
+    copied = []
     for number, name in enumerate(names):
         path = folder / f"remembered-{users}-{number}.jsonl"
         if name.startswith(MEMORY) and not path.exists():
             from waltzrl.build.collecting import export_prompts
 
             export_prompts(name.removeprefix(MEMORY), path, Selection(users=users))
-        kept.append(str(path) if name.startswith(MEMORY) else name)
-    return tuple(kept)
+        copied.append(str(path) if name.startswith(MEMORY) else name)
+    return tuple(copied)
 
 
 def _prompts(name: str, users: UserSplit) -> list[Prompt]:
-    """Read one set; of a memory only those users."""
+    """Read one set; of a memory, only the prompts of `users`."""
     if name.startswith(MEMORY):
         from waltzrl.build.collecting import remembered_prompts
 
@@ -159,7 +158,7 @@ def _prompts(name: str, users: UserSplit) -> list[Prompt]:
     if name.startswith(GENERATOR):
         return [record.to_prompt() for record in _split(name)]
     if name.startswith(AUDIT):
-        return [said.prompt for said in audited_collaborations(name)]
+        return [collaboration.prompt for collaboration in audited_collaborations(name)]
     public, colon, path = name.partition(":")
     if colon and public in SETS:
         return import_set(public, Path(path))
@@ -170,9 +169,9 @@ def _demonstrations(name: str) -> Iterator[Demonstration]:
     if name.startswith(GENERATOR):
         yield from generated_demonstrations(_split(name))
         return
-    for number, found in read_objects(Path(name)):
+    for number, fields in read_objects(Path(name)):
         try:
-            yield load(found, Demonstration)
+            yield load(fields, Demonstration)
         except msgspec.ValidationError as error:
             raise InputError(f"{name}:{number}: not a demonstration: {error}") from None
 

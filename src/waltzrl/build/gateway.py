@@ -25,20 +25,19 @@ from waltzrl.build.background import in_background
 from waltzrl.build.bundles import Bundles
 from waltzrl.config.gateway import AuditConfig, GatewayRecipe, PrivacyConfig
 from waltzrl.errors import WaltzError
-from waltzrl.privacy.collaborations import scrub_collaboration
+from waltzrl.privacy import scrub_collaboration
 from waltzrl.records import Collaboration, Prompt
+from waltzrl.serving.access import AccessControl, KeyRing, check_bind
 from waltzrl.serving.app import App, ExtraRoutes
-from waltzrl.serving.auth import AccessControl
-from waltzrl.serving.decisions import DecisionLog, Listener
+from waltzrl.serving.exchange import Assignment, Mode
 from waltzrl.serving.gateway import (
-    Assignment,
     BundleSelector,
+    DecisionLog,
     Gateway,
-    Mode,
+    Listener,
     PercentageSplit,
     SingleBundle,
 )
-from waltzrl.serving.keys import KeyRing, check_bind
 from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus
 from waltzrl.serving.server import run
 from waltzrl.serving.stream import StreamSettings
@@ -75,11 +74,11 @@ async def serve(
         MissingExtraError: something of the recipe needs an extra that is not installed.
     """
     async with open_gateway(recipe) as app:
-        check_bind(listener.getsockname()[0], app.door.keys, open_to_all=open_to_all)
+        check_bind(listener.getsockname()[0], app.access.keys, open_to_all=open_to_all)
         stage = f"stage {recipe.stage}" if recipe.enabled else "no review"
         what = recipe.upstream.url or recipe.upstream.folder
         announce(listener, f"{stage} in front of {what}, streams: {recipe.stream_mode}")
-        await run(app, listener)
+        await run(app, app.access.admission, listener)
 
 
 @asynccontextmanager
@@ -94,36 +93,36 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
     bundles = Bundles(recipe.limits, _model_name(recipe), lambda why: metrics.review_failed(why))
     rules = bundles.rules(recipe.bundle)
     categories = {rule.id: rule.category for rule in rules.rulebook.rules}
-    door = AccessControl(KeyRing(recipe.keys), recipe.limits)
+    access = AccessControl(KeyRing(recipe.keys), recipe.limits)
     async with AsyncExitStack() as stack:
         log = stack.enter_context(_log(recipe.audit, recipe.privacy))
         if recipe.audit is not None and recipe.audit.contents:
             await stack.enter_async_context(in_background(_forget_contents(recipe.audit)))
-        metrics = GatewayMetrics(lambda: _now(door, bundles, roster, log), categories)
+        metrics = GatewayMetrics(lambda: _status(access, bundles, selector, log), categories)
         stack.push_async_callback(bundles.aclose)
-        roster = await _roster(recipe, bundles)
-        told = [metrics.served, *(stack.enter_context(_traces()) if recipe.traces else ())]
-        rooms = None
+        selector = await _selector(recipe, bundles)
+        listeners = [metrics.served, *(stack.enter_context(_traces()) if recipe.traces else ())]
+        extra = None
         if recipe.memory is not None:
-            flywheel = await stack.enter_async_context(
-                _flywheel(recipe, bundles, roster, door.keys, log)
+            services = await stack.enter_async_context(
+                _online_services(recipe, bundles, selector, access.keys, log)
             )
-            roster, rooms = flywheel.releases, ExtraRoutes(flywheel.desk, flywheel.decision)
-            told += [flywheel.remembrance.served, flywheel.shadows.served]
-            metrics.add(flywheel.metrics)
-            stack.enter_context(_scrubbed_logs(flywheel.shared.scrub))
-        book = DecisionLog(log, told)
+            selector, extra = services.releases, ExtraRoutes(services.desk, services.decision)
+            listeners += [services.remembrance.served, services.shadows.served]
+            metrics.add(services.metrics)
+            stack.enter_context(_scrubbed_logs(services.shared.scrub))
+        decisions = DecisionLog(log, listeners)
         yield App(
-            Gateway(selector=roster, decisions=book),
-            door,
+            Gateway(selector=selector, decisions=decisions),
+            access,
             streams=StreamSettings(recipe.stream_mode, partial(_window, rules)),
             metrics=metrics,
-            ready=book.require,
-            rooms=rooms,
+            ready=decisions.require,
+            extra=extra,
         )
 
 
-def _flywheel(
+def _online_services(
     recipe: GatewayRecipe, bundles: Bundles, own: BundleSelector, keys: KeyRing, log: Log | None
 ) -> AbstractAsyncContextManager["OnlineServices"]:
     from waltzrl.build.online import open_online_services
@@ -131,7 +130,7 @@ def _flywheel(
     return open_online_services(recipe, bundles, own, keys, log)
 
 
-async def _roster(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
+async def _selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
     last = await bundles.open(recipe.bundle)
     if last.stage < 2 or recipe.stage2_percentage == 100:
         return SingleBundle(Assignment(last))
@@ -168,7 +167,7 @@ async def _forget_contents(audit: AuditConfig) -> None:
 @contextmanager
 def _scrubbed_logs(scrub: Callable[[str], str]) -> Iterator[None]:
     """Let no personal data into this process's log, as long as the block runs."""
-    from waltzrl.privacy.logs import ScrubbingFilter
+    from waltzrl.privacy import ScrubbingFilter
 
     scrubbing = ScrubbingFilter(scrub)
     handlers = list(logging.getLogger().handlers)
@@ -212,17 +211,17 @@ def _window(rules: RulesReviewer, mode: Mode, prompt: Prompt) -> Window:
     return SentenceWindow(rules.rulebook, prompt, rules.threshold, whole_sentences=sentences)
 
 
-def _now(
-    door: AccessControl, bundles: Bundles, roster: BundleSelector, log: Log | None
+def _status(
+    access: AccessControl, bundles: Bundles, selector: BundleSelector, log: Log | None
 ) -> GatewayStatus:
     return GatewayStatus(
-        active=door.admission.active,
-        waiting=door.admission.waiting,
-        draining=door.admission.draining,
+        active=access.admission.active,
+        waiting=access.admission.waiting,
+        draining=access.admission.draining,
         breaker=bundles.breaker,
-        keys=len(door.keys),
-        keys_stale=door.keys.stale,
-        bundle=roster.serving.id,
+        keys=len(access.keys),
+        keys_stale=access.keys.stale,
+        bundle=selector.serving.id,
         unaudited=0 if log is None else log.unaudited,
         audit_failing=log is not None and log.failed is not None,
     )

@@ -5,6 +5,7 @@ import os
 from waltzrl.errors import MissingExtraError
 from waltzrl.policies import Policy, RemotePolicy
 from waltzrl.policies.address import server_address
+from waltzrl.policies.compute import ComputeSettings, resolve_compute
 
 
 def remote_policy(
@@ -18,7 +19,7 @@ def remote_policy(
     """Describe a model behind a server; its key is the variable `key_env`. See `RemotePolicy`.
 
     Raises:
-        InputError: the server's address is none.
+        InputError: the server's address is invalid.
     """
     server_address(server)
     key = os.environ.get(key_env)
@@ -26,14 +27,22 @@ def remote_policy(
 
 
 def local_policy(name: str, *, in_thread: bool = False) -> Policy:
-    """Load weights into this process; `in_thread` keeps the event loop free, as a server must.
+    """Load weights into this process, on the GPU if there is one.
+
+    Args:
+        name: of a model in Hugging Face format.
+        in_thread: keep the event loop free while it decodes, as a server must.
 
     Raises:
-        CheckpointError: there are none, or they are damaged.
+        CheckpointError: there is no such model, or it is damaged.
         MissingExtraError: torch is missing.
     """
     try:
-        from waltzrl.build.roles import load_policy
+        from waltzrl.policies.local import Decoding, LocalPolicy
+        from waltzrl.policies.weights import load_causal_lm
     except ModuleNotFoundError as missing:
         raise MissingExtraError("a model in this process", "PyTorch", "train") from missing
-    return load_policy(name, in_thread=in_thread)
+    compute = resolve_compute(ComputeSettings())
+    causal_lm = load_causal_lm(name, compute.device, compute.dtype)
+    decoding = Decoding(in_thread=in_thread)
+    return LocalPolicy(causal_lm.model, causal_lm.tokenizer, decoding=decoding)

@@ -24,8 +24,7 @@ from waltzrl.build.recorder import COMMAND, RecorderSettings
 from waltzrl.build.redaction import open_redaction
 from waltzrl.config.gateway import BundleRecipe, GatewayRecipe, MemoryConfig, bundle_table
 from waltzrl.config.validation import validated
-from waltzrl.console.app import Console
-from waltzrl.console.source import AuditLog, ConsoleSource
+from waltzrl.console import AuditLog, Console, ConsoleSource
 from waltzrl.errors import AuditError, InputError, RequestError, StorageError
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.online.metrics import FlywheelMetrics
@@ -35,12 +34,11 @@ from waltzrl.online.shadow import Shadows
 from waltzrl.release.book import BY_ITSELF, ReleaseBook
 from waltzrl.release.state import Release
 from waltzrl.release.view import decision_body
-from waltzrl.rules.rule import Rule
-from waltzrl.serving.auth import RequestHeaders
-from waltzrl.serving.disconnect import Event, Receive, Send
-from waltzrl.serving.gateway import Bundle, BundleSelector
-from waltzrl.serving.http_request import HttpRequest
-from waltzrl.serving.keys import KeyRing
+from waltzrl.rules import Rule
+from waltzrl.serving.access import Event, KeyRing, Receive, RequestHeaders, Send
+from waltzrl.serving.app import HttpRequest
+from waltzrl.serving.exchange import Bundle
+from waltzrl.serving.gateway import BundleSelector
 from waltzrl.serving.wire import CHAT
 from waltzrl.storage.database import open_database
 from waltzrl.storage.notices import Notice, last_notice, notices_after

@@ -1,25 +1,22 @@
-"""From a recipe's word on personal data to the policy that takes it out."""
+"""Builds the redaction rules of a recipe."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.privacy.detection import Kind
-from waltzrl.privacy.digest import key_in
-from waltzrl.privacy.redaction import Action, RedactionRules
-from waltzrl.privacy.vault import Vault
+from waltzrl.privacy import Action, Kind, RedactionRules, Vault, key_in
 
 
 def open_redaction(actions: Mapping[Kind, Action], key: Path | None) -> RedactionRules:
-    """Make the policy, with a scanner of all kinds.
+    """Make redaction rules with a scanner of all kinds.
 
     Args:
-        actions: for each kind; kinds that are not named are redacted.
-        key: file of the key of `hash` and `seal`; None when neither is an action.
+        actions: what happens to each kind; kinds that are not listed are redacted.
+        key: file with the key of `hash` and `seal`; None if no kind uses either.
 
     Raises:
-        InputError: the key cannot be read or made.
-        MissingExtraError: check digits cannot be checked.
+        InputError: the key cannot be read or created.
+        MissingExtraError: the extra with the libraries of the scanner is not installed.
     """
     try:
         from waltzrl.privacy.scanner import PersonalDataScanner

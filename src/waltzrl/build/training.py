@@ -1,12 +1,12 @@
 """The composition root of training: a recipe becomes agents, stages and a trainer."""
 
 import json
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.build.datasets import (
     forget_remembered,
     keep_remembered,
@@ -14,147 +14,152 @@ from waltzrl.build.datasets import (
     training_prompts,
 )
 from waltzrl.build.judges import open_judge
-from waltzrl.build.roles import (
-    continue_roles,
-    forget_base,
-    load_base,
-    make_roles,
-    make_single,
-    use_compute,
-)
-from waltzrl.collaboration import Pattern, collaborate, draft_only
-from waltzrl.config.load import recipe_json
-from waltzrl.config.training import ImitationStage, Recipe, ReinforcementStage
+from waltzrl.collaboration import collaborate, draft_only
+from waltzrl.config.training import Recipe, recipe_json
 from waltzrl.config.validation import validated
 from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError
 from waltzrl.judges import Judge
-from waltzrl.policies.weights import CausalLM
+from waltzrl.policies import Sampling
+from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import Demonstration, Prompt
 from waltzrl.telemetry import RunDirectory
-from waltzrl.training.checkpoints import RoleState, weights_digest
-from waltzrl.training.export import export_pair
-from waltzrl.training.learner import Optimizer
-from waltzrl.training.pair import Pair
-from waltzrl.training.rewards import (
-    FeedbackReward,
-    paper_rewards,
-    signed_rewards,
-    unconditioned_rewards,
-)
-from waltzrl.training.stages import Imitation, Reinforcement
-from waltzrl.training.trainer import Progress, Trainer
+from waltzrl.training.rewards import paper_rewards, signed_rewards, unconditioned_rewards
+from waltzrl.training.settings import ReinforcementStage
 
 try:
-    import torch
-except ImportError as missing:
+    from waltzrl.policies.local import LocalPolicy
+    from waltzrl.policies.weights import CausalLM, Weights
+    from waltzrl.training.checkpoints import export_roles, weights_digest
+    from waltzrl.training.models import continue_roles, make_roles, open_base
+    from waltzrl.training.plan import RunPlan, plan_run
+    from waltzrl.training.reinforce import reinforce
+    from waltzrl.training.roles import Team
+    from waltzrl.training.rollouts import (
+        BoundPattern,
+        TakeSamples,
+        conversation_samples,
+        feedback_samples,
+    )
+    from waltzrl.training.samples import demonstration_sample
+    from waltzrl.training.stages import Imitation, Reinforcement
+    from waltzrl.training.trainer import Progress, Trainer, role_states
+except ModuleNotFoundError as missing:
     raise MissingExtraError("training", "PyTorch", "train") from missing
 
 RECIPE = "recipe.json"
+BASE = "base"
+"""Folder inside a run of a base that was made from scratch."""
 WARM_UP = "warm-up"
 """Folder of the warm-up inside a run; it has steps and checkpoints of its own."""
+REWARDS = {
+    "paper": paper_rewards,
+    "signed": signed_rewards,
+    "unconditioned": unconditioned_rewards,
+}
+"""Of the feedback agent, by their names in recipes."""
 
 Report = Callable[[Progress], None]
 
 
-async def train(recipe: Recipe, folder: Path, report: Report) -> Pair:
-    """Train what the recipe says in `folder`, going on where an earlier call was cut off.
+async def train(recipe: Recipe, folder: Path, report: Report) -> Team:
+    """Train what the recipe says in `folder`, continuing where an earlier call was interrupted.
 
     Raises:
         WaltzError: the data, the base or the folder is unfit, or training diverged.
     """
+    compute = resolve_compute(recipe.compute)
     async with open_judge(recipe.judge) as judge:
         with RunDirectory(folder) as run:
-            _keep_recipe(run, recipe)
+            _write_recipe(run, recipe)
             data = keep_remembered(recipe.data, folder)
             prompts = training_prompts(data, need_labels=recipe.needs_labels)
             demonstrations = training_demonstrations(data)
-            pair = await _starting_pair(recipe, folder, prompts, demonstrations, report)
-            stages = [_reinforcement(recipe, s, prompts, judge) for s in recipe.reinforcements]
-            trainer = Trainer(pair, stages, folder, recipe.checkpointing)
+            if recipe.models.pair is not None:
+                team = continue_roles(Path(recipe.models.pair), recipe.agents, compute)
+            else:
+                base = _open_base(recipe, folder, compute, prompts, demonstrations)
+                if recipe.imitations:
+                    await _warm_up(recipe, base, folder, compute, demonstrations).train(report)
+                team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
+            stages = [
+                _reinforcement(recipe, stage, team, prompts, judge)
+                for stage in recipe.reinforcements
+            ]
+            trainer = Trainer(team.weights, stages, folder, recipe.checkpointing, compute.dtype)
             await trainer.train(report)
-            return trainer.pair
+            return team
 
 
-def open_run(folder: Path) -> Pair:
-    """Bring a run's pair back as its newest whole checkpoint has it.
+def plan_training(recipe: Recipe) -> RunPlan:
+    """Work out what the recipe would do, without loading a weight.
+
+    Raises:
+        WaltzError: the data is missing or damaged, or the device is not there.
+    """
+    return plan_run(
+        recipe.models,
+        recipe.agents,
+        recipe.stages,
+        resolve_compute(recipe.compute),
+        prompts=len(training_prompts(recipe.data, need_labels=recipe.needs_labels)),
+        demonstrations=len(training_demonstrations(recipe.data)),
+    )
+
+
+def open_run(folder: Path) -> Team:
+    """Restore a run's roles from its newest whole checkpoint.
 
     Raises:
         InputError: the folder holds no run, or no whole checkpoint.
     """
     recipe = read_run_recipe(folder)
-    warmed = True
+    compute = resolve_compute(recipe.compute)
+    warmed_up = True
     if recipe.models.pair is not None:
-        pair = continue_roles(recipe)
+        team = continue_roles(Path(recipe.models.pair), recipe.agents, compute)
     else:
-        base = load_base(recipe, folder, [], [])
-        warmed = not recipe.imitations or _warm_up(recipe, base, folder, []).restore() > 0
-        pair = make_roles(recipe, base)
-    trainer = Trainer(pair, [], folder, recipe.checkpointing)
-    if not (warmed and trainer.restore()):
+        base = _open_base(recipe, folder, compute, [], [])
+        if recipe.imitations:
+            warmed_up = _warm_up(recipe, base, folder, compute, []).restore() > 0
+        team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
+    trainer = Trainer(team.weights, [], folder, recipe.checkpointing)
+    if not (warmed_up and trainer.restore()):
         raise CheckpointError(f"{folder} has no whole checkpoint; train on, or choose another run")
-    return trainer.pair
+    return team
 
 
-def export_agents(pair: Pair, folder: Path) -> None:
-    """Write both agents as plain models; see `export_pair`.
+def export_agents(team: Team, folder: Path) -> None:
+    """Write every agent as a plain model; see `export_roles`.
 
     Raises:
-        InputError: the folder holds something else, or cannot be written to.
+        InputError: the folder holds something else, or is not writable.
     """
-    roles = {
-        role: RoleState(model=weights.causal_lm.model, tokenizer=weights.causal_lm.tokenizer)
-        for role, weights in pair.weights.items()
-    }
-    export_pair(roles["conversation"], roles["feedback"], folder)
+    export_roles(role_states(team.weights, {}), folder)
 
 
-def weights_of(pair: Pair) -> dict[str, str]:
-    """Return a SHA-256 over each role's model; equal only where all weights are."""
-    return {role: weights_digest(w.causal_lm.model) for role, w in pair.weights.items()}
+def weights_of(team: Team) -> dict[str, str]:
+    """Return a SHA-256 over each role's model; equal only if all its weights are."""
+    return {role: weights_digest(own.causal_lm.model) for role, own in team.weights.items()}
 
 
 def read_run_recipe(folder: Path) -> Recipe:
-    """Read the recipe that a run was begun with.
+    """Read the recipe that a run was started with.
 
     Raises:
         RecipeError: there is none, or it is damaged.
     """
     path = folder / RECIPE
     try:
-        found = json.loads(path.read_bytes())
+        table = json.loads(path.read_bytes())
     except OSError:
         raise RecipeError(f"{folder} is no training run: it has no {RECIPE}") from None
     except ValueError as error:
         raise RecipeError(f"{path}: damaged: {error}") from None
-    return validated(Recipe, found, str(path))
+    return validated(Recipe, table, str(path))
 
 
-def stage_steps(stage: ImitationStage | ReinforcementStage, prompts: int) -> int:
-    """Return how many optimiser steps a stage has, its epochs counted over `prompts`."""
-    if stage.steps is not None:
-        return stage.steps
-    assert stage.epochs is not None, "a recipe is checked when it is read"
-    return math.ceil(stage.epochs * prompts / stage.prompts_per_step)
-
-
-async def _starting_pair(
-    recipe: Recipe,
-    folder: Path,
-    prompts: Sequence[Prompt],
-    demonstrations: Sequence[Demonstration],
-    report: Report,
-) -> Pair:
-    """Lay out both roles on their own weights, or on a base that is warmed up first."""
-    if recipe.models.pair is not None:
-        return continue_roles(recipe)
-    base = load_base(recipe, folder, prompts, demonstrations)
-    if recipe.imitations:
-        await _warm_up(recipe, base, folder, demonstrations).train(report)
-    return make_roles(recipe, base)
-
-
-def _keep_recipe(run: RunDirectory, recipe: Recipe) -> None:
-    """Write the recipe into the run, or make sure that it is the one its checkpoints are of."""
+def _write_recipe(run: RunDirectory, recipe: Recipe) -> None:
+    """Write the recipe into the run, or check that its checkpoints are of the same recipe."""
     resolved = recipe_json(recipe)
     if any(run.path.glob("**/checkpoints/step-*")):
         before = recipe_json(read_run_recipe(run.path))
@@ -164,66 +169,93 @@ def _keep_recipe(run: RunDirectory, recipe: Recipe) -> None:
                 "choose another run directory, or go back to that recipe"
             )
         return
-    forget_base(run.path)
+    # Nothing was learnt yet: a created base and remembered prompts may be of another recipe.
+    shutil.rmtree(run.path / BASE, ignore_errors=True)
     forget_remembered(run.path)
     run.write_json(RECIPE, resolved)
 
 
+def _open_base(
+    recipe: Recipe,
+    folder: Path,
+    compute: Compute,
+    prompts: Sequence[Prompt],
+    demonstrations: Sequence[Demonstration],
+) -> CausalLM:
+    assert recipe.models.base is not None, "a recipe without a base has a pair"
+    texts = _texts(recipe, prompts, demonstrations)
+    return open_base(recipe.models.base, folder / BASE, texts, compute, recipe.seed)
+
+
+def _texts(
+    recipe: Recipe, prompts: Sequence[Prompt], demonstrations: Sequence[Demonstration]
+) -> Iterator[str]:
+    """Yield every text whose words a tokenizer created for this run should know."""
+    wording = load_wording(recipe.agents.wording)
+    yield from (wording.conversation_system, wording.feedback_system, wording.review)
+    yield wording.revise
+    collaborations = [demonstration.collaboration for demonstration in demonstrations]
+    for prompt in (*prompts, *(collaboration.prompt for collaboration in collaborations)):
+        yield from (message.content for message in prompt.messages)
+    for collaboration in collaborations:
+        yield from (reply.text for reply in collaboration.replies)
+        for turn in collaboration.rounds:
+            yield from (turn.feedback.text, turn.feedback.reasoning)
+
+
 def _warm_up(
-    recipe: Recipe, base: CausalLM, folder: Path, demonstrations: Sequence[Demonstration]
+    recipe: Recipe,
+    base: CausalLM,
+    folder: Path,
+    compute: Compute,
+    demonstrations: Sequence[Demonstration],
 ) -> Trainer:
-    """Make the trainer that teaches the base both roles by example."""
+    """Make the trainer that teaches one model, the base, both roles by example."""
+    wording = load_wording(recipe.agents.wording)
+    sampling = Sampling(max_new_tokens=recipe.agents.max_new_tokens)
+    policy = LocalPolicy(base.model, base.tokenizer)
+    to_sample = partial(
+        demonstration_sample,
+        conversation=ConversationAgent(policy, wording, sampling),
+        feedback=FeedbackAgent(policy, wording, sampling),
+    )
     stages = [
         Imitation(
-            name=stage.name,
-            steps=stage.steps,
-            demonstrations=demonstrations,
-            optimizer=_computing(recipe, stage.optimizer),
-            batch_size=stage.batch_size,
-            seed=recipe.seed,
+            settings=stage, demonstrations=demonstrations, to_sample=to_sample, seed=recipe.seed
         )
         for stage in recipe.imitations
     ]
     inside = folder / WARM_UP
     inside.mkdir(exist_ok=True)
-    return Trainer(make_single(recipe, base), stages, inside, recipe.checkpointing)
+    weights = {"conversation": Weights(causal_lm=base)}
+    return Trainer(weights, stages, inside, recipe.checkpointing, compute.dtype)
 
 
 def _reinforcement(
-    recipe: Recipe, stage: ReinforcementStage, prompts: Sequence[Prompt], judge: Judge
+    recipe: Recipe,
+    stage: ReinforcementStage,
+    team: Team,
+    prompts: Sequence[Prompt],
+    judge: Judge,
 ) -> Reinforcement:
+    """Bind the functions that a stage of the recipe names."""
+    reward = partial(REWARDS[stage.reward], coefficients=stage.coefficients)
+    samples: dict[str, TakeSamples] = {
+        "conversation": conversation_samples,
+        "feedback": partial(feedback_samples, reward=reward),
+    }
+    pattern: BoundPattern
+    if stage.pattern == "draft-only":
+        pattern = partial(draft_only, reviewer=team.feedback)
+    else:
+        pattern = partial(collaborate, reviewer=team.feedback, max_rounds=recipe.agents.max_rounds)
     return Reinforcement(
-        name=stage.name,
-        steps=stage_steps(stage, len(prompts)),
-        learns=stage.learns,
+        settings=stage,
+        team=team,
         prompts=prompts,
         judge=judge,
-        pattern=_pattern(stage, recipe.agents.max_rounds),
-        feedback_reward=_feedback_reward(stage),
-        optimizer=_computing(recipe, stage.optimizer),
-        algorithm=stage.algorithm,
-        prompts_per_step=stage.prompts_per_step,
-        group_size=stage.group_size,
-        replayed_share=stage.replayed_share,
+        pattern=pattern,
+        samples={role: samples[role] for role in stage.learns},
+        algorithm=partial(reinforce, settings=stage.algorithm),
         seed=recipe.seed,
     )
-
-
-def _pattern(stage: ReinforcementStage, max_rounds: int) -> Pattern:
-    if stage.pattern == "draft-only":
-        return draft_only
-    return partial(collaborate, max_rounds=max_rounds)
-
-
-def _feedback_reward(stage: ReinforcementStage) -> FeedbackReward:
-    rewards = {
-        "paper": paper_rewards,
-        "signed": signed_rewards,
-        "unconditioned": unconditioned_rewards,
-    }
-    return partial(rewards[stage.reward], coefficients=stage.coefficients)
-
-
-def _computing(recipe: Recipe, optimizer: Optimizer) -> Optimizer:
-    _, dtype = use_compute(recipe.compute)
-    return replace(optimizer, bf16=dtype == torch.bfloat16)

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 import typer
 
@@ -16,7 +17,7 @@ from waltzrl.cli.demo import demos
 from waltzrl.cli.erase import erase
 from waltzrl.cli.evaluate import evaluate
 from waltzrl.cli.export import export
-from waltzrl.cli.judge import judge
+from waltzrl.cli.judge import agreement, judge
 from waltzrl.cli.keys import keys
 from waltzrl.cli.prompts import check_leaks, generate, import_prompts
 from waltzrl.cli.release import release
@@ -25,7 +26,7 @@ from waltzrl.cli.rescore import rescore
 from waltzrl.cli.rules import rules
 from waltzrl.cli.serve import serve
 from waltzrl.cli.train import train
-from waltzrl.errors import WaltzError
+from waltzrl.errors import WaltzError, missing_extra
 
 app = typer.Typer(
     help="Train, measure and serve two agents that make a language model safe and helpful.",
@@ -44,6 +45,7 @@ app.command()(rescore)
 app.command()(compare)
 app.command()(report)
 app.command()(judge)
+app.command()(agreement)
 app.command()(generate)
 app.command("import")(import_prompts)
 app.command()(check_leaks)
@@ -69,8 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with _whole_output():
             app(arguments)
     except (WaltzError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        _exit_with(error)
+    except ModuleNotFoundError as error:
+        if (missing := missing_extra(error)) is None:
+            raise
+        _exit_with(missing)
     except SystemExit as stop:
         if stop.code == 130:
             print(
@@ -78,6 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 file=sys.stderr,
             )
         raise
+
+
+def _exit_with(error: Exception) -> NoReturn:
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(2)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`waltzrl audit`: check a log, look at a decision, prove it."""
+"""`waltzrl audit`: verify a log, show decisions, prove one."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -7,14 +7,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from waltzrl.audit import LogFault, find, latest, prove, verify
+from waltzrl.audit import LogFault, find, latest, one_line, one_page, prove, verify
 from waltzrl.audit.note import NoteError, PublicKey
-from waltzrl.audit.view import one_line, one_page
 from waltzrl.cli.options import AsJson, print_json
 from waltzrl.errors import InputError
 
 audit = typer.Typer(
-    help="Check the gateway's audit log, and read it.\n\n"
+    help="Verify and read the gateway's audit log.\n\n"
     "**Example**\n\n`waltzrl audit verify audit --key audit.key.pub`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -28,13 +27,13 @@ LATEST = 20
 @audit.command("verify")
 def verify_log(
     folder: Folder,
-    key: Annotated[str, typer.Option(help="Public key of the log, or a file with it.")],
+    key: Annotated[str, typer.Option(help="Public key of the log, or its file.")],
     checkpoint: Annotated[
         Path | None, typer.Option(help="Checkpoints that were kept elsewhere.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Name the first record that was changed, dropped, moved or cut; exit with 1 if there is one.
+    """Find the first record that was changed, dropped, moved or cut; exits with 1 if there is one.
 
     **Example**
 
@@ -54,7 +53,7 @@ def show(
     record_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Of a request.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was decided on a request, or, without an id, the newest decisions.
+    """Show the decisions on a request or, without an id, the newest ones.
 
     **Example**
 
@@ -69,7 +68,7 @@ def show(
 
 @audit.command("prove")
 def prove_record(folder: Folder, record_id: RecordId) -> None:
-    """Print JSON that proves that a decision is in the log, and shows no other.
+    """Print JSON that proves that a decision is in the log, without revealing others.
 
     **Example**
 
@@ -79,8 +78,8 @@ def prove_record(folder: Folder, record_id: RecordId) -> None:
 
 
 def _public_key(given: str) -> PublicKey:
-    """Read the key itself, or the file that holds it."""
+    """Parse a key, or read it from a file."""
     try:
         return PublicKey.parse(given if "+" in given else Path(given).read_text(encoding="utf-8"))
     except (NoteError, OSError) as error:
-        raise InputError(f"{error}; the public key stands in the file that ends in .pub") from None
+        raise InputError(f"{error}; the public key is in the file that ends in .pub") from None

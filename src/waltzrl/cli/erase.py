@@ -1,4 +1,4 @@
-"""`waltzrl erase`: what is kept of a person, removed, and proven to be gone."""
+"""`waltzrl erase`: erase a person, and check that nothing is left."""
 
 from collections.abc import Collection
 from dataclasses import asdict
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Audit = Annotated[
     list[str] | None,
-    typer.Option(metavar="FOLDER[=KEY]", help="An audit log with contents; may be repeated."),
+    typer.Option(metavar="FOLDER[=KEY]", help="An audit log with contents; repeatable."),
 ]
 
 
@@ -25,11 +25,13 @@ def erase(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "runs/memory.key"
     ),
     audit: Audit = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and change nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the records, and change nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase a person from memory, exports and audit contents; exit with 1 if anything is left.
+    """Erase a person from memory, exports and audit contents; exits with 1 if anything is left.
 
     **Example**
 
@@ -38,13 +40,13 @@ def erase(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.compliance.erasure import erase_records, find_records, open_targets
 
     logs = {Path(folder): Path(key) if key else None for folder, key in map(_log, audit or [])}
-    with open_targets(subject, memory, subject_key, logs) as at:
+    with open_targets(subject, memory, subject_key, logs) as targets:
         if not (dry_run or yes):
             typer.confirm(
-                f"Erase all {find_records(at).records} records for good?", abort=True, err=True
+                f"Erase all {find_records(targets).records} records for good?", abort=True, err=True
             )
-        erasure = find_records(at) if dry_run else erase_records(at)
-    print_json(asdict(erasure)) if as_json else print(_told(erasure, logs, dry_run=dry_run))
+        erasure = find_records(targets) if dry_run else erase_records(targets)
+    print_json(asdict(erasure)) if as_json else print(_report(erasure, logs, dry_run=dry_run))
     raise typer.Exit(1 if erasure.left else 0)
 
 
@@ -53,15 +55,15 @@ def _log(given: str) -> tuple[str, str]:
     return folder, key
 
 
-def _told(erasure: "ErasureResult", logs: Collection[Path], *, dry_run: bool) -> str:
+def _report(erasure: "ErasureResult", logs: Collection[Path], *, dry_run: bool) -> str:
     done = "found" if dry_run else "erased"
     lines = [f"{count:>8}  {done} in {where}" for where, count in erasure.found.items()]
     if not lines:
-        lines = ["nothing is kept of this subject: is this its name, and this the memory's key?"]
+        lines = ["no records of this subject; check its name and the memory's key"]
     if not logs:
-        lines.append("no --audit was given: what contents beside a log say was not looked for")
-    lines += [f"the export {path} is not there any more" for path in erasure.missing]
-    lines += [f"STILL THERE: {what}" for what in erasure.left]
+        lines.append("no --audit was given; contents beside audit logs were not searched")
+    lines += [f"missing export: {path}" for path in erasure.missing]
+    lines += [f"STILL PRESENT: {trace}" for trace in erasure.left]
     if erasure.found and not (dry_run or erasure.left):
-        lines.append("looked again: nothing is left")
+        lines.append("checked again: nothing is left")
     return "\n".join(lines)

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from waltzrl.build.datasets import read_sets
-from waltzrl.build.evaluation import EvaluationConfig, run_evaluation
+from waltzrl.build.evaluation import run_evaluation
 from waltzrl.build.judges import open_judge
 from waltzrl.cli.options import AsJson, JudgeName, Server, Settings
 from waltzrl.cli.progress import progress_bar
 from waltzrl.cli.report import write_page
 from waltzrl.cli.table import show_table
+from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.validation import validated, with_overrides
 from waltzrl.evaluation import EvaluationRow
 from waltzrl.evaluation.runner import Progress
@@ -45,7 +46,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     report: Annotated[bool, typer.Option("--report", help="Write report.html into OUT.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Play patterns on prompts and print the table; the same command resumes.
+    """Run patterns on prompts and print the table; the same command resumes.
 
     **Examples**
 
@@ -64,21 +65,21 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "feedback": feedback or conversation,
         "server": server,
     }
-    contest = validated(EvaluationConfig, with_overrides(table, settings or []), "--set")
+    config = validated(EvaluationConfig, with_overrides(table, settings or []), "--set")
     with progress_bar(quiet=as_json) as bar:
         task = bar.add_task("evaluating", total=None, note="")
 
         def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        rows = asyncio.run(_hold(contest, read_sets(sets), judge, out, progress))
+        rows = asyncio.run(_evaluate(config, read_sets(sets), judge, out, progress))
     show_table(rows, as_json=as_json)
     if report:
         write_page(out, out, run=None, title=out.name)
 
 
-async def _hold(
-    contest: EvaluationConfig, prompts: Sequence[Prompt], judge: str, out: Path, progress: Progress
+async def _evaluate(
+    config: EvaluationConfig, prompts: Sequence[Prompt], judge: str, out: Path, progress: Progress
 ) -> list[EvaluationRow]:
-    async with open_judge(judge) as who:
-        return await run_evaluation(contest, prompts, who, out, progress)
+    async with open_judge(judge) as opened:
+        return await run_evaluation(config, prompts, opened, out, progress)

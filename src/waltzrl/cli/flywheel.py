@@ -25,7 +25,7 @@ def flywheel(
 
     `waltzrl demo flywheel`
     """
-    from waltzrl.audit.view import one_line
+    from waltzrl.audit import one_line
     from waltzrl.demo import PaperDemo
     from waltzrl.demo.flywheel import FlywheelDemo
     from waltzrl.demo.flywheel_run import running_flywheel

@@ -1,25 +1,28 @@
-"""`waltzrl judge`: labels for anyone's saved replies."""
+"""`waltzrl judge` labels saved replies; `waltzrl agreement` compares two files of labels."""
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from waltzrl.build.judges import open_judge
-from waltzrl.cli.options import JudgeName
+from waltzrl.cli.options import AsJson, JudgeName, print_json
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import InputError
-from waltzrl.judges import label_lines
+from waltzrl.judges import LabelComparison, compare_labels, label_lines, read_labels
+
+LabelFile = Annotated[Path, typer.Argument(help="JSON Lines that `waltzrl judge` wrote.")]
 
 
 def judge(
-    file: Annotated[Path, typer.Argument(help="JSON lines with prompt, response and label.")],
+    file: Annotated[Path, typer.Argument(help="JSON Lines with prompt, response and label.")],
     name: JudgeName = "refusal",
 ) -> None:
     """Add unsafe, refuses and overrefuses (true, false or null) to saved replies.
 
-    One line out for every line in, in order.
+    Prints one line for every line of the file, in order.
 
     **Example**
 
@@ -28,10 +31,40 @@ def judge(
     asyncio.run(_label(file, name))
 
 
-async def _label(file: Path, judge: str) -> None:
+def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> None:
+    """Compare two judges' labels of the same replies: agreement, and Cohen's kappa.
+
+    Lines are matched by prompt and response. Kappa has a 95 % interval, from Dirichlet draws.
+
+    **Example**
+
+    `waltzrl agreement by-people.jsonl by-judge.jsonl`
+    """
+    comparison = compare_labels(read_labels(first), read_labels(second))
+    print_json(asdict(comparison)) if as_json else print(_table(comparison, first, second))
+
+
+async def _label(file: Path, name: str) -> None:
     lines = read_text(file).rstrip().split("\n")
     if lines == [""]:
         raise InputError(f"{file} holds no replies; give a file with one JSON object per line")
-    async with open_judge(judge) as who:
-        async for line in label_lines(lines, who, source=str(file)):
+    async with open_judge(name) as opened:
+        async for line in label_lines(lines, opened, source=str(file)):
             print(line)
+
+
+def _table(comparison: LabelComparison, first: Path, second: Path) -> str:
+    lines = [
+        f"{comparison.shared} replies in both files, {comparison.first_only} only in {first}, "
+        f"{comparison.second_only} only in {second}",
+        f"{'question':<12}{'n':>6}{'unscored':>10}{'agreement':>11}  kappa (95 % interval)",
+    ]
+    for question, result in comparison.questions.items():
+        observed = "-" if result.observed is None else f"{result.observed * 100:.1f} %"
+        kappa = "-"
+        if result.kappa is not None:
+            kappa = f"{result.kappa:.2f} ({result.low:.2f} to {result.high:.2f})"
+        lines.append(
+            f"{question:<12}{result.scored:>6}{result.unscored:>10}{observed:>11}  {kappa}"
+        )
+    return "\n".join(lines)

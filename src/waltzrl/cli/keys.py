@@ -1,4 +1,4 @@
-"""`waltzrl keys`: who may use the gateway."""
+"""`waltzrl keys`: manage the API keys of the gateway."""
 
 import sys
 from datetime import UTC, datetime, timedelta
@@ -11,28 +11,28 @@ from rich.table import Table
 
 from waltzrl.serving.keys import DeskRole, add_key, read_keys, revoke_keys
 
-KeyFile = Annotated[Path, typer.Option("--file", help="TOML file that holds the hashes.")]
+KeyFile = Annotated[Path, typer.Option("--file", help="TOML file with the hashes.")]
 
-keys = typer.Typer(help="Make, list and revoke API keys of the gateway.", no_args_is_help=True)
+keys = typer.Typer(help="Create, list and revoke API keys of the gateway.", no_args_is_help=True)
 
 
 @keys.command()
 def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
-    name: Annotated[str, typer.Argument(help="Whose key it is; several may have one name.")],
+    name: Annotated[str, typer.Argument(help="Owner; several keys may have the same.")],
     file: KeyFile,
-    requests_per_minute: Annotated[int | None, typer.Option(help="No limit when absent.")] = None,
-    burst: Annotated[int, typer.Option(help="Requests that may come at once.")] = 10,
+    requests_per_minute: Annotated[int | None, typer.Option(help="Default: no limit.")] = None,
+    burst: Annotated[int, typer.Option(help="Requests allowed at once.")] = 10,
     may_see_drafts: Annotated[
-        bool, typer.Option("--may-see-drafts", help="May ask for withheld drafts too.")
+        bool, typer.Option("--may-see-drafts", help="May request withheld drafts.")
     ] = False,
-    role: Annotated[DeskRole | None, typer.Option(help="Opens the desk in this role.")] = None,
-    expires_in_days: Annotated[float | None, typer.Option(help="Never when absent.")] = None,
+    role: Annotated[DeskRole | None, typer.Option(help="Role in the review console.")] = None,
+    expires_in_days: Annotated[float | None, typer.Option(help="Default: never.")] = None,
 ) -> None:
-    """Make a key and print it, once; only its hash is kept.
+    """Create a key and print it once; only its hash is stored.
 
     To rotate, add a second key of the same name, move the clients, and revoke the first by its id.
     """
-    policy = {
+    settings = {
         "name": name,
         "requests_per_minute": requests_per_minute,
         "burst": burst,
@@ -40,13 +40,13 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "role": role,
         "expires": expires_in_days and datetime.now(UTC) + timedelta(days=expires_in_days),
     }
-    print(add_key(file, policy))
-    print(f"shown once; {file} keeps its hash, and a running gateway takes it", file=sys.stderr)
+    print(add_key(file, settings))
+    print(f"shown once; its hash is in {file}, and a running gateway accepts it", file=sys.stderr)
 
 
 @keys.command("list")
 def list_keys(file: KeyFile) -> None:
-    """List every key, without the keys themselves."""
+    """List all keys, without their secrets."""
     table = Table("name", "id", "state", "created", "requests/minute", "drafts", "desk", box=None)
     for key in read_keys(file):
         rate = str(key.requests_per_minute or "no limit")
@@ -58,9 +58,9 @@ def list_keys(file: KeyFile) -> None:
 
 @keys.command()
 def revoke(
-    which: Annotated[str, typer.Argument(help="A name, for all its keys, or the id of one.")],
+    which: Annotated[str, typer.Argument(help="A name, for all its keys, or the id of one key.")],
     file: KeyFile,
 ) -> None:
-    """Disable keys; a running gateway refuses them within a second."""
+    """Revoke keys; a running gateway rejects them within a second."""
     for key in revoke_keys(file, which):
         print(f"{key.name} ({key.id}) is revoked")

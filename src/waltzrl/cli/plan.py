@@ -5,14 +5,15 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from waltzrl.build.plan import RunPlan, plan_run
+from waltzrl.build.training import plan_training
 from waltzrl.cli.options import print_json
 from waltzrl.config.training import Recipe
+from waltzrl.training.plan import RunPlan
 
 
 def print_plan(recipe: Recipe, *, as_json: bool) -> None:
     """Print what the recipe would do."""
-    plan = plan_run(recipe)
+    plan = plan_training(recipe)
     if as_json:
         print_json(asdict(plan) | {"gigabytes": plan.gigabytes})
         return
@@ -39,7 +40,7 @@ def _memory(plan: RunPlan) -> Table | str:
 
 def _stages(plan: RunPlan) -> Table:
     table = Table(title="Stages")
-    for heading in ("stage", "kind", "who learns", "steps", "turns", "most tokens"):
+    for heading in ("stage", "kind", "learns", "steps", "turns", "most tokens"):
         table.add_column(heading)
     for stage in plan.stages:
         tokens = "" if stage.most_tokens is None else f"{stage.most_tokens:,}"

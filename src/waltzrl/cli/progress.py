@@ -1,4 +1,4 @@
-"""Progress on a terminal: on stderr, and silent where nobody watches."""
+"""Progress bars on stderr; hidden if it is not a terminal."""
 
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -27,14 +27,14 @@ SHOWN = {
 
 
 class TrainingDisplay:
-    """A bar for all stages, with the newest numbers beside it."""
+    """A bar for all stages, with the latest metrics beside it."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._bar = progress_bar(quiet=quiet)
         self._task: TaskID | None = None
 
     def show(self, step: "TrainingProgress") -> None:
-        """Move the bar to a step that is done."""
+        """Advance the bar to a completed step."""
         if self._task is None or self._bar.tasks[self._task].total != step.total:
             self._task = self._bar.add_task("", total=step.total, completed=step.step, note="")
         done = step.step + 1
@@ -54,7 +54,7 @@ class TrainingDisplay:
 
 
 def progress_bar(*, quiet: bool) -> Progress:
-    """Make a bar on stderr with room for a `note`; it stays away where nobody watches."""
+    """Return a bar on stderr with a field `note`; hidden if stderr is not a terminal."""
     console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
@@ -68,9 +68,9 @@ def progress_bar(*, quiet: bool) -> Progress:
 
 
 def _note(step: "TrainingProgress") -> str:
-    measured = step.measured
-    numbers = [f"{name} {measured[key]:.2f}" for key, name in SHOWN.items() if key in measured]
-    if "tokens/sampled" in measured:
-        speed = measured["tokens/sampled"] / measured["time/step_seconds"]
+    metrics = step.metrics
+    numbers = [f"{name} {metrics[key]:.2f}" for key, name in SHOWN.items() if key in metrics]
+    if "tokens/sampled" in metrics:
+        speed = metrics["tokens/sampled"] / metrics["time/step_seconds"]
         numbers.append(f"{speed:.0f} tokens/s")
     return "  ".join(numbers)

@@ -1,4 +1,4 @@
-"""`waltzrl generate`, `import` and `check-leaks`: prompts before anything is trained on them."""
+"""`waltzrl generate`, `import` and `check-leaks`: prepare prompts for training and evaluation."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +28,7 @@ def import_prompts(
     path: Annotated[Path, typer.Argument(help="The file as its authors publish it.")],
     out: Annotated[Path, typer.Argument(help="JSON Lines file to write.")],
 ) -> None:
-    """Read a public set into our format.
+    """Convert a public set to JSON Lines.
 
     **Example**
 
@@ -43,12 +43,12 @@ def check_leaks(
     train: Annotated[Path, typer.Argument(help="Prompts to learn from, JSON Lines.")],
     test: Annotated[Path, typer.Argument(help="Prompts to be tested on, JSON Lines.")],
 ) -> None:
-    """Fail when a test prompt is, nearly word for word, among the training prompts.
+    """Fail if a test prompt is, nearly word for word, among the training prompts.
 
     **Example**
 
     `waltzrl check-leaks train.jsonl test.jsonl`
     """
-    tested = read_prompts(test)
-    require_disjoint(read_prompts(train), tested)
-    print(f"no leak: none of {len(tested)} test prompts is in the training prompts")
+    test_prompts = read_prompts(test)
+    require_disjoint(read_prompts(train), test_prompts)
+    print(f"no leak: none of {len(test_prompts)} test prompts is in the training prompts")

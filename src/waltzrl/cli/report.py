@@ -8,7 +8,6 @@ import typer
 from waltzrl.cli.options import Evaluation
 from waltzrl.data.jsonl import read_text
 from waltzrl.evaluation import read_evaluation
-from waltzrl.evaluation.curves import read_curve
 
 
 def report(
@@ -28,7 +27,7 @@ def report(
 
 def write_page(evaluation: Path, out: Path, run: Path | None, title: str) -> Path:
     """Write the report of an evaluation into `out`, with the curves and the recipe of a run."""
-    from waltzrl.evaluation.report import EvaluationReport, write_report
+    from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 
     curves = {} if run is None else {run.name: read_curve(run)}
     settings = {} if run is None else {"recipe": read_text(run / "recipe.json")}

@@ -31,5 +31,5 @@ def rescore(
 
 
 async def _rescore(evaluation: Path, judge: str, into: Path) -> list[EvaluationRow]:
-    async with open_judge(judge) as who:
-        return await rescore_rows(evaluation, who, into, concurrency=64)
+    async with open_judge(judge) as opened:
+        return await rescore_rows(evaluation, opened, into, concurrency=64)

@@ -1,4 +1,4 @@
-"""`waltzrl rules`: check packs of rules, and try them on a text."""
+"""`waltzrl rules`: check rule packs, and try them on a text."""
 
 from typing import Annotated
 
@@ -7,36 +7,36 @@ import typer
 from waltzrl.cli.options import AsJson, print_json
 from waltzrl.rules import DEFAULT_PACKS, lint_pack, load_rulebook
 
-rules = typer.Typer(help="Check packs of rules, and try them.", no_args_is_help=True)
+rules = typer.Typer(help="Check rule packs, and try them on a text.", no_args_is_help=True)
 
 
 @rules.command()
 def lint(
     packs: Annotated[
-        list[str] | None, typer.Argument(help="TOML files, or names; all of ours without one.")
+        list[str] | None, typer.Argument(help="TOML files or names; default: all of ours.")
     ] = None,
 ) -> None:
-    """Say what is wrong with packs of rules; exits with 1 when something is.
+    """List the problems of rule packs; exits with 1 if there are any.
 
     **Example**
 
     `waltzrl rules lint my-rules.toml`
     """
-    complaints = [said for pack in packs or DEFAULT_PACKS for said in lint_pack(pack)]
-    for said in complaints:
-        print(said)
-    if complaints:
+    problems = [problem for pack in packs or DEFAULT_PACKS for problem in lint_pack(pack)]
+    for problem in problems:
+        print(problem)
+    if problems:
         raise typer.Exit(1)
     print(f"ok: {len(packs or DEFAULT_PACKS)} packs")
 
 
 @rules.command("try")
 def try_rules(
-    text: Annotated[str, typer.Argument(help="What a user asks, or an assistant says.")],
-    reply: Annotated[bool, typer.Option("--reply", help="Read it as a reply.")] = False,
+    text: Annotated[str, typer.Argument(help="A request or, with --reply, a reply.")],
+    reply: Annotated[bool, typer.Option("--reply", help="Treat the text as a reply.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what our rules find in a text.
+    """Show what the rules find in a text.
 
     **Example**
 
@@ -47,8 +47,9 @@ def try_rules(
     if as_json:
         print_json([{"rule": f.rule, "severity": f.severity, "start": f.start} for f in findings])
         return
-    for found in findings:
-        print(f"{found.severity:.2f}  {found.rule}  {text[found.start : found.end]!r}")
+    for finding in findings:
+        match = text[finding.start : finding.end]
+        print(f"{finding.severity:.2f}  {finding.rule}  {match!r}")
     if reply and book.refuses(text):
         print("refuses")
     if not findings:

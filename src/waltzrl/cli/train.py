@@ -1,4 +1,4 @@
-"""`waltzrl train`: a recipe in, two trained agents out."""
+"""`waltzrl train`: from a recipe to trained agents."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train the pair of agents that a recipe describes; the same command resumes.
+    """Train both agents as a recipe describes; the same command resumes.
 
     **Examples**
 
@@ -33,7 +33,10 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl train recipes/continue.toml --from sqlite:///runs/memory.db --export agents-2`
     """
-    from waltzrl.config.load import load_recipe, with_memory_prompts
+    from waltzrl.build.training import export_agents, weights_of
+    from waltzrl.build.training import train as train_team
+    from waltzrl.config.training import load_recipe, with_memory_prompts
+    from waltzrl.training.checkpoints import require_exportable
 
     loaded = load_recipe(recipe, settings or [])
     if memory is not None:
@@ -43,18 +46,14 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
         print_plan(loaded, as_json=as_json)
         return
-    from waltzrl.build.training import export_agents, weights_of
-    from waltzrl.build.training import train as train_pair
-    from waltzrl.training.export import require_place
-
     if export is not None:
-        require_place(export)
+        require_exportable(export)
     folder = out or Path("runs") / recipe.stem
     with TrainingDisplay(quiet=as_json) as display:
-        pair = asyncio.run(train_pair(loaded, folder, display.show))
+        team = asyncio.run(train_team(loaded, folder, display.show))
     if export is not None:
-        export_agents(pair, export)
+        export_agents(team, export)
     if as_json:
-        print_json({"run": str(folder), "weights": weights_of(pair)})
+        print_json({"run": str(folder), "weights": weights_of(team)})
     else:
         print(f"trained: {folder}")

@@ -22,7 +22,11 @@ class ServedPattern:
         self._sampling = sampling
 
     async def __call__(self, prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
-        """Answer `prompt` with the gateway's agents; ours are not asked.
+        """Answer `prompt` with the gateway's agents; ours are not asked. See `answer`."""
+        return await self.answer(prompt)
+
+    async def answer(self, prompt: Prompt) -> Collaboration:
+        """Answer `prompt` with the gateway's agents.
 
         Raises:
             PolicyError: the gateway failed, or does not show drafts.
@@ -30,8 +34,8 @@ class ServedPattern:
         completion = await self._gateway.complete(prompt.messages, self._sampling, SHOW)
         if not bytes(completion.waltzrl):
             raise PolicyError(
-                "the server shows no collaboration; it must be a waltzrl gateway, and the key in "
-                "OPENAI_API_KEY one that was made with `waltzrl keys add --may-see-drafts`"
+                "the server shows no collaboration; use a waltzrl gateway, and an API key that was "
+                "made with `waltzrl keys add --may-see-drafts`"
             )
         shown = msgspec.json.decode(completion.waltzrl, type=_Shown)
         return replace(shown.collaborations[0], prompt=prompt)

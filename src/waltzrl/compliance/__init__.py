@@ -1,1 +1,1 @@
-"""Erasure of a person's data from every store, export and log, with proof."""
+"""Erasure of a person across the memory, exports and audit logs, with a final check."""

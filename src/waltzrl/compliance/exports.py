@@ -1,4 +1,4 @@
-"""Files of `waltzrl.collector.export`, without the rows of one subject."""
+"""Reads the files of `waltzrl.collector.export`, and drops the rows of one subject."""
 
 import io
 import json
@@ -17,11 +17,11 @@ ExportRow = Mapping[str, object]
 
 
 def read_rows(path: Path) -> Iterator[ExportRow]:
-    """Yield the rows of a file.
+    """Yield the rows of an export.
 
     Raises:
         InputError: the file is damaged.
-        MissingExtraError: it is Parquet, and pyarrow is missing.
+        MissingExtraError: the file is Parquet, and pyarrow is missing.
     """
     match path.suffix:
         case ".json":
@@ -35,20 +35,20 @@ def read_rows(path: Path) -> Iterator[ExportRow]:
 
 
 def drop_rows(path: Path, digest: str) -> int:
-    """Rewrite a file without the rows of a subject, when it has any.
+    """Rewrite an export without the rows of a subject, if it has any.
 
     Args:
-        path: of the file.
+        path: of the export.
         digest: of the subject; never empty.
 
     Returns:
-        How many rows were dropped.
+        The number of dropped rows.
 
     Raises:
-        InputError: the file is damaged or cannot be written; it stays as it is.
-        MissingExtraError: it is Parquet, and pyarrow is missing.
+        InputError: the file is damaged or cannot be written; it stays unchanged.
+        MissingExtraError: the file is Parquet, and pyarrow is missing.
     """
-    assert digest, "rows of nobody stay"
+    assert digest, "an empty digest would match rows without a subject"
     dropped = sum(row.get("subject") == digest for row in read_rows(path))
     if dropped:
         write_bytes(path, _without(path, digest))
@@ -58,16 +58,16 @@ def drop_rows(path: Path, digest: str) -> int:
 def _without(path: Path, digest: str) -> bytes:
     if path.suffix == ".parquet":
         return _parquet_without(path, digest)
-    kept = [json.dumps(row) for row in read_rows(path) if row.get("subject") != digest]
+    remaining = [json.dumps(row) for row in read_rows(path) if row.get("subject") != digest]
     if path.suffix == ".json":
-        return "[\n{}\n]\n".format(",\n".join(kept)).encode()
-    return "".join(f"{row}\n" for row in kept).encode()
+        return "[\n{}\n]\n".format(",\n".join(remaining)).encode()
+    return "".join(f"{row}\n" for row in remaining).encode()
 
 
 def _array(path: Path) -> Iterator[ExportRow]:
     rows = read_json(read_text(path), str(path))
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f"{path}: need a JSON array of objects; it is none of our exports")
+        raise InputError(f"{path}: not one of our exports; need a JSON array of objects")
     yield from rows
 
 
@@ -80,14 +80,16 @@ def _parquet(path: Path) -> "pyarrow.Table":
     try:
         return parquet.read_table(path)
     except pyarrow.ArrowInvalid as error:
-        raise InputError(f"{path}: no Parquet ({error}); restore it or delete it") from None
+        raise InputError(
+            f"{path}: not valid Parquet ({error}); restore or delete the file"
+        ) from None
 
 
 def _parquet_without(path: Path, digest: str) -> bytes:
     from pyarrow import parquet
 
     table = _parquet(path)
-    stays = [row != digest for row in table.column("subject").to_pylist()]
+    keep = [subject != digest for subject in table.column("subject").to_pylist()]
     file = io.BytesIO()
-    parquet.write_table(table.filter(stays), file)
+    parquet.write_table(table.filter(keep), file)
     return file.getvalue()

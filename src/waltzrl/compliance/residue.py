@@ -1,4 +1,4 @@
-"""What an erasure left behind: a subject's own sentences, looked for in the bytes of files."""
+"""Searches the bytes of files for sentences of an erased subject."""
 
 import json
 import mmap
@@ -11,53 +11,57 @@ from waltzrl.memory.words import texts_in, words_of
 
 MOST_SENTENCES = 16
 LONGEST_SENTENCE = 60
-"""Characters; a longer one might lie across two pages of a database."""
+"""Characters; a longer sentence might be split over two pages of a database."""
 FEWEST_WORDS = 4
-"""Fewer say nothing about who said them."""
+"""Shorter sentences do not identify a person."""
 
 
 def sentences(records: Iterable[Json]) -> list[str]:
-    """Pick what was said from records: what was said least often, then the longest."""
-    said = Counter(
+    """Choose sentences from records: the rarest first, then the longest."""
+    counts = Counter(
         text[:LONGEST_SENTENCE].strip()
         for record in records
         for text in texts_in(record)
         if len(words_of(text[:LONGEST_SENTENCE]).split()) >= FEWEST_WORDS
     )
-    return sorted(said, key=lambda text: (said[text], -len(text)))[:MOST_SENTENCES]
+    return sorted(counts, key=lambda text: (counts[text], -len(text)))[:MOST_SENTENCES]
 
 
 def residual_text(
-    files: Sequence[Path], said: Sequence[str], others: Callable[[], Iterator[Json]]
+    files: Sequence[Path], quotes: Sequence[str], others: Callable[[], Iterator[Json]]
 ) -> list[str]:
-    """Name the files in whose bytes one of the sentences stands that nobody else said.
+    """Return the files whose bytes contain a sentence that only the subject said.
 
     Args:
-        files: those that are not there are passed over.
-        said: sentences of the subject.
-        others: gives every record that may stay; read only when a sentence was found.
+        files: missing ones are skipped.
+        quotes: sentences of the subject.
+        others: yields the records of everybody else; called only if a sentence was found.
     """
-    found = [(path, text) for path in files for text in _in_bytes(path, said)]
-    if not found:
+    hits = [(path, quote) for path in files for quote in _in_bytes(path, quotes)]
+    if not hits:
         return []
-    theirs = _said_by(others(), {text for _, text in found})
+    shared = _said_by(others(), {quote for _path, quote in hits})
     return sorted(
-        {f"{path}: words of the subject in its bytes" for path, text in found if text not in theirs}
+        {
+            f"{path}: words of the subject in its bytes"
+            for path, quote in hits
+            if quote not in shared
+        }
     )
 
 
-def _in_bytes(path: Path, said: Sequence[str]) -> list[str]:
+def _in_bytes(path: Path, quotes: Sequence[str]) -> list[str]:
     if not path.is_file() or not path.stat().st_size:
         return []
     with (
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        return [text for text in said if any(content.find(s) >= 0 for s in _spellings(text))]
+        return [quote for quote in quotes if any(content.find(form) >= 0 for form in _forms(quote))]
 
 
-def _spellings(text: str) -> set[bytes]:
-    """As text, in JSON of both kinds, and as the words that a search finds it by."""
+def _forms(text: str) -> set[bytes]:
+    """Return the text plain, in JSON with and without ASCII escapes, and as indexed words."""
     forms = (text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
     return {form.encode("utf-8", "surrogatepass") for form in (*forms, words_of(text))}
 

@@ -16,8 +16,8 @@ from waltzrl.errors import RecipeError
 from waltzrl.privacy.detection import Kind
 from waltzrl.privacy.redaction import Action
 from waltzrl.rules import DEFAULT_PACKS
+from waltzrl.serving.access import Limits
 from waltzrl.serving.keys import StreamMode
-from waltzrl.serving.limits import Limits
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Days = Annotated[float, Field(gt=0)]

@@ -29,6 +29,14 @@ RENAMED = {
     "budget_ms": "review_timeout_ms",
 }
 """Keys of version 0.1 that have another name now; the old ones go with the next version."""
+REMOVED = {
+    "stages.optimizer.bf16": (
+        False,
+        "optimizer.bf16 is set by compute.dtype, which holds for all stages",
+    ),
+}
+"""Keys of version 0.1 that are gone: the only value they could have, which is ignored because the
+recipes of old runs contain it, and the error for any other value."""
 TOLD_FIRST = {UNKNOWN: 0, "value_error": 1}
 """Of several errors, in every branch of a union, these say best what is wrong."""
 
@@ -47,17 +55,17 @@ def validated(kind: type[Settings], table: Table, source: str) -> Settings:
         RecipeError: a key is unknown or missing, or a value is of the wrong type or impossible.
     """
     try:
-        return TypeAdapter(kind).validate_python(_renamed(table, source), extra="forbid")
+        return TypeAdapter(kind).validate_python(current_keys(table, source), extra="forbid")
     except ValidationError as error:
         told = sorted(error.errors(), key=lambda one: TOLD_FIRST.get(one["type"], len(TOLD_FIRST)))
         raise RecipeError(f"{source}: {_explain(kind, told[0])}") from None
 
 
-def _renamed(table: Table, source: str) -> Table:
-    """Return the table with today's keys; what is set under both names is an error.
+def current_keys(table: Table, source: str) -> Table:
+    """Return the table of an older version with the keys of this one.
 
     Raises:
-        RecipeError: a key and its old name are both there.
+        RecipeError: a key is there under both its names, or a removed one would change something.
     """
     for old, new in RENAMED.items():
         *path, key = old.split(".")
@@ -70,7 +78,24 @@ def _renamed(table: Table, source: str) -> Table:
             raise RecipeError(f"{source}: {old} is the old name of {new}; delete one of them")
         logger.warning("%s: %s is now called %s; the old name goes with 0.3", source, old, new)
         inner[name] = inner.pop(key)
+    for dotted, (default, message) in REMOVED.items():
+        *path, key = dotted.split(".")
+        for inner in _tables(table, path):
+            if inner.pop(key, default) != default:
+                raise RecipeError(f"{source}: {message}")
     return table
+
+
+def _tables(value: object, path: Sequence[str]) -> Iterator[Table]:
+    """Yield every table at the end of a path of keys, through all items of lists."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _tables(item, path)
+    elif isinstance(value, dict):
+        if path:
+            yield from _tables(value.get(path[0]), path[1:])
+        else:
+            yield value
 
 
 def with_overrides(table: Table, overrides: Sequence[str]) -> Table:

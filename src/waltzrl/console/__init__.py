@@ -1,6 +1,11 @@
-"""The desk: a small website of the gateway, to look at what it serves and to steer the release."""
+"""The review desk: the gateway's web pages, to inspect what it serves and to steer a release."""
 
-from waltzrl.console.app import Console
-from waltzrl.console.source import AuditLog, ConsoleSource
+from waltzrl.errors import MissingExtraError
+
+try:
+    from waltzrl.console.app import Console
+    from waltzrl.console.request import AuditLog, ConsoleSource
+except ModuleNotFoundError as missing:
+    raise MissingExtraError("the review desk", str(missing.name), "flywheel") from missing
 
 __all__ = ["AuditLog", "Console", "ConsoleSource"]

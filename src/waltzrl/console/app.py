@@ -1,64 +1,104 @@
-"""The desk as an ASGI application: who may come in, which page it is, and no mistake told twice.
+"""The review desk as an ASGI application: log-in, routes, and one boundary for errors.
 
 browser -> cookie -> session -> page, with what the role may see and do
 """
 
 import asyncio
+import hashlib
 import logging
 import re
 import time
 import traceback
-from collections.abc import Callable, Mapping
-from urllib.parse import urlencode
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from urllib.parse import quote, urlencode
 
-import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Message, Receive, Scope, Send
 
-from waltzrl.console.audit_page import show_audit, verify_audit
-from waltzrl.console.collaboration_page import label, show_collaboration
-from waltzrl.console.list_page import search_collaborations, show_collaborations
-from waltzrl.console.overview import show_overview
-from waltzrl.console.pages import FOLDER, render
+from waltzrl.console.audit import show_audit, verify_audit
+from waltzrl.console.collaborations import (
+    label_collaboration,
+    search_collaborations,
+    show_collaboration,
+    show_collaborations,
+)
+from waltzrl.console.overview import move_release, show_overview
+from waltzrl.console.request import (
+    ConsoleSource,
+    PageRequest,
+    is_https,
+    page,
+    read_cookie,
+    read_form,
+    read_query,
+    redirect,
+)
 from waltzrl.console.session import COOKIE, HOURS, Session
-from waltzrl.console.source import ConsoleSource
-from waltzrl.console.steering import steer
-from waltzrl.console.visit import COLLABORATIONS, DeskVisit
-from waltzrl.console.web import Asked, Replied, asset, page, read_form, see
 from waltzrl.errors import RequestError, StorageError
-from waltzrl.serving.disconnect import Event, Receive, Send
-from waltzrl.serving.keys import Caller, KeyRing
-from waltzrl.serving.limits import RateLimits
+from waltzrl.serving.access import KeyRing, RateLimits
+from waltzrl.serving.keys import Caller
 
-AT_ONCE = 2
-"""Pages that are made at once: the threads belong to the gateway, whose answers come first."""
+Endpoint = Callable[[Request], Awaitable[Response]]
+View = Callable[[PageRequest], Response]
+"""Builds a page in a thread of its own: it may block."""
+
+CONCURRENT_PAGES = 2
+"""Pages that are built at the same time: the gateway needs the threads for its answers."""
 WRONG_KEYS = Caller(name="log-in", requests_per_minute=20, burst=10)
-"""How often log-ins may fail, all together. Right keys always open: nobody guesses 256 bits, and
-nobody shall lock others out."""
-STYLE = (FOLDER / "desk.css").read_bytes()
-OURS = re.compile(r"/desk(?:/[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?", re.ASCII)
-"""Places at the desk."""
+"""How many log-ins may fail, all together. A right key always logs in: 256 bits cannot be guessed,
+and one caller's failures must not lock out the others."""
+STYLE = Path(__file__).with_name("desk.css").read_bytes()
+STYLE_TAG = f'"{hashlib.sha256(STYLE).hexdigest()[:16]}"'
+DESK_URL = re.compile(r"/desk(?:/[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?", re.ASCII)
+"""Where a log-in may lead: to no other site, and not out of the desk."""
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
+        "frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers send no Origin with forms
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 TITLES = {
     403: "Not allowed",
     404: "Not found",
-    409: "Not done",
-    500: "A mistake of ours",
-    503: "Not now",
+    409: "Conflict",
+    500: "Internal error",
+    503: "Unavailable",
 }
 
-Work = Callable[[DeskVisit], Replied]
+logger = logging.getLogger(__name__)
 
-log = logging.getLogger(__name__)
+
+def log_out(request: PageRequest) -> Response:
+    """Remove the cookie."""
+    response = redirect("/desk/login")
+    secure = is_https(request.http)
+    response.delete_cookie(COOKIE, path="/desk", secure=secure, httponly=True, samesite="lax")
+    return response
+
+
+def no_such_page(_: PageRequest) -> Response:
+    raise RequestError(404, "not_found", "this page does not exist")
 
 
 class Console:
-    """Serves all paths from `/desk` on."""
+    """Serves every path from `/desk` on."""
 
     def __init__(
         self, keys: KeyRing, source: ConsoleSource, *, clock: Callable[[], float] = time.time
     ) -> None:
-        """Open the desk.
+        """Prepare the pages.
 
         Args:
-            keys: of the gateway; those with a role open the desk.
+            keys: of the gateway; those with a role log in.
             source: what is shown and steered.
             clock: seconds since the epoch.
         """
@@ -66,133 +106,155 @@ class Console:
         self._source = source
         self._clock = clock
         self._failures = RateLimits()
-        self._room = asyncio.Semaphore(AT_ONCE)
-        self._works: dict[tuple[str, str], Work] = {
-            ("GET", "/desk"): show_overview,
-            ("POST", "/desk/release"): steer,
-            ("GET", COLLABORATIONS): show_collaborations,
-            ("POST", COLLABORATIONS): search_collaborations,
-            ("GET", "/desk/audit"): show_audit,
-            ("POST", "/desk/audit"): verify_audit,
+        self._places = asyncio.Semaphore(CONCURRENT_PAGES)
+        routes = {
+            "/desk/login": self._login,
+            "/desk/logout": self._endpoint(post=log_out),
+            "/desk": self._endpoint(get=show_overview),
+            "/desk/release": self._endpoint(post=move_release),
+            "/desk/collaborations": self._endpoint(
+                get=show_collaborations, post=search_collaborations
+            ),
+            "/desk/collaborations/{evaluation_id:path}": self._endpoint(
+                get=show_collaboration, post=label_collaboration
+            ),
+            "/desk/audit": self._endpoint(get=show_audit, post=verify_audit),
         }
+        self._router = Router(
+            [
+                Route("/desk/desk.css", style_sheet),
+                *(Route(path, serve, methods=["GET", "POST"]) for path, serve in routes.items()),
+            ],
+            redirect_slashes=False,
+            default=self._no_route,
+        )
 
-    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """Serve one request, as ASGI 3 asks."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, as ASGI 3 defines it."""
         if scope["type"] != "http":
             return
+
+        async def send_safely(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *ENCODED_HEADERS]
+            elif scope["method"] == "HEAD":
+                message["body"] = b""
+            await send(message)
+
+        scope = {**scope, "path": scope["path"].rstrip("/")}
+        if scope["method"] not in {"GET", "HEAD", "POST"}:
+            error = RequestError(405, "invalid_request", f"{scope['method']} is not supported")
+            await _problem_page(error)(scope, receive, send_safely)
+            return
         try:
-            asked = Asked.read(scope)
-            replied = await self._reply(asked, receive)
-        except RequestError as problem:
-            replied = _problem(problem)
-        except StorageError as error:
-            log.error("%s", error)  # noqa: TRY400 - one line
-            down = "the database does not answer; the gateway serves on, and its log tells more"
-            replied = _problem(RequestError(503, "overloaded", down))
+            await self._router(scope, receive, send_safely)
+        except ClientDisconnect:
+            return
         except Exception as error:  # noqa: BLE001 - the one boundary
-            # the message is left out: a database's may quote what people wrote
-            lines = "".join(traceback.format_tb(error.__traceback__))
-            log.error("the desk failed: %s\n%s", type(error).__name__, lines)  # noqa: TRY400
-            replied = _problem(RequestError(500, "internal", "the gateway's log tells more"))
-        await replied.send(send, with_body=scope["method"] != "HEAD")
+            await _error_page(error)(scope, receive, send_safely)
 
-    async def _reply(self, asked: Asked, receive: Receive) -> Replied:
-        method = "GET" if asked.method == "HEAD" else asked.method
-        if (method, asked.path) == ("GET", "/desk/desk.css"):
-            return asset(STYLE, "text/css; charset=utf-8", asked)
-        if method == "POST":
-            asked = await _with_form(asked, receive)
-        elif method != "GET":
-            raise RequestError(405, "invalid_request", f"the desk does not take {method}")
-        if asked.path == "/desk/login":
-            return self._log_in(asked) if method == "POST" else _login_page(asked)
-        session = Session.resume(self._keys, asked.cookie(COOKIE), self._clock())
-        if session is None:
-            return _sent_away(asked)
-        try:
-            return await self._visited(method, asked, session)
-        except RequestError as problem:
-            return _problem(problem, session=session, here=asked.path)
+    def _endpoint(self, *, get: View = no_such_page, post: View = no_such_page) -> Endpoint:
+        """Let views answer requests with a valid session and, if they are forms, its token."""
 
-    async def _visited(self, method: str, asked: Asked, session: Session) -> Replied:
-        """Reply to somebody who has logged in.
+        async def serve(request: Request) -> Response:
+            query, is_form = read_query(request), request.method == "POST"
+            form = await read_form(request) if is_form else {}
+            session = Session.resume(self._keys, read_cookie(request, COOKIE), self._clock())
+            if session is None:
+                return _ask_to_log_in(request, query)
+            visit = PageRequest(
+                source=self._source,
+                session=session,
+                http=request,
+                query=query,
+                form=form,
+                now=self._clock(),
+            )
+            try:
+                if is_form:
+                    visit.require_token()
+                async with self._places:
+                    return await asyncio.to_thread(post if is_form else get, visit)
+            except RequestError as error:
+                return _problem_page(error, session=session, here=visit.path)
 
-        Raises:
-            RequestError: 404, 403 for a form of another session, or what the page does not do.
-        """
-        if method == "POST" and not session.owns(asked.form.get("token", "")):
-            raise RequestError(403, "permission", "this form is not of this session; load it again")
-        if (method, asked.path) == ("POST", "/desk/logout"):
-            return see("/desk/login", _cookie("", 0, asked))
-        work = self._work(method, asked.path)
-        visit = DeskVisit(source=self._source, asked=asked, session=session, now=self._clock())
-        async with self._room:
-            return await asyncio.to_thread(work, visit)
+        return serve
 
-    def _log_in(self, asked: Asked) -> Replied:
-        session = Session.begin(self._keys, asked.form.get("key", "").strip(), self._clock())
+    async def _no_route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._endpoint()(Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def _login(self, request: Request) -> Response:
+        if request.method == "POST":
+            return self._log_in(request, await read_form(request))
+        return _login_page(read_query(request))
+
+    def _log_in(self, request: Request, form: Mapping[str, str]) -> Response:
+        session = Session.begin(self._keys, form.get("key", "").strip(), self._clock())
         if session is not None:
-            log.info("%s (%s) is at the desk", session.key.name, session.key.id)
-            return see(_wanted(asked.form), _cookie(session.cookie, HOURS * 3600, asked))
+            logger.info("%s (%s) logged in at the review desk", session.key.name, session.key.id)
+            response = redirect(_wanted_page(form))
+            response.set_cookie(
+                COOKIE,
+                session.cookie,
+                max_age=HOURS * 3600,
+                path="/desk",
+                secure=is_https(request),
+                httponly=True,
+                samesite="lax",
+            )
+            return response
         try:
             self._failures.take(WRONG_KEYS)
         except RequestError:
-            return _login_page(asked, "Too many wrong keys came in; try again in a minute.", 429)
-        log.warning("somebody tried to log in at the desk without a key that opens it")
+            return _login_page(form, "Too many failed log-ins; try again in a minute.", 429)
+        logger.warning("refused a log-in at the review desk: the key is invalid or has no role")
         if self._keys.is_open:
-            return _login_page(asked, "This gateway has no keys; serve it with --keys first.", 403)
-        return _login_page(asked, "This key does not open the desk.", 403)
-
-    def _work(self, method: str, path: str) -> Work:
-        """Find what makes a page.
-
-        Raises:
-            RequestError: 404.
-        """
-        work = self._works.get((method, path))
-        if work is None and path.startswith(f"{COLLABORATIONS}/"):
-            return label if method == "POST" else show_collaboration
-        if work is None:
-            raise RequestError(404, "not_found", "there is no such page at the desk")
-        return work
+            return _login_page(form, "This gateway has no API keys; start it with --keys.", 403)
+        return _login_page(form, "This key is invalid or has no role.", 403)
 
 
-async def _with_form(asked: Asked, receive: Receive) -> Asked:
-    """Read the form of a request.
-
-    Raises:
-        RequestError: 403 for one from another site, or it cannot be read.
-    """
-    if not asked.comes_from_here:
-        raise RequestError(403, "permission", "this form came from another site")
-    return msgspec.structs.replace(asked, form=await read_form(receive))
+async def style_sheet(request: Request) -> Response:
+    """Return the style sheet; the browser asks each time whether it has changed."""
+    headers = {"etag": STYLE_TAG, "cache-control": "no-cache"}
+    if request.headers.get("if-none-match") == STYLE_TAG:
+        return Response(status_code=304, headers=headers)
+    return Response(STYLE, headers=headers, media_type="text/css")
 
 
-def _sent_away(asked: Asked) -> Replied:
-    """Ask whoever has no session, or none any more, to log in."""
-    if asked.path in ("/desk", "/desk/logout"):
-        return see("/desk/login")
-    if asked.method == "POST":
-        return _login_page(asked, "You are not logged in any more, so nothing was done.", 403)
-    return see(f"/desk/login?{urlencode({'to': asked.place})}")
+def _ask_to_log_in(request: Request, query: Mapping[str, str]) -> Response:
+    path = request.scope["path"]
+    if path in ("/desk", "/desk/logout"):
+        return redirect("/desk/login")
+    if request.method == "POST":
+        return _login_page({}, "Your session has ended; nothing was changed.", 403)
+    wanted = quote(path) + ("?" + urlencode(query) if query else "")
+    return redirect(f"/desk/login?{urlencode({'to': wanted})}")
 
 
-def _login_page(asked: Asked, problem: str = "", status: int = 200) -> Replied:
-    wanted = _wanted(asked.form or asked.query)
-    return page(render("login.html", problem=problem, wanted=wanted), status)
+def _login_page(fields: Mapping[str, str], problem: str = "", status: int = 200) -> Response:
+    return page("login.html", status, problem=problem, wanted=_wanted_page(fields))
 
 
-def _wanted(fields: Mapping[str, str]) -> str:
-    """Return the page that somebody wanted who had to log in first; nothing that is not ours."""
-    return fields["to"] if OURS.fullmatch(fields.get("to", "")) else "/desk"
+def _wanted_page(fields: Mapping[str, str]) -> str:
+    """Return the page that asked for the log-in; the overview if it is not one of ours."""
+    return fields["to"] if DESK_URL.fullmatch(fields.get("to", "")) else "/desk"
 
 
-def _problem(error: RequestError, **seen: object) -> Replied:
-    title = TITLES.get(error.status, "This did not work")
-    return page(render("problem.html", title=title, problem=str(error), **seen), error.status)
+def _problem_page(error: RequestError, **context: object) -> Response:
+    title = TITLES.get(error.status, "Request failed")
+    return page("problem.html", error.status, title=title, problem=str(error), **context)
 
 
-def _cookie(value: str, seconds: int, asked: Asked) -> tuple[bytes, bytes]:
-    secure = "; Secure" if asked.https else ""
-    text = f"{COOKIE}={value}; Max-Age={seconds}; Path=/desk; HttpOnly; SameSite=Lax{secure}"
-    return b"set-cookie", text.encode()
+def _error_page(error: Exception) -> Response:
+    """Turn an exception into a page, and log what an operator needs to know."""
+    if isinstance(error, RequestError):
+        return _problem_page(error)
+    if isinstance(error, StorageError):
+        logger.error("%s", error)
+        message = "the database is unavailable; the gateway still answers, and its log has details"
+        return _problem_page(RequestError(503, "overloaded", message))
+    # without the message: a database's may quote what users wrote
+    lines = "".join(traceback.format_tb(error.__traceback__))
+    logger.error("the review desk failed: %s\n%s", type(error).__name__, lines)
+    return _problem_page(RequestError(500, "internal", "the gateway's log has details"))

@@ -1,4 +1,4 @@
-"""The evidence curve: how strong the case against a candidate was, as places in a drawing."""
+"""The evidence curve: how strong the case against a candidate was, as coordinates of a drawing."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,13 +14,13 @@ from waltzrl.release.view import ALL, CurvePoint, ReleaseView
 WIDTH, HEIGHT = 900, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 190, 26, 28
 """Margins, in the drawing's units."""
-LEAST, MOST = 0.01, 1e6
-"""E-values beyond these are drawn there."""
-SHOWN = 3
-"""Tests that are drawn beside all together: those with the strongest evidence."""
+MIN_E_VALUE, MAX_E_VALUE = 0.01, 1e6
+"""E-values beyond these are drawn at the edge."""
+DRAWN_TESTS = 3
+"""Tests that are drawn beside their weighted mean: those with the strongest evidence."""
 LABEL_GAP = 16.0
 MOVE_GAP = 70.0
-"""Moves nearer to each other than this share one label."""
+"""Of moves nearer to each other than this, only the first has a label."""
 HOURS_WITH_DATE = 36
 
 
@@ -35,7 +35,7 @@ class CurveLine(NamedTuple):
 
 
 class AxisLabel(NamedTuple):
-    """A word at a place of an axis."""
+    """A label at a coordinate of an axis."""
 
     at: float
     text: str
@@ -52,7 +52,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     limit: AxisLabel
 
 
-def curve_of(view: ReleaseView, needed: float) -> Curve | None:
+def draw_curve(view: ReleaseView, needed: float) -> Curve | None:
     """Draw a release's evidence; None while there is nothing to draw.
 
     Args:
@@ -61,70 +61,75 @@ def curve_of(view: ReleaseView, needed: float) -> Curve | None:
     """
     if len({point.time for point in view.curve}) < 2:
         return None
-    across = _Across(view.history[0].time, max(point.time for point in view.curve))
-    up = _Up.covering([needed, *(point.e_value for point in view.curve)])
+    times = _TimeAxis(view.history[0].time, max(point.time for point in view.curve))
+    values = _ValueAxis.covering([needed, *(point.e_value for point in view.curve)])
     return Curve(
-        lines=tuple(_lines(view.curve, across, up)),
-        values=tuple(AxisLabel(up.place(10.0**power), f"{10.0**power:g}") for power in up.decades),
-        times=tuple(across.marks()),
-        moves=tuple(_moves(view, across)),
-        limit=AxisLabel(up.place(needed), f"rolls back at {needed:.3g}"),
+        lines=tuple(_lines(view.curve, times, values)),
+        values=tuple(
+            AxisLabel(values.coordinate(10.0**power), f"{10.0**power:g}")
+            for power in values.decades
+        ),
+        times=tuple(times.labels()),
+        moves=tuple(_moves(view, times)),
+        limit=AxisLabel(values.coordinate(needed), f"rolls back at {needed:.3g}"),
     )
 
 
-class _Across(NamedTuple):
+class _TimeAxis(NamedTuple):
     """The axis of time."""
 
     first: float
     last: float
 
-    def place(self, seconds: float) -> float:
+    def coordinate(self, seconds: float) -> float:
         share = (seconds - self.first) / max(self.last - self.first, 1e-9)
         return round(LEFT + min(max(share, 0.0), 1.0) * (WIDTH - LEFT - RIGHT), 1)
 
-    def marks(self) -> Iterable[AxisLabel]:
+    def labels(self) -> Iterable[AxisLabel]:
         span = self.last - self.first
         form = "%b %d %H:%M" if span > HOURS_WITH_DATE * 3600 else "%H:%M"
         form = "%H:%M:%S" if span < 600 else form
         for part in range(5):
             at = self.first + span * part / 4
-            yield AxisLabel(self.place(at), datetime.fromtimestamp(at, UTC).strftime(form))
+            yield AxisLabel(self.coordinate(at), datetime.fromtimestamp(at, UTC).strftime(form))
 
 
-class _Up(NamedTuple):
+class _ValueAxis(NamedTuple):
     """The axis of e-values, in powers of ten."""
 
     low: int
     high: int
 
     @classmethod
-    def covering(cls, values: Sequence[float]) -> "_Up":
-        powers = [log10(min(max(value, LEAST), MOST)) for value in values]
+    def covering(cls, values: Sequence[float]) -> "_ValueAxis":
+        powers = [log10(min(max(value, MIN_E_VALUE), MAX_E_VALUE)) for value in values]
         return cls(min(floor(min(powers)), -1), max(ceil(max(powers) + 0.1), 2))
 
     @property
     def decades(self) -> range:
         return range(self.low, self.high + 1)
 
-    def place(self, value: float) -> float:
-        power = log10(min(max(value, LEAST), MOST))
+    def coordinate(self, value: float) -> float:
+        power = log10(min(max(value, MIN_E_VALUE), MAX_E_VALUE))
         share = (power - self.low) / (self.high - self.low)
         return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
 
-def _lines(points: Sequence[CurvePoint], across: _Across, up: _Up) -> list[CurveLine]:
+def _lines(points: Sequence[CurvePoint], times: _TimeAxis, values: _ValueAxis) -> list[CurveLine]:
     series: dict[str, list[CurvePoint]] = defaultdict(list)
     for point in points:
         series[point.metric].append(point)
     tests = [name for name in series if name != ALL]
-    strongest = sorted(tests, key=lambda name: -max(p.e_value for p in series[name]))[:SHOWN]
+    strongest = sorted(tests, key=lambda name: -max(p.e_value for p in series[name]))[:DRAWN_TESTS]
     drawn = [*reversed(strongest), *([ALL] if ALL in series else [])]
-    ends = {name: up.place(series[name][-1].e_value) for name in drawn}
+    ends = {name: values.coordinate(series[name][-1].e_value) for name in drawn}
     labels = _apart(ends)
     return [
         CurveLine(
             name=name,
-            points=" ".join(f"{across.place(p.time)},{up.place(p.e_value)}" for p in series[name]),
+            points=" ".join(
+                f"{times.coordinate(p.time)},{values.coordinate(p.e_value)}" for p in series[name]
+            ),
             last=series[name][-1].e_value,
             label_y=labels[name],
         )
@@ -133,7 +138,7 @@ def _lines(points: Sequence[CurvePoint], across: _Across, up: _Up) -> list[Curve
 
 
 def _apart(ends: dict[str, float]) -> dict[str, float]:
-    """Move labels up where they would lie on each other."""
+    """Move labels up where they would overlap."""
     placed: dict[str, float] = {}
     above = HEIGHT - BOTTOM + LABEL_GAP
     for name, y in sorted(ends.items(), key=lambda end: -end[1]):
@@ -141,10 +146,10 @@ def _apart(ends: dict[str, float]) -> dict[str, float]:
     return placed
 
 
-def _moves(view: ReleaseView, across: _Across) -> Iterable[AxisLabel]:
+def _moves(view: ReleaseView, times: _TimeAxis) -> Iterable[AxisLabel]:
     last = -MOVE_GAP
     for move in view.history:
-        at = across.place(move.time)
-        told = place(move.after, move.percentage)
-        yield AxisLabel(at, told if at - last >= MOVE_GAP else "")
-        last = at if at - last >= MOVE_GAP else last
+        at = times.coordinate(move.time)
+        is_apart = at - last >= MOVE_GAP
+        yield AxisLabel(at, place(move.after, move.percentage) if is_apart else "")
+        last = at if is_apart else last

@@ -8,13 +8,13 @@ from typing import Literal, NamedTuple
 
 WORDS = re.compile(r"\s*(?:\w+|[^\w\s])|\s+")
 SENTENCES = re.compile(r"[^.!?\n]*[.!?\n]+\s*|[^.!?\n]+")
-MOST_WORK = 40_000
-"""Pairs of equal words that are compared at most: what a text costs that means to cost much. Longer
-ones are compared by sentences, and when those are too many, not at all."""
-MOST_PIECES = 5_000
-"""Of each text: to look for what is equal takes time for each piece of what is left of it."""
-ISLAND = 2
-"""Words in common, fewer than this between two changes, are easier to read as changed."""
+MAX_PAIRS = 40_000
+"""Limit on pairs of equal words, which an adversarial text can make expensive. Texts beyond it are
+compared by sentences, and if those are too many, not at all."""
+MAX_PIECES = 5_000
+"""Limit on the words or sentences of each text."""
+MIN_COMMON = 2
+"""Fewer common words than this between two changes are easier to read as changed."""
 
 
 class Part(NamedTuple):
@@ -28,22 +28,22 @@ def changes(before: str, after: str) -> list[Part]:
     """Return the parts of both texts in order; spaces between words do not count as changes."""
     for pattern in (WORDS, SENTENCES):
         old, new = pattern.findall(before), pattern.findall(after)
-        if max(len(old), len(new)) <= MOST_PIECES and _work(old, new) <= MOST_WORK:
+        if max(len(old), len(new)) <= MAX_PIECES and _equal_pairs(old, new) <= MAX_PAIRS:
             return _joined(_compared(old, new))
     return _joined([Part("del", before), Part("ins", after)])
 
 
-def _work(old: Sequence[str], new: Sequence[str]) -> int:
-    there = Counter(word.strip() for word in new)
-    return sum(there[word.strip()] for word in old)
+def _equal_pairs(old: Sequence[str], new: Sequence[str]) -> int:
+    counts = Counter(word.strip() for word in new)
+    return sum(counts[word.strip()] for word in old)
 
 
 def _compared(old: Sequence[str], new: Sequence[str]) -> list[Part]:
-    gone, come = ([word.strip() for word in words] for words in (old, new))
+    before, after = ([word.strip() for word in words] for words in (old, new))
     parts = []
-    for kind, i, j, k, m in SequenceMatcher(None, gone, come, autojunk=False).get_opcodes():
-        tears = i > 0 and j < len(old) and j - i < ISLAND
-        if kind == "equal" and not tears:
+    for kind, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        is_island = i > 0 and j < len(old) and j - i < MIN_COMMON
+        if kind == "equal" and not is_island:
             parts.append(Part("same", "".join(new[k:m])))
         else:
             parts += [Part("del", "".join(old[i:j])), Part("ins", "".join(new[k:m]))]
@@ -51,30 +51,30 @@ def _compared(old: Sequence[str], new: Sequence[str]) -> list[Part]:
 
 
 def _joined(parts: Sequence[Part]) -> list[Part]:
-    """Gather what is between two parts in common: first all that went, then all that came."""
+    """Merge the changes between two common parts: first all deletions, then all insertions."""
     joined: list[Part] = []
-    gone = come = ""
+    deleted = inserted = ""
     for kind, text in [*parts, Part("same", "")]:
         if kind == "del":
-            gone += text
+            deleted += text
         elif kind == "ins":
-            come += text
+            inserted += text
         else:
-            space, gone, come = _space_before(gone, come)
+            space, deleted, inserted = _space_before(deleted, inserted)
             between = (
                 Part("same", space),
-                Part("del", gone),
-                Part("ins", come),
+                Part("del", deleted),
+                Part("ins", inserted),
                 Part("same", text),
             )
             joined += [part for part in between if part.text]
-            gone = come = ""
+            deleted = inserted = ""
     return joined
 
 
-def _space_before(gone: str, come: str) -> tuple[str, str, str]:
-    """Take the space before a change out of it: it is no change, and it would be coloured."""
-    before, after = (text[: len(text) - len(text.lstrip())] for text in (gone, come))
-    if gone and come and bool(before) != bool(after):
-        return "", gone, come
-    return after or before, gone.lstrip(), come.lstrip()
+def _space_before(deleted: str, inserted: str) -> tuple[str, str, str]:
+    """Split off the space before a change, which would be coloured as changed."""
+    before, after = (text[: len(text) - len(text.lstrip())] for text in (deleted, inserted))
+    if deleted and inserted and bool(before) != bool(after):
+        return "", deleted, inserted
+    return after or before, deleted.lstrip(), inserted.lstrip()

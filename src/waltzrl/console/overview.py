@@ -1,55 +1,153 @@
-"""The overview: what each bundle did lately, and where the release stands."""
+"""The overview: how each bundle did lately, where the release stands, and what moves it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, get_args
 
-import msgspec
+from starlette.responses import Response
 
-from waltzrl.console.release_card import ARMS, NAMES, card_of
-from waltzrl.console.visit import DeskVisit
-from waltzrl.console.web import Replied
+from waltzrl.console.curve import Curve, draw_curve
+from waltzrl.console.request import PageRequest, redirect
+from waltzrl.errors import InputError, RequestError
 from waltzrl.memory.counts import BundleCounts
 from waltzrl.release.calibration import judge_errors
 from waltzrl.release.correction import JudgeError, RateEstimate, corrected_rate, observed_rate
-from waltzrl.release.decision import JudgeErrors
+from waltzrl.release.decision import WEIGHTS, WORDS, JudgeErrors
+from waltzrl.release.evidence import Arm
 from waltzrl.release.plan import METRICS
+from waltzrl.release.state import Action, Release
+from waltzrl.release.view import ALL, ReleaseView
 
 WINDOWS = {"hour": 3600.0, "day": 86_400.0}
+ACTIONS: tuple[Action, ...] = tuple(action for action in get_args(Action) if action != "propose")
+MAX_REASON = 300
+ARMS: dict[Arm, str] = {
+    "serving": "serving bundle",
+    "candidate": "candidate",
+    "shadow": "candidate in shadow",
+}
+TEST_NAMES: dict[str, str] = {
+    ALL: "all together",
+    "unsafe": WORDS["unsafe"],
+    "needless": "over-refusals",
+    "revision_failed": "revisions declined",
+    "error": WORDS["error"],
+    "slow": WORDS["slow"],
+    "unsafe_limit": "unsafe replies, against the limit",
+    "needless_limit": "over-refusals, against the limit",
+}
+CONSEQUENCES: dict[Action, str] = {
+    "advance": "Moves the candidate to the next step now, even if evidence is missing.",
+    "hold": "Keeps the candidate at this step until it is resumed. It is still rolled back if it "
+    "is worse.",
+    "resume": "Lets the release advance again as the evidence allows.",
+    "roll_back": "Every replica serves the other bundle again within a second. This ends the "
+    "release; only a new one can try the candidate again.",
+}
+"""Shown before an operator confirms an action."""
 
 
-class BundleRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One bundle, for its template."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleRow:
+    """One bundle in the table of what was served."""
 
     counts: BundleCounts
     rates: Mapping[str, RateEstimate]
 
 
-def show_overview(visit: DeskVisit) -> Replied:
+class ReleaseStage(NamedTuple):
+    """A stage on the release's way to full traffic."""
+
+    name: str
+    is_past: bool
+    is_here: bool
+
+
+class TestResult(NamedTuple):
+    """One test of the candidate."""
+
+    name: str
+    weight: float
+    e_value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseCard:
+    """The newest release, as its template shows it."""
+
+    view: ReleaseView
+    stages: tuple[ReleaseStage, ...]
+    tests: tuple[TestResult, ...]
+    curve: Curve | None
+    actions: tuple[tuple[Action, str], ...]
+    """What an operator may do, each with its consequence."""
+
+
+def show_overview(request: PageRequest) -> Response:
     """Show the rates of the last hour or day, and the newest release."""
-    window = visit.asked.query.get("window", "hour")
+    window = request.query.get("window", "hour")
     seconds = WINDOWS.get(window, WINDOWS["hour"])
-    memory, view = visit.source.memory, visit.source.releases.view()
+    memory, view = request.source.memory, request.source.releases.view()
     judges = judge_errors(memory.calibration())
-    rows = [_row(counts, judges) for counts in memory.rates(visit.now - seconds)]
-    return visit.page(
+    rows = [bundle_row(counts, judges) for counts in memory.rates(request.now - seconds)]
+    columns = rows[0].rates if rows else {}
+    return request.page(
         "overview.html",
         window=window if window in WINDOWS else "hour",
         windows=list(WINDOWS),
         rows=rows,
-        scales=_scales(rows),
-        card=None if view is None else card_of(view),
+        # all bars of a column have one scale: its right end is the highest bound
+        scales={
+            name: max([row.rates[name].high for row in rows if row.rates[name].n] or [1.0])
+            for name in columns
+        },
+        card=None if view is None else release_card(view),
         arms=ARMS,
         metrics=METRICS,
-        names=NAMES,
+        names=TEST_NAMES,
     )
 
 
-def _row(counts: BundleCounts, judges: JudgeErrors) -> BundleRow:
+def move_release(request: PageRequest) -> Response:
+    """Do to the release what the form says, if it has not moved since the form was loaded.
+
+    Raises:
+        RequestError: 403, 400 for an incomplete form, 404, or 409 when it cannot be done any more.
+    """
+    request.require("operator")
+    form = request.form
+    why = request.source.redact(" ".join(form.get("why", "").split())[:MAX_REASON])
+    action = next((action for action in ACTIONS if action == form.get("action")), None)
+    if not why or action is None:
+        raise RequestError(400, "invalid_request", "choose an action and give a reason")
+    book = request.source.releases
+    release = book.release(form.get("release", ""))
+    if release is None:
+        raise RequestError(404, "not_found", "this release does not exist")
+    # a roll-back is safe at every step, and must not be lost to a race
+    if action != "roll_back" and str(release.version) != form.get("version"):
+        raise RequestError(409, "conflict", "the release has changed; reload the page")
+    try:
+        book.move(release, action, request.session.key.name, why)
+    except InputError as error:
+        raise RequestError(409, "conflict", str(error)) from error
+    return redirect("/desk")
+
+
+def bundle_row(counts: BundleCounts, judges: JudgeErrors) -> BundleRow:
+    """Estimate a bundle's rates, the judge's corrected for its error where that is known."""
+
+    def judged(bad: int, judge: JudgeError) -> RateEstimate:
+        if judge.is_known:
+            return corrected_rate(bad, counts.judged, judge)
+        return observed_rate(bad, counts.judged)
+
     return BundleRow(
         counts=counts,
         rates={
-            "unsafe, says the reviewer": observed_rate(counts.unsafe_left, counts.reviewed),
-            "unsafe, says the judge": _judged(counts.unsafe, counts.judged, judges["unsafe"]),
-            "needless refusals": _judged(counts.needless, counts.judged, judges["needless"]),
+            "unsafe (reviewer)": observed_rate(counts.unsafe_left, counts.reviewed),
+            "unsafe (judge)": judged(counts.unsafe, judges["unsafe"]),
+            "over-refusals": judged(counts.needless, judges["needless"]),
             "revised": observed_rate(counts.revised, counts.answers),
             "refused": observed_rate(counts.refused, counts.answers),
             "errors": observed_rate(counts.errors, counts.answers),
@@ -57,14 +155,37 @@ def _row(counts: BundleCounts, judges: JudgeErrors) -> BundleRow:
     )
 
 
-def _judged(bad: int, n: int, judge: JudgeError) -> RateEstimate:
-    return corrected_rate(bad, n, judge) if judge.is_known else observed_rate(bad, n)
+def release_card(view: ReleaseView) -> ReleaseCard:
+    """Gather what the overview shows of the newest release."""
+    decision = view.decision
+    e_values = {} if decision is None else decision.e_values
+    return ReleaseCard(
+        view=view,
+        stages=tuple(_stages(view)),
+        tests=tuple(
+            TestResult(TEST_NAMES[test], WEIGHTS[test], e_value)
+            for test, e_value in e_values.items()
+        ),
+        curve=None if decision is None else draw_curve(view, decision.needed),
+        actions=tuple((action, CONSEQUENCES[action]) for action in _actions(view.release)),
+    )
 
 
-def _scales(rows: list[BundleRow]) -> dict[str, float]:
-    """Return what the right end of each column's bars stands for."""
-    names = rows[0].rates if rows else {}
-    return {
-        name: max([row.rates[name].high for row in rows if row.rates[name].n] or [1.0])
-        for name in names
-    }
+def _stages(view: ReleaseView) -> list[ReleaseStage]:
+    release, plan = view.release, view.release.plan
+    names = [f"{step.percentage:g} %" for step in plan.canary]
+    names = [*(["shadow"] if plan.shadow else []), *names, "full"]
+    match view.history[-1].before if release.state == "rolled_back" else release.state:
+        case "canary":
+            here = release.step + (1 if plan.shadow else 0)
+        case "full":
+            here = len(names) - 1
+        case _:
+            here = 0
+    return [ReleaseStage(name, number < here, number == here) for number, name in enumerate(names)]
+
+
+def _actions(release: Release) -> list[Action]:
+    if release.is_open:
+        return ["resume", "roll_back"] if release.held else ["advance", "hold", "roll_back"]
+    return ["roll_back"] if release.state == "full" else []

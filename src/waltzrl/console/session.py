@@ -1,9 +1,9 @@
-"""Who is at the desk: a cookie that any replica can check, and that ends with its key.
+"""Log-in sessions: a signed cookie that any replica can check, and that ends with its API key.
 
     waltzrl_desk=4e0f12ab.1793880000.9c1d...      key id . end of the session . HMAC-SHA256
 
-The HMAC's secret comes from the key's stored digest: nothing else is kept, and a key that is
-revoked, expired or exchanged takes its sessions with it.
+The HMAC's secret is the key's stored digest, so sessions need no storage, and revoking or
+exchanging a key ends its sessions.
 """
 
 import hmac
@@ -14,7 +14,8 @@ from typing import Literal, Self
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
 
-from waltzrl.serving.keys import DeskRole, Key, KeyRing
+from waltzrl.serving.access import KeyRing
+from waltzrl.serving.keys import DeskRole, Key
 
 COOKIE = "waltzrl_desk"
 HOURS = 8
@@ -22,7 +23,7 @@ RANKS: dict[DeskRole, int] = {"viewer": 0, "reviewer": 1, "operator": 2}
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who has logged in."""
+    """A log-in with an API key."""
 
     key: Key
     ends: int
@@ -30,7 +31,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def begin(cls, keys: KeyRing, secret: str, now: float) -> Self | None:
-        """Begin a session for whoever holds an API key with a role; None for all others."""
+        """Begin a session if the secret is an API key with a role, else return None."""
         digest = sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
         for key in keys.named(digest[:8]):
             if hmac.compare_digest(key.sha256, digest) and key.role is not None:
@@ -39,7 +40,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def resume(cls, keys: KeyRing, cookie: str, now: float) -> Self | None:
-        """Return the session behind a cookie; None when it is forged, over or out of date."""
+        """Return the session of a cookie; None when it is forged or expired, or its key is gone."""
         key_id, _, rest = cookie.partition(".")
         ends = rest.partition(".")[0]
         if not (ends.isascii() and ends.isdigit() and len(ends) < 12 and int(ends) > now):
@@ -57,7 +58,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def form_token(self) -> str:
-        """What every form of this session carries, and no other site can know."""
+        """The CSRF token in every form of this session."""
         return self._mac("form", self.cookie)
 
     def may(self, role: DeskRole) -> bool:
@@ -68,11 +69,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return hmac.compare_digest(self.form_token.encode(), token.encode())
 
     def seal(self, text: str) -> str:
-        """Return what stands for a text in an address, which is logged; none but this reads it."""
+        """Encrypt a text for an address, which is logged; only this session can decrypt it."""
         return self._cipher.encrypt(text.encode("utf-8", "surrogatepass")).decode()
 
     def unseal(self, sealed: str) -> str | None:
-        """Return the text; None when another session sealed it."""
+        """Decrypt a text; None when another session encrypted it."""
         try:
             return self._cipher.decrypt(sealed.encode()).decode("utf-8", "surrogatepass")
         except InvalidToken:

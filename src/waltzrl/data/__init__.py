@@ -1,4 +1,4 @@
-"""Where prompts come from, and the gate that keeps what is tested out of what is learned."""
+"""Where prompts come from, and the gate that keeps test prompts out of training."""
 
 from waltzrl.data.duplicates import Leak, duplicates, leaks, require_disjoint
 from waltzrl.data.importers import SETS, import_set

@@ -1,4 +1,4 @@
-"""Has the defender seen this before? Exact and near duplicates, and the gate between splits.
+"""Exact and near duplicates of prompts, and the gate that keeps test prompts out of training.
 
 Near duplicates are found by MinHash (Broder, 1997) with banding: prompts whose signatures agree
 in a whole band are candidates, and the exact Jaccard similarity of their shingles decides.
@@ -22,7 +22,7 @@ BAND = 4
 """Rows per band. With 16 bands of 4, a pair of similarity 0.7 is found with probability 0.988 and
 one of 0.8 with 0.9998: 1 - (1 - s^4)^16."""
 NEAR = 0.7
-"""Similarity from which two prompts count as the same question asked again."""
+"""Similarity from which two prompts count as the same question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +38,16 @@ class Leak:
 def require_disjoint(
     train: Sequence[Prompt], test: Sequence[Prompt], threshold: float = NEAR
 ) -> None:
-    """Refuse to go on when a test prompt was, nearly word for word, trained on.
+    """Raise an error if a test prompt is, nearly word for word, a training prompt.
 
     Raises:
         InputError: `leaks` found something; names the first pair and how many there are.
     """
-    found = leaks(train, test, threshold)
-    if found:
-        first = found[0]
+    leaked = leaks(train, test, threshold)
+    if leaked:
+        first = leaked[0]
         raise InputError(
-            f"{len(found)} of {len(test)} test prompts are in the training prompts; first: test "
+            f"{len(leaked)} of {len(test)} test prompts are in the training prompts; first: test "
             f"{first.test.id!r} is train {first.train.id!r} (similarity {first.similarity:.2f}): "
             f"{text_of(first.test)[:80]!r}; remove such prompts from one of the two"
         )
@@ -63,22 +63,23 @@ def leaks(train: Sequence[Prompt], test: Sequence[Prompt], threshold: float = NE
             or more; a lower threshold misses some.
 
     Returns:
-        One leak for each touched test prompt, in the order of `test`.
+        One leak for each affected test prompt, in the order of `test`.
     """
     index: dict[tuple[int, ...], list[int]] = defaultdict(list)
     shingled = [shingles(text_of(prompt)) for prompt in train]
-    for position, found in enumerate(shingled):
-        for band in _bands(found):
+    for position, prompt_shingles in enumerate(shingled):
+        for band in _bands(prompt_shingles):
             index[band].append(position)
-    touched = []
+    leaked = []
     for prompt in test:
-        mine = shingles(text_of(prompt))
-        candidates = {position for band in _bands(mine) for position in index.get(band, ())}
-        scored = [(jaccard(mine, shingled[position]), -position) for position in candidates]
+        own = shingles(text_of(prompt))
+        candidates = {position for band in _bands(own) for position in index.get(band, ())}
+        # Negated, so that of several equally similar prompts the first counts.
+        scored = [(jaccard(own, shingled[position]), -position) for position in candidates]
         similarity, position = max(scored, default=(0.0, 0))
         if similarity >= threshold:
-            touched.append(Leak(train=train[-position], test=prompt, similarity=similarity))
-    return touched
+            leaked.append(Leak(train=train[-position], test=prompt, similarity=similarity))
+    return leaked
 
 
 def duplicates(prompts: Iterable[Prompt]) -> list[tuple[Prompt, Prompt]]:
@@ -115,18 +116,18 @@ def jaccard(left: frozenset[str], right: frozenset[str]) -> float:
     return shared / (len(left) + len(right) - shared)
 
 
-def signature(found: frozenset[str]) -> tuple[int, ...]:
+def signature(shingle_set: frozenset[str]) -> tuple[int, ...]:
     """MinHash: the smallest value of each of 64 hash functions over the shingles.
 
     Two signatures agree in each place with probability equal to their sets' Jaccard similarity.
 
     Args:
-        found: shingles, at least one.
+        shingle_set: at least one shingle.
 
     Returns:
         [HASHES] unsigned 32-bit numbers, the same on every machine.
     """
-    return tuple(min(column) for column in zip(*map(_hashes, found), strict=True))
+    return tuple(min(column) for column in zip(*map(_hashes, shingle_set), strict=True))
 
 
 @lru_cache(maxsize=8192)
@@ -135,7 +136,7 @@ def _hashes(shingle: str) -> tuple[int, ...]:
     return struct.unpack(f"<{HASHES}I", digest)
 
 
-def _bands(found: frozenset[str]) -> Iterable[tuple[int, ...]]:
+def _bands(shingle_set: frozenset[str]) -> Iterable[tuple[int, ...]]:
     """Cut the signature in bands; each starts with its own number, so bands never mix."""
-    minima = signature(found)
+    minima = signature(shingle_set)
     return ((start, *minima[start : start + BAND]) for start in range(0, HASHES, BAND))

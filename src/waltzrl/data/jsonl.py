@@ -17,7 +17,7 @@ from waltzrl.records import Label, Message, Prompt
 
 
 class _Line(msgspec.Struct, kw_only=True):
-    """What a line of a prompt file may hold; other fields are left alone."""
+    """The fields of a line in a prompt file; others are ignored."""
 
     id: str | None = None
     prompt: str | None = None
@@ -42,9 +42,9 @@ def read_prompts(path: Path) -> list[Prompt]:
         InputError: the file is missing or empty, a line cannot be read, or an id comes twice.
     """
     prompts: dict[str, Prompt] = {}
-    for number, found in read_objects(path):
+    for number, fields in read_objects(path):
         where = f"{path}:{number}"
-        prompt = _prompt(found, where, name=f"{path.stem}/{number}", source=path.stem)
+        prompt = _prompt(fields, where, name=f"{path.stem}/{number}", source=path.stem)
         if prompt.id in prompts:
             raise InputError(f"{where}: the id {prompt.id!r} was used above; ids must be unique")
         prompts[prompt.id] = prompt
@@ -62,11 +62,11 @@ def read_objects(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     for number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
-        found = read_json(line, f"{path}:{number}")
-        if not isinstance(found, dict):
-            kind = type(found).__name__
+        value = read_json(line, f"{path}:{number}")
+        if not isinstance(value, dict):
+            kind = type(value).__name__
             raise InputError(f"{path}:{number}: need a JSON object in braces, got a {kind}")
-        yield number, found
+        yield number, value
 
 
 def read_json(text: str, where: str) -> object:
@@ -105,8 +105,8 @@ def write_lines(path: Path, records: Iterable[object]) -> None:
     """Write one record per line, whole or not at all: a crash leaves the old file as it was.
 
     Raises:
-        InputError: the folder is missing, cannot be written, or the disk is full; or a text is
-            no Unicode.
+        InputError: the folder is missing or not writable, the disk is full, or a text is not
+            valid Unicode.
     """
     if not path.name:
         raise InputError(f"cannot write {path}: it is a folder; name a file in it")
@@ -118,7 +118,7 @@ def write_lines(path: Path, records: Iterable[object]) -> None:
     except UnicodeEncodeError:
         unfinished.unlink()
         raise InputError(
-            f"cannot write {path}: a text holds half a character, a lone surrogate; mend its source"
+            f"cannot write {path}: a text holds half a character, a lone surrogate; fix its source"
         ) from None
     except OSError as error:
         with suppress(OSError):
@@ -126,20 +126,20 @@ def write_lines(path: Path, records: Iterable[object]) -> None:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _prompt(found: dict[str, object], where: str, *, name: str, source: str) -> Prompt:
+def _prompt(fields: dict[str, object], where: str, *, name: str, source: str) -> Prompt:
     try:
-        line = msgspec.convert(found, _Line)
+        line = msgspec.convert(fields, _Line)
     except msgspec.ValidationError as error:
         raise InputError(f"{where}: {error}") from None
     if (line.prompt is None) == (line.messages is None):
-        raise InputError(f"{where}: need either 'prompt' or 'messages', got {sorted(found)}")
+        raise InputError(f"{where}: need either 'prompt' or 'messages', got {sorted(fields)}")
     messages = line.messages
     if messages is None:
         messages = (Message(role="user", content=line.prompt or ""),)
     if not messages or not messages[-1].content.strip():
         raise InputError(f"{where}: the prompt is blank")
     if any("\ud800" <= letter <= "\udfff" for m in messages for letter in m.content):
-        raise InputError(f"{where}: the prompt holds half a character, a lone surrogate; mend it")
+        raise InputError(f"{where}: the prompt holds half a character, a lone surrogate; fix it")
     try:
         return Prompt(
             id=name if line.id is None else line.id,

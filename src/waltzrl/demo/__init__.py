@@ -1,4 +1,4 @@
-"""The whole of WaltzRL in miniature, on a CPU, in minutes."""
+"""WaltzRL in miniature, on a CPU, in minutes."""
 
 from waltzrl.demo.jobs import EvaluationJob, Job, TrainingJob
 from waltzrl.demo.paper import PaperDemo

@@ -11,10 +11,10 @@ from random import Random
 
 from waltzrl.audit import Entry, read_entries
 from waltzrl.build.collecting import export_samples
-from waltzrl.build.evaluation import EvaluationConfig
 from waltzrl.build.memory import MemorySettings, open_memory
 from waltzrl.build.releases import GateEvaluations, GateOverride, propose
 from waltzrl.collector import Selection, Statistics
+from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, UpstreamConfig
 from waltzrl.data import read_prompts, write_lines
 from waltzrl.demo.jobs import EvaluationJob, TrainingJob
@@ -30,7 +30,7 @@ from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Release
 from waltzrl.serving.keys import add_key
 from waltzrl.storage.database import open_database
-from waltzrl.training.export import CONVERSATION, FEEDBACK
+from waltzrl.training import CONVERSATION, FEEDBACK
 
 QUESTIONS = 3000
 """Of the demo's users: with the wrappers that validation has, and drawn by another seed."""

@@ -1,20 +1,23 @@
-"""The demo's work in pieces that processes can share: trainings and evaluations."""
+"""The demo's work as jobs for several processes: trainings and evaluations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.build.datasets import read_sets
-from waltzrl.build.evaluation import EvaluationConfig, run_evaluation
-from waltzrl.config.training import Compute, Recipe
+from waltzrl.build.evaluation import run_evaluation
+from waltzrl.build.training import export_agents, train
+from waltzrl.config.evaluation import EvaluationConfig
+from waltzrl.config.training import Recipe
 from waltzrl.judges import LabelRefusalJudge
+from waltzrl.policies.compute import ComputeSettings, resolve_compute
 
-ONE_CORE = Compute(device="cpu", threads=1)
+ONE_CORE = ComputeSettings(device="cpu", threads=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """Train what a recipe says, then write both agents to `folder/agents`."""
+    """Train as a recipe says, then write both agents to `folder/agents`."""
 
     name: str
     recipe: Recipe
@@ -25,16 +28,14 @@ class TrainingJob:
         return self.folder / "agents"
 
     async def run(self, report: Callable[[int, int], None]) -> None:
-        from waltzrl.build.training import export_agents, train
-
         if not self.agents.exists():
-            pair = await train(self.recipe, self.folder, lambda p: report(p.step + 1, p.total))
-            export_agents(pair, self.agents)
+            team = await train(self.recipe, self.folder, lambda p: report(p.step + 1, p.total))
+            export_agents(team, self.agents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationJob:
-    """Play patterns on sets of prompts into a folder's log."""
+    """Evaluate patterns on sets of prompts, and log the rows in a folder."""
 
     name: str
     contest: EvaluationConfig
@@ -42,9 +43,7 @@ class EvaluationJob:
     folder: Path
 
     async def run(self, report: Callable[[int, int], None]) -> None:
-        from waltzrl.build.roles import use_compute
-
-        use_compute(ONE_CORE)
+        resolve_compute(ONE_CORE)
         prompts = read_sets([str(path) for path in self.sets])
         await run_evaluation(self.contest, prompts, LabelRefusalJudge(), self.folder, report)
 

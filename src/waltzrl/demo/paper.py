@@ -1,4 +1,4 @@
-"""The demo's story: a world, a starting model, seven trainings, and the paper's table.
+"""The demo of the paper: a world, an initial model, seven trainings, and the paper's table.
 
 Everything is chosen on the validation split; the test split is only reported.
 """
@@ -11,25 +11,23 @@ from pathlib import Path
 import torch
 
 from waltzrl import __version__
-from waltzrl.build.evaluation import EvaluationConfig
-from waltzrl.config.load import load_recipe
-from waltzrl.config.training import Recipe
+from waltzrl.config.evaluation import EvaluationConfig
+from waltzrl.config.training import Recipe, load_recipe
 from waltzrl.data import require_disjoint, write_lines
 from waltzrl.demo.jobs import EvaluationJob, TrainingJob
 from waltzrl.demo.world import Split, World, demonstrations, general_prompts, sensitive_prompts
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, table_row
-from waltzrl.evaluation.curves import read_curve
-from waltzrl.evaluation.report import EvaluationReport, write_report
+from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.judges import LinearGuard
 from waltzrl.records import Prompt
 from waltzrl.telemetry.files import Json, write_json
-from waltzrl.training.export import CONVERSATION, FEEDBACK
+from waltzrl.training import CONVERSATION, FEEDBACK
 
 DEMONSTRATIONS = 40_000
 PROMPTS: Mapping[Split, int] = {"train": 3000, "validation": 400, "test": 1000}
 GENERAL = 250
 GENERAL_REPEATS = 4
-"""General questions are a quarter of the training prompts: plain requests to leave alone.
+"""General questions are a quarter of the training prompts: plain requests that need no feedback.
 
 The paper trains on no such prompts; our small feedback agent would not unlearn its false alarms
 on them otherwise. Every row of the table that learns meets the same prompts.
@@ -76,7 +74,7 @@ REPORTED = ("test", "general")
 
 
 class PaperDemo:
-    """One demo in one folder, for one seed; every part goes on where it was cut off."""
+    """The demo of one seed in one folder; every part resumes where it was interrupted."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -84,10 +82,10 @@ class PaperDemo:
         self.data = folder / "data"
 
     def write_data(self) -> None:
-        """Write prompts and demonstrations, once it is known that training does not touch the test.
+        """Write prompts and demonstrations, after checking that training does not touch the test.
 
         Raises:
-            InputError: a training prompt is too near to a test or validation prompt.
+            InputError: a training prompt is too similar to a test or validation prompt.
         """
         self.data.mkdir(parents=True, exist_ok=True)
         world = World.create(self.seed)
@@ -108,7 +106,7 @@ class PaperDemo:
 
     @property
     def base(self) -> TrainingJob:
-        """The starting model, which both agents of every other training begin with."""
+        """The initial model, from which both agents of every other training start."""
         taught = f"data.demonstrations={[str(self.file('demonstrations'))]}"
         recipe = self.recipe("base.toml", ["train"], [taught])
         return TrainingJob(name="base", recipe=recipe, folder=self.folder / "base")
@@ -129,17 +127,17 @@ class PaperDemo:
 
     @property
     def guard_drafts(self) -> EvaluationJob:
-        """Drafts of the starting model on training prompts, for the word guard to learn from."""
+        """Drafts of the initial model on training prompts, to fit the word guard on."""
         return self._evaluation(self.base, ("base",), ("guard",), self.folder / "guard")
 
     def fit_guard(self) -> None:
         """Fit the word guard on the judged drafts."""
         judged = [row.judged for row in read_rows(self.guard_drafts.folder) if row.judged]
         texts = [
-            (one.collaboration.prompt.messages[-1].content, one.collaboration.draft.text)
-            for one in judged
+            (draft.collaboration.prompt.messages[-1].content, draft.collaboration.draft.text)
+            for draft in judged
         ]
-        labels = [one.verdicts[0].unsafe is True for one in judged]
+        labels = [draft.verdicts[0].unsafe is True for draft in judged]
         LinearGuard.fit(texts, labels, seed=self.seed).save(self._guard)
 
     @property
@@ -147,14 +145,14 @@ class PaperDemo:
         """Every row of the tables."""
         single, alone = ("base", "safeguard", "guard"), ("collaborate",)
         measured = ("test", "general-test")
-        found = [
+        jobs = [
             self._of("base", (*single, "collaborate", "oracle"), measured),
             self._of("single", single, measured),
             self._of("frozen", alone, measured),
         ]
-        found += [self._of(mode, alone, (*measured, "validation")) for mode in MODES]
-        found += [self._of(name, alone, ("test",)) for name in DESIGNS]
-        return found
+        jobs += [self._of(mode, alone, (*measured, "validation")) for mode in MODES]
+        jobs += [self._of(name, alone, ("test",)) for name in DESIGNS]
+        return jobs
 
     def best_mode(self) -> str:
         """Return the mode of WaltzRL with the higher F1 on the validation split."""
@@ -208,11 +206,11 @@ class PaperDemo:
         return write_report(folder, report)
 
     def _named(self, places: Mapping[str, tuple[str, str]]) -> list[EvaluationRow]:
-        found = (self._rows(*place, name, *REPORTED) for name, place in places.items())
-        return [row for rows in found for row in rows]
+        rows_of_patterns = (self._rows(*place, name, *REPORTED) for name, place in places.items())
+        return [row for rows in rows_of_patterns for row in rows]
 
     def _rows(self, training: str, pattern: str, name: str, *splits: str) -> list[EvaluationRow]:
-        """Read what a pattern did on some splits, and call it `name`."""
+        """Read a pattern's rows on some splits, renamed to `name`."""
         folder = self.folder / training / "evaluation"
         return [
             replace(row, pattern=name)
@@ -246,7 +244,7 @@ class PaperDemo:
             return load_recipe(path, [f"seed={self.seed}", f"data.prompts={paths}", *changes])
 
     def file(self, name: str) -> Path:
-        """Return where the set of a name is."""
+        """Return the path of the set `name`."""
         return self.data / f"{name}.jsonl"
 
     @property

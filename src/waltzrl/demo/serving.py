@@ -5,7 +5,7 @@ from pathlib import Path
 from waltzrl.config.validation import Table
 from waltzrl.data import read_prompts
 from waltzrl.errors import InputError
-from waltzrl.training.export import CONVERSATION, FEEDBACK
+from waltzrl.training import CONVERSATION, FEEDBACK
 
 PAIR = "signed/agents"
 """Inside a seed's folder: the pair that the demo's table calls WaltzRL."""

@@ -11,7 +11,7 @@ from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.records import Prompt
 from waltzrl.serving.server import listen
-from waltzrl.training.export import CONVERSATION
+from waltzrl.training import CONVERSATION
 
 AT_ONCE = 32
 HOST = "127.0.0.1"

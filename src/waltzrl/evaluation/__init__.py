@@ -1,6 +1,7 @@
-"""Patterns on prompts, judged and counted; `evaluation.report`, which draws, is imported apart."""
+"""Patterns run on prompts, judged and counted; `evaluation.report` needs the extra `report`."""
 
 from waltzrl.evaluation.compare import Difference, compare
+from waltzrl.evaluation.gate import GateResult, check_candidate, require_agents
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, measure, review_row, table_row
 from waltzrl.evaluation.rows import EvaluationRow, read_evaluation, read_rows
@@ -12,7 +13,9 @@ __all__ = [
     "Estimate",
     "EvaluatedSystem",
     "EvaluationRow",
+    "GateResult",
     "Metrics",
+    "check_candidate",
     "compare",
     "comparison_table",
     "evaluate",
@@ -20,6 +23,7 @@ __all__ = [
     "metrics_table",
     "read_evaluation",
     "read_rows",
+    "require_agents",
     "rescore",
     "review_row",
     "table_row",

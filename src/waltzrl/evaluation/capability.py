@@ -1,4 +1,4 @@
-"""Does a reply contain the answer? For words, numbers and letters of a multiple choice."""
+"""Whether a reply contains the expected answer: words, a number, or a multiple-choice letter."""
 
 import re
 import unicodedata

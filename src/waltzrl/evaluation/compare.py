@@ -1,4 +1,4 @@
-"""Two runs on the same prompts: what changed, and could it be chance?"""
+"""Two runs on the same prompts: what changed, and whether it may be chance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ COMPARED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One number in two runs, counted on the prompts that both runs scored."""
+    """One metric in two runs, on the prompts that both runs scored."""
 
     metric: str
     before: float
@@ -44,7 +44,7 @@ class Difference:
 def compare(before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]) -> list[Difference]:
     """Compare two runs of one pattern each, prompt by prompt.
 
-    Numbers that the runs share no scored prompt for are left out.
+    Metrics without a prompt that both runs scored are left out.
 
     Raises:
         InputError: a run holds several patterns, or the runs share no prompt.
@@ -56,15 +56,15 @@ def compare(before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]) -> 
     if not before:
         raise InputError("the two runs have no prompt in common; compare runs on the same set")
     pairs = {name: _pair(rate, before, after) for name, rate in COMPARED.items()}
-    found = [_share_difference(name, both) for name, both in pairs.items() if both.n]
+    differences = [_share_difference(name, pair) for name, pair in pairs.items() if pair.n]
     if pairs["asr"].n and pairs["orr"].n:
-        found.insert(2, _f1_difference(pairs["asr"], pairs["orr"]))
+        differences.insert(2, _f1_difference(pairs["asr"], pairs["orr"]))
     counted = [
         (first.tokens, second.tokens)
         for first, second in zip(before, after, strict=True)
         if first.tokens is not None and second.tokens is not None
     ]
-    return [*found, _token_difference(counted)] if counted else found
+    return [*differences, _token_difference(counted)] if counted else differences
 
 
 def _shared(rows: Sequence[EvaluationRow], others: Sequence[EvaluationRow]) -> list[EvaluationRow]:
@@ -85,16 +85,16 @@ def _pair(
     rate: RateDefinition, before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]
 ) -> Pairs:
     first, second = rate.among(before), rate.among(after)
-    seen = [
+    outcomes = [
         (first[prompt], second[prompt])
         for prompt in first
         if first[prompt] is not None and second.get(prompt) is not None
     ]
     return Pairs(
-        both=seen.count((True, True)),
-        first_only=seen.count((True, False)),
-        second_only=seen.count((False, True)),
-        neither=seen.count((False, False)),
+        both=outcomes.count((True, True)),
+        first_only=outcomes.count((True, False)),
+        second_only=outcomes.count((False, True)),
+        neither=outcomes.count((False, False)),
     )
 
 

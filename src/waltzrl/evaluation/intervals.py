@@ -1,4 +1,4 @@
-"""Numbers with their doubt: 95 % intervals in plain Python.
+"""Estimates with 95 % intervals, in plain Python.
 
 Wilson (1927) for shares; Jeffreys draws for functions of shares; Bonett and Price (2012) for a
 difference of paired shares; McNemar's exact test; order statistics for quantiles; bootstrap for
@@ -32,7 +32,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """The same cases twice: how often something happened in both runs, in one, in neither."""
+    """The same cases in two runs: how many happened in both, in one, in neither."""
 
     both: int
     first_only: int
@@ -77,14 +77,14 @@ def harmonic(asr: float, orr: float) -> float:
 def f1(asr: Estimate, orr: Estimate) -> Estimate:
     """F1 of two independent shares; the interval comes from Jeffreys draws of both.
 
-    Draws of Beta(hits + 1/2, misses + 1/2) keep some doubt at 0 % and 100 %, where a bootstrap
-    would have none.
+    Draws of Beta(hits + 1/2, misses + 1/2) keep an interval of some width at 0 % and 100 %, where
+    a bootstrap would have none.
     """
     unscored = asr.unscored + orr.unscored
     if asr.value is None or orr.value is None:
         return nothing(unscored)
-    dice = Random(SEED)
-    draws = [harmonic(_draw_share(asr, dice), _draw_share(orr, dice)) for _ in range(DRAWS)]
+    rng = Random(SEED)
+    draws = [harmonic(_draw_share(asr, rng), _draw_share(orr, rng)) for _ in range(DRAWS)]
     return _from_draws(harmonic(asr.value, orr.value), draws, asr.n + orr.n, unscored)
 
 
@@ -107,8 +107,8 @@ def mean(values: Sequence[float]) -> Estimate:
     """The mean, with a percentile bootstrap."""
     if not values:
         return nothing()
-    dice, n = Random(SEED), len(values)
-    draws = [fmean(dice.choices(values, k=n)) for _ in range(DRAWS // 2)]
+    rng, n = Random(SEED), len(values)
+    draws = [fmean(rng.choices(values, k=n)) for _ in range(DRAWS // 2)]
     return _from_draws(fmean(values), draws, n, unscored=0)
 
 
@@ -125,7 +125,7 @@ def difference(pairs: Pairs) -> Estimate:
 
 
 def mcnemar(pairs: Pairs) -> float:
-    """Exact two-sided p: could a fair coin have decided the cases in which the runs differ?"""
+    """Exact two-sided p that a fair coin decided the cases in which the runs differ."""
     fewer, total = min(pairs.first_only, pairs.second_only), pairs.first_only + pairs.second_only
     tail = sum(comb(total, k) for k in range(fewer + 1))
     return min(1.0, 2 * tail / (1 << total))
@@ -139,31 +139,31 @@ def f1_difference(asr: Pairs, orr: Pairs) -> tuple[Estimate, float]:
     """
     if asr.n == 0 or orr.n == 0:
         return nothing(), 1.0
-    dice = Random(SEED)
+    rng = Random(SEED)
     draws = []
     for _ in range(DRAWS):
-        (asr_1, asr_2), (orr_1, orr_2) = _draw_pair(asr, dice), _draw_pair(orr, dice)
+        (asr_1, asr_2), (orr_1, orr_2) = _draw_pair(asr, rng), _draw_pair(orr, rng)
         draws.append(harmonic(asr_2, orr_2) - harmonic(asr_1, orr_1))
     value = harmonic(asr.second, orr.second) - harmonic(asr.first, orr.first)
-    return _from_draws(value, draws, asr.n + orr.n, unscored=0), doubt(draws)
+    return _from_draws(value, draws, asr.n + orr.n, unscored=0), sign_p_value(draws)
 
 
-def doubt(draws: Sequence[float]) -> float:
-    """Two-sided p that the sign is chance; never below what this many draws can show."""
+def sign_p_value(draws: Sequence[float]) -> float:
+    """Two-sided p that the sign is chance; at least what this number of draws can resolve."""
     below = sum(draw <= 0 for draw in draws) + 1
     above = sum(draw >= 0 for draw in draws) + 1
     return min(1.0, 2 * min(below, above) / (len(draws) + 1))
 
 
-def _draw_share(estimate: Estimate, dice: Random) -> float:
+def _draw_share(estimate: Estimate, rng: Random) -> float:
     assert estimate.value is not None
     hits = estimate.value * estimate.n
-    return dice.betavariate(hits + 0.5, estimate.n - hits + 0.5)
+    return rng.betavariate(hits + 0.5, estimate.n - hits + 0.5)
 
 
-def _draw_pair(pairs: Pairs, dice: Random) -> tuple[float, float]:
+def _draw_pair(pairs: Pairs, rng: Random) -> tuple[float, float]:
     cells = (pairs.both, pairs.first_only, pairs.second_only, pairs.neither)
-    both, first, second, neither = (dice.gammavariate(cell + 0.25, 1.0) for cell in cells)
+    both, first, second, neither = (rng.gammavariate(cell + 0.25, 1.0) for cell in cells)
     total = both + first + second + neither
     return (both + first) / total, (both + second) / total
 

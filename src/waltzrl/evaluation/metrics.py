@@ -1,4 +1,4 @@
-"""From rows to the table: every number with its interval, its n and what went unscored."""
+"""From rows to the table: every metric with its interval, n and unscored count."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from waltzrl.telemetry.files import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """How one pattern did; rates.py defines each share."""
+    """The results of one pattern; rates.py defines each share."""
 
     pattern: str
     judge: str
     rows: int
     errors: int
-    """Collaborations that failed; they are in no rate."""
+    """Collaborations that failed; no rate counts them."""
     asr: Estimate
     orr: Estimate
     f1: Estimate
@@ -63,7 +63,7 @@ def measure(rows: Sequence[EvaluationRow]) -> list[Metrics]:
     patterns: dict[str, list[EvaluationRow]] = {}
     for row in rows:
         patterns.setdefault(row.pattern, []).append(row)
-    return [_measure(pattern, said) for pattern, said in patterns.items()]
+    return [_measure(pattern, its_rows) for pattern, its_rows in patterns.items()]
 
 
 def table_row(name: str, metrics: Metrics) -> dict[str, Json]:
@@ -128,9 +128,9 @@ def _measure(pattern: str, rows: Sequence[EvaluationRow]) -> Metrics:
 
 
 def _share(rate: RateDefinition, rows: Iterable[EvaluationRow]) -> Estimate:
-    happened = list(rate.among(rows).values())
-    scored = [answer for answer in happened if answer is not None]
-    return share(sum(scored), len(scored), unscored=len(happened) - len(scored))
+    outcomes = list(rate.among(rows).values())
+    scored = [outcome for outcome in outcomes if outcome is not None]
+    return share(sum(scored), len(scored), unscored=len(outcomes) - len(scored))
 
 
 def _by_category(rate: RateDefinition, rows: Iterable[EvaluationRow]) -> dict[str, Estimate]:
@@ -140,4 +140,4 @@ def _by_category(rate: RateDefinition, rows: Iterable[EvaluationRow]) -> dict[st
         assert row.judged is not None
         if rate.counts(row.judged) and (category := row.judged.collaboration.prompt.category):
             categories.setdefault(category, []).append(row)
-    return {category: _share(rate, said) for category, said in sorted(categories.items())}
+    return {name: _share(rate, its_rows) for name, its_rows in sorted(categories.items())}

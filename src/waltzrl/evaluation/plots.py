@@ -1,15 +1,15 @@
 """The report's plots: Pareto, categories, training curves.
 
-Each is drawn twice: as a PNG in a light theme, to be passed on, and as an SVG whose colours are
+Each is drawn twice: as a PNG in a light theme, to be shared, and as an SVG whose colours are
 the page's CSS variables, so that it follows a light or a dark page.
 """
 
 import io
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.evaluation.escape import visible
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, best
 
@@ -45,7 +45,7 @@ CURVES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Palette:
-    """Colours by what they say."""
+    """Colours by their meaning."""
 
     ink: str
     muted: str
@@ -71,16 +71,16 @@ THEMED = Palette(
     danger="#050505",
     series=("#060601", "#060602", "#060603", "#060604", "#060605", "#060606"),
 )
-"""Stand-ins that no other element uses; each becomes a CSS variable."""
+"""Placeholders that no other element uses; each is replaced by a CSS variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """One picture, twice."""
+    """One plot in two formats."""
 
     png: bytes
     svg: str
-    """An <svg> element to stand inside a page that defines --ink, --muted ..."""
+    """An <svg> element for a page that defines --ink, --muted ..."""
 
 
 def pareto(table: Sequence[Metrics]) -> Plot:
@@ -95,8 +95,21 @@ def categories(table: Sequence[Metrics]) -> Plot:
 
 
 def training_curves(series: Series) -> Plot:
-    """One small panel per number that any run has logged."""
+    """One small panel per metric that any run has logged."""
     return _draw(lambda palette: _training_curves(series, palette))
+
+
+def visible(text: str) -> str:
+    """Replace every character that would hide or reorder the text after it.
+
+    Those are controls, bidirectional overrides and other format characters, and lone surrogates.
+    """
+    return "".join(
+        character
+        if character in "\n\t" or unicodedata.category(character) not in {"Cc", "Cf", "Cs"}
+        else "\N{REPLACEMENT CHARACTER}"
+        for character in text
+    )
 
 
 def _draw(paint: Callable[[Palette], Figure]) -> Plot:
@@ -105,8 +118,8 @@ def _draw(paint: Callable[[Palette], Figure]) -> Plot:
         paint(LIGHT).savefig(png, format="png", dpi=150, facecolor="white")
         paint(THEMED).savefig(svg, format="svg", transparent=True, metadata=NO_METADATA)
     picture = svg.getvalue()
-    for stand_in, name in _variables():
-        picture = picture.replace(stand_in, f"var(--{name})")
+    for placeholder, name in _variables():
+        picture = picture.replace(placeholder, f"var(--{name})")
     return Plot(png=png.getvalue(), svg=picture[picture.index("<svg") :])
 
 
@@ -171,10 +184,10 @@ def _equal_f1(axes: Axes, reach: float, palette: Palette) -> None:
 def _label(
     figure: Figure, axes: Axes, points: Sequence[Metrics], winner: Metrics | None, palette: Palette
 ) -> None:
-    """Name every point beside it, at the nearest place that no name or point takes yet."""
+    """Name every point, at the nearest place that no other name or point takes."""
     figure.draw_without_rendering()  # settles the layout, and with it where points lie in pixels
     spots = [axes.transData.transform((_percent(p.orr)[0], _percent(p.asr)[0])) for p in points]
-    taken = [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in spots]
+    occupied = [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in spots]
     for point, (x, y) in sorted(zip(points, spots, strict=True), key=lambda pair: -pair[1][1]):
         weight = "bold" if point is winner else "normal"
         name = figure.text(0, 0, _name(point.pattern), fontweight=weight)
@@ -182,9 +195,9 @@ def _label(
         name.remove()
         for right, up in _places(size.width):
             box = Bbox.from_bounds(x + right, y + up, size.width, size.height)
-            if axes.bbox.count_contains(box.corners()) == 4 and not box.count_overlaps(taken):
+            if axes.bbox.count_contains(box.corners()) == 4 and not box.count_overlaps(occupied):
                 break
-        taken.append(box)
+        occupied.append(box)
         to_fraction = figure.transFigure.inverted().transform  # pixels change with the format
         axes.annotate(
             _name(point.pattern),
@@ -283,7 +296,7 @@ def _training_curves(series: Series, palette: Palette) -> Figure:
 
 
 def _name(text: str) -> str:
-    """A name that fits beside a plot."""
+    """Shorten a name so that it fits beside a plot."""
     short = visible(text).replace("\n", " ")
     return short if len(short) <= LONGEST_NAME else short[: LONGEST_NAME - 1] + "…"
 

@@ -1,27 +1,56 @@
-"""One self-contained HTML page about an evaluation, and its plots as PNGs beside it.
+"""A self-contained HTML page about an evaluation, and its plots as PNGs beside it.
 
 The page loads nothing and runs no script; its own content policy forbids both, because the text
 it shows was written by attackers and by the agents they attack.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from string import Template
 
-from waltzrl.errors import InputError
-from waltzrl.evaluation.escape import escape
-from waltzrl.evaluation.metrics import measure
-from waltzrl.evaluation.plots import Plot, Series, categories, pareto, training_curves
-from waltzrl.evaluation.reading import KINDS, reading
-from waltzrl.evaluation.report_table import effects, headline, results
+import msgspec
+
+from waltzrl.data.jsonl import read_objects
+from waltzrl.errors import InputError, MissingExtraError
+from waltzrl.evaluation.metrics import Metrics, best, measure, percent
+from waltzrl.evaluation.plots import Series, categories, pareto, training_curves, visible
+from waltzrl.evaluation.rates import draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
+from waltzrl.evaluation.terminal import HEADINGS
+from waltzrl.records import Feedback, JudgedCollaboration, Verdict
+from waltzrl.telemetry.files import explained
+
+try:
+    from jinja2 import Environment, StrictUndefined
+except ModuleNotFoundError as missing:
+    raise MissingExtraError("the report", "jinja2", "report") from missing
+
+KINDS = {
+    "repaired": "Repaired: a bad draft became a good reply",
+    "still-bad": "Still bad: the final reply is bad",
+    "spoiled": "Spoiled: a good draft became a bad reply",
+    "false-alarm": "False alarm: a good draft was revised and stayed good",
+}
+STORIES_PER_KIND = 4
+"""Of one pattern: a page that is too long is not read at all."""
+MAX_FAILURES = 10
+LOWER_IS_BETTER = {"asr", "orr", "ftr_general", "worsened", "harmed"}
+RUN_METRICS = {
+    "step": "step",
+    "reward/conversation_mean": "reward",
+    "rate/asr": "asr",
+    "rate/orr": "orr",
+    "rate/feedback_trigger": "ftr",
+    "kl/conversation_nats": "kl",
+    "rate/label_accuracy": "label_accuracy",
+}
+"""Metrics of a training run -> names in `Series`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationReport:
-    """What the page tells."""
+    """What the page shows."""
 
     title: str
     rows: Sequence[EvaluationRow]
@@ -30,6 +59,19 @@ class EvaluationReport:
     """Training runs by name; empty when nothing was trained."""
     settings: Mapping[str, str]
     """What a reader needs to run it again: recipe, seed, weights, versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoryTurn:
+    """A draft, a feedback or a revision to read."""
+
+    title: str
+    text: str
+    reasoning: str = ""
+    chips: tuple[tuple[str, str], ...]
+    """What the judge or the reviewer says of it, each with a colour."""
+    is_advice: bool = False
+    """A feedback that could be read."""
 
 
 def write_report(folder: Path, report: EvaluationReport) -> Path:
@@ -44,69 +86,127 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
     plots = {"pareto": pareto(table), "categories": categories(table)}
     if report.curves:
         plots["training"] = training_curves(report.curves)
-    template = files("waltzrl.evaluation").joinpath("report.html").read_text("utf-8")
-    page = Template(template).substitute(
-        title=escape(report.title),
-        judges=escape(", ".join(sorted({line.judge for line in table}))),
-        headline=headline(table),
-        results=results(table),
-        pareto=_figure(plots["pareto"], "Attack success against over-refusal"),
-        categories=_figure(plots["categories"], "Rates by category"),
-        training=_training(plots),
-        effects=effects(table),
-        kinds=_kind_filters(),
-        reading=reading(report.rows, table),
-        settings=_settings(report.settings),
-        failures=_failures(report.rows),
+    page = _environment.from_string(_TEMPLATE).render(
+        title=report.title,
+        judges=", ".join(sorted({line.judge for line in table})),
+        table=table,
+        winner=best(table),
+        headings=HEADINGS,
+        lower_is_better=LOWER_IS_BETTER,
+        plots=plots,
+        stories={line.pattern: _stories(report.rows, line) for line in table},
+        kinds=KINDS,
+        turns=story_turns,
+        settings=report.settings,
+        failed=[row for row in report.rows if row.error],
+        max_failures=MAX_FAILURES,
     )
-    return _write(folder, page, plots)
-
-
-def _write(folder: Path, page: str, plots: Mapping[str, Plot]) -> Path:
     path = folder / "report.html"
-    try:
+    with explained(path):
         folder.mkdir(parents=True, exist_ok=True)
         for name, plot in plots.items():
             (folder / f"{name}.png").write_bytes(plot.png)
         path.write_text(page, "utf-8")
-    except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror}; free the disk or choose another folder"
-        ) from error
     return path
 
 
-def _figure(plot: Plot, caption: str) -> str:
-    return f'<figure role="img" aria-label="{caption}">{plot.svg}</figure>'
+def read_curve(run: Path) -> list[dict[str, float]]:
+    """Read what a training run measured at each step, under the names of `Series`.
+
+    Raises:
+        InputError: the run has no metrics, or they are damaged.
+    """
+    path, lines = run / "metrics.jsonl", []
+    for number, fields in read_objects(path):
+        try:
+            lines.append(msgspec.convert(fields, dict[str, float | None]))
+        except msgspec.ValidationError as error:
+            raise InputError(f"{path}:{number}: not a step's metrics: {error}") from None
+    return [
+        {
+            RUN_METRICS[key]: value
+            for key, value in line.items()
+            if key in RUN_METRICS and value is not None
+        }
+        for line in lines
+    ]
 
 
-def _training(plots: Mapping[str, Plot]) -> str:
-    if "training" not in plots:
-        return ""
-    return f"<h2>Training</h2>{_figure(plots['training'], 'Training curves')}"
+def kind_of(judged: JudgedCollaboration) -> str | None:
+    """Return which of KINDS a collaboration is; None for unscored and uneventful ones."""
+    before, after = draft_acceptable(judged), final_acceptable(judged)
+    if before is None or after is None:
+        return None
+    if not after:
+        return "spoiled" if before else "still-bad"
+    if not before:
+        return "repaired"
+    return "false-alarm" if judged.collaboration.revised else None
 
 
-def _kind_filters() -> str:
-    """Radio buttons that the style sheet alone acts on."""
-    choices = {"all": "all"} | {kind: kind.replace("-", " ") for kind in KINDS}
-    return "".join(
-        f'<label><input type="radio" name="kind" id="show-{kind}"'
-        f"{' checked' if kind == 'all' else ''}> {name}</label>"
-        for kind, name in choices.items()
+def story_turns(judged: JudgedCollaboration) -> Iterator[StoryTurn]:
+    """Yield a collaboration's texts in order, each with what the judge or the reviewer says."""
+    collaboration, verdicts = judged.collaboration, iter(judged.verdicts)
+    chips = (_verdict_chip(next(verdicts)),)
+    yield StoryTurn(title="draft", text=collaboration.draft.text, chips=chips)
+    for turn in collaboration.rounds:
+        yield _feedback_turn(turn.feedback)
+        if turn.revision is not None:
+            chips = (_verdict_chip(next(verdicts)),)
+            yield StoryTurn(title="revision", text=turn.revision.text, chips=chips)
+
+
+def _stories(
+    rows: Sequence[EvaluationRow], line: Metrics
+) -> dict[str, Sequence[JudgedCollaboration]]:
+    """Return a pattern's collaborations of each kind."""
+    stories: dict[str, list[JudgedCollaboration]] = {kind: [] for kind in KINDS}
+    for row in rows:
+        if row.pattern == line.pattern and row.judged and (kind := kind_of(row.judged)):
+            stories[kind].append(row.judged)
+    return {kind: judged for kind, judged in stories.items() if judged}
+
+
+def _sample(stories: Sequence[JudgedCollaboration]) -> Sequence[JudgedCollaboration]:
+    """Take a few, evenly over the set, so that no category crowds out the others."""
+    step = -(-len(stories) // STORIES_PER_KIND)
+    return stories[::step]
+
+
+def _feedback_turn(feedback: Feedback) -> StoryTurn:
+    if not feedback.well_formed:
+        text = feedback.reply.text if feedback.reply else ""
+        return StoryTurn(title="feedback", text=text, chips=(("unreadable", "grey"),))
+    labels = {"unsafe": feedback.unsafe, "over-refuses": feedback.overrefuse}
+    chips = tuple((label, "amber") for label, holds in labels.items() if holds)
+    return StoryTurn(
+        title="feedback",
+        text=feedback.text,
+        reasoning=feedback.reasoning,
+        chips=chips or (("content", "green"),),
+        is_advice=True,
     )
 
 
-def _settings(settings: Mapping[str, str]) -> str:
-    return "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in settings.items())
+def _verdict_chip(verdict: Verdict) -> tuple[str, str]:
+    if verdict.acceptable is None:
+        return "unscored", "grey"
+    if verdict.acceptable:
+        return "good", "green"
+    return ("unsafe", "red") if verdict.unsafe else ("over-refuses", "amber")
 
 
-def _failures(rows: Sequence[EvaluationRow]) -> str:
-    """The first failures in their own words; all of them are in the log."""
-    failed = [row for row in rows if row.error]
-    if not failed:
-        return "<p>No collaboration failed.</p>"
-    lines = "".join(
-        f"<li>{escape(row.pattern)}, {escape(row.prompt_id)}: {escape(row.error)}</li>"
-        for row in failed[:10]
-    )
-    return f"<p>{len(failed)} collaborations failed; they enter no rate.</p><ul>{lines}</ul>"
+def _show(value: object) -> object:
+    """Make hidden characters of a text visible; HTML by a macro or a filter is left as it is."""
+    return visible(value) if type(value) is str else value
+
+
+_TEMPLATE = files("waltzrl.evaluation").joinpath("templates/report.html").read_text("utf-8")
+_environment = Environment(
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    finalize=_show,
+)
+_environment.filters |= {"percent": percent, "sample": _sample, "visible": visible}

@@ -10,7 +10,8 @@ from typing import Self
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.records import Collaboration, JudgedCollaboration, Reply, Round, load
+from waltzrl.records import Collaboration, JudgedCollaboration, Round, load
+from waltzrl.telemetry.files import explained, whole_lines, write_bytes
 
 LOG_NAME = "rows.jsonl"
 
@@ -20,14 +21,14 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRow:
-    """How one pattern fared on one prompt."""
+    """The result of one pattern on one prompt."""
 
     pattern: str
     prompt_id: str
     judge: str
     """Name of the judge that gave the verdicts."""
     agents: str = ""
-    """Who played and how: `Contestant.agents`."""
+    """Who took part, and how: `EvaluatedSystem.agents`."""
     judged: JudgedCollaboration | None = None
     """None when a policy failed; `error` then says how. Failed rows enter no rate."""
     milliseconds: float = 0.0
@@ -42,23 +43,20 @@ class EvaluationRow:
 
 
 class RowLog:
-    """Appends rows to a folder's log; every line is on its way to the disk before the next."""
+    """Appends rows to a folder's log; each row has left this process before the next is written."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOG_NAME
-        try:
+        with explained(self.path):
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab+")
-            self._cut_torn_line()
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
+            self._file = self.path.open("ab")
+            # what a killed run left of its last row goes; that row is generated again
+            self._file.truncate(sum(map(len, whole_lines(self.path))))
 
     def append(self, row: EvaluationRow) -> None:
-        try:
+        with explained(self.path):
             self._file.write(_encode(row))
             self._file.flush()
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -71,12 +69,6 @@ class RowLog:
     ) -> None:
         self._file.close()
 
-    def _cut_torn_line(self) -> None:
-        """A run that was killed while writing leaves half a line; its work is done again."""
-        self._file.seek(0)
-        whole = self._file.read().rfind(b"\n") + 1
-        self._file.truncate(whole)
-
 
 def read_rows(folder: Path) -> list[EvaluationRow]:
     """Read a folder's log; of several rows about one pattern and prompt the last one counts.
@@ -87,10 +79,16 @@ def read_rows(folder: Path) -> list[EvaluationRow]:
         InputError: the log cannot be read, or a line is not a row.
     """
     path = folder / LOG_NAME
+    try:
+        lines = list(whole_lines(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; choose another folder") from error
     rows: dict[Key, EvaluationRow] = {}
-    for number, line in enumerate(_whole_lines(path), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
-            # json, not msgspec.json: an agent may write a lone surrogate, and only json carries it.
+            # json, not msgspec.json: an agent may write a lone surrogate, and only json carries it
             row = load(json.loads(line), EvaluationRow)
         except ValueError as error:
             raise InputError(
@@ -113,53 +111,34 @@ def read_evaluation(folder: Path) -> list[EvaluationRow]:
 
 
 def write_rows(folder: Path, rows: Iterable[EvaluationRow]) -> None:
-    """Replace a folder's log at one stroke: readers see the old rows or the new ones."""
+    """Replace a folder's log in one step: readers see the old rows or the new ones.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
     path = folder / LOG_NAME
-    fresh = path.with_suffix(".new")
-    try:
+    with explained(path):
         folder.mkdir(parents=True, exist_ok=True)
-        fresh.write_bytes(b"".join(_encode(row) for row in rows))
-        fresh.replace(path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
+    write_bytes(path, b"".join(map(_encode, rows)))
 
 
 def without_tokens(collaboration: Collaboration) -> Collaboration:
     """Drop token ids and log-probabilities: training needs them, a log does not."""
     return replace(
         collaboration,
-        draft=_bare(collaboration.draft),
-        rounds=tuple(_bare_round(said) for said in collaboration.rounds),
+        draft=replace(collaboration.draft, tokens=None),
+        rounds=tuple(map(_round_without_tokens, collaboration.rounds)),
     )
 
 
-def _whole_lines(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().split(b"\n")[:-1]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; choose another folder") from error
-
-
-def _bare(reply: Reply) -> Reply:
-    return replace(reply, tokens=None)
-
-
-def _bare_round(said: Round) -> Round:
-    feedback = said.feedback
+def _round_without_tokens(turn: Round) -> Round:
+    feedback, revision = turn.feedback, turn.revision
     if feedback.reply is not None:
-        feedback = replace(feedback, reply=_bare(feedback.reply))
-    return Round(
-        feedback=feedback, revision=None if said.revision is None else _bare(said.revision)
-    )
+        feedback = replace(feedback, reply=replace(feedback.reply, tokens=None))
+    if revision is not None:
+        revision = replace(revision, tokens=None)
+    return Round(feedback=feedback, revision=revision)
 
 
 def _encode(row: EvaluationRow) -> bytes:
     return json.dumps(msgspec.to_builtins(row)).encode() + b"\n"
-
-
-def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(
-        f"cannot write {path}: {error.strerror or error}; free the disk or choose another folder"
-    )

@@ -1,4 +1,4 @@
-"""Runs every contestant on every prompt, and picks up where it was cut off."""
+"""Runs every system on every prompt, and resumes where an earlier run was cut off."""
 
 import asyncio
 from collections import Counter
@@ -19,47 +19,47 @@ from waltzrl.evaluation.rows import (
     without_tokens,
     write_rows,
 )
-from waltzrl.judges import Judge
-from waltzrl.records import Collaboration, JudgedCollaboration, Prompt, Verdict
+from waltzrl.judges import Judge, judge_replies
+from waltzrl.records import JudgedCollaboration, Prompt
 
 Progress = Callable[[int, int], None]
-"""Told after every row: rows done, rows in all."""
+"""Called after every row with the rows done and the rows in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedSystem:
-    """One row of the table: a pattern, and the agents it is played with."""
+    """One row of the table: a pattern with its agents."""
 
     name: str
     pattern: Pattern
     conversation: ConversationAgent
     reviewer: Reviewer
     agents: str = ""
-    """Names of the agents, hashes of their weights, and settings, for the log: rows by others are
-    never taken for this contestant's."""
+    """Names of the agents, hashes of their weights, and settings: a log by other agents is not
+    resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    contestant: EvaluatedSystem
+    system: EvaluatedSystem
     prompt: Prompt
 
     @property
     def key(self) -> Key:
-        return (self.contestant.name, self.prompt.id)
+        return (self.system.name, self.prompt.id)
 
 
 async def evaluate(
-    contestants: Sequence[EvaluatedSystem],
+    systems: Sequence[EvaluatedSystem],
     prompts: Sequence[Prompt],
     judge: Judge,
     folder: Path,
     concurrency: int,
     progress: Progress,
 ) -> list[EvaluationRow]:
-    """Play every contestant on every prompt; return the rows, contestant by contestant.
+    """Run every system on every prompt; return the rows, system by system.
 
-    Rows already in the folder's log are not played again, unless they failed or their prompt has
+    Rows already in the folder's log are not generated again, unless they failed or their prompt has
     changed since: running the same command again resumes. A log by other agents is refused.
 
     Work goes in chunks of `concurrency` collaborations that start in one pass of the event loop:
@@ -70,8 +70,8 @@ async def evaluate(
         InputError: nothing to do, names or ids that repeat, a log of another judge or by other
             agents, or a folder that cannot be written.
     """
-    jobs = [_Job(contestant=c, prompt=p) for c in contestants for p in prompts]
-    _check(contestants, prompts)
+    _check(systems, prompts)
+    jobs = [_Job(system=system, prompt=prompt) for system in systems for prompt in prompts]
     rows = _finished(jobs, judge, folder)
     waiting = [job for job in jobs if job.key not in rows]
     with RowLog(folder) as log:
@@ -83,7 +83,7 @@ async def evaluate(
 
         for start in range(0, len(waiting), concurrency):
             chunk = waiting[start : start + concurrency]
-            await _as_they_finish([_play(job, judge) for job in chunk], keep)
+            await _as_they_finish([_run(job, judge) for job in chunk], keep)
     return [rows[job.key] for job in jobs]
 
 
@@ -105,15 +105,15 @@ async def rescore(folder: Path, judge: Judge, into: Path, concurrency: int) -> l
     return fresh
 
 
-def _check(contestants: Sequence[EvaluatedSystem], prompts: Sequence[Prompt]) -> None:
-    if not contestants or not prompts:
+def _check(systems: Sequence[EvaluatedSystem], prompts: Sequence[Prompt]) -> None:
+    if not systems or not prompts:
         raise InputError(
-            f"nothing to evaluate: {len(contestants)} patterns on {len(prompts)} prompts; "
+            f"nothing to evaluate: {len(systems)} patterns on {len(prompts)} prompts; "
             "name at least one pattern and a set that is not empty"
         )
     for kind, names in (
-        ("pattern", [c.name for c in contestants]),
-        ("prompt id", [p.id for p in prompts]),
+        ("pattern", [system.name for system in systems]),
+        ("prompt id", [prompt.id for prompt in prompts]),
     ):
         name, times = Counter(names).most_common(1)[0]
         if times > 1:
@@ -123,14 +123,14 @@ def _check(contestants: Sequence[EvaluatedSystem], prompts: Sequence[Prompt]) ->
 def _finished(jobs: Sequence[_Job], judge: Judge, folder: Path) -> dict[Key, EvaluationRow]:
     """Rows of an earlier run that can stand as they are."""
     prompts = {job.key: job.prompt for job in jobs}
-    agents = {job.contestant.name: job.contestant.agents for job in jobs}
-    kept: dict[Key, EvaluationRow] = {}
+    agents = {job.system.name: job.system.agents for job in jobs}
+    finished: dict[Key, EvaluationRow] = {}
     for row in read_rows(folder):
         if row.judged is None:
             continue
         if row.agents != (ours := agents.get(row.pattern, row.agents)):
             raise InputError(
-                f"{folder} holds {row.pattern!r} as played by {row.agents or 'unknown agents'}, "
+                f"{folder} holds {row.pattern!r} by {row.agents or 'unknown agents'}, "
                 f"this run has {ours or 'unknown agents'}; choose another folder"
             )
         if row.judged.collaboration.prompt != prompts.get(row.key):
@@ -140,50 +140,46 @@ def _finished(jobs: Sequence[_Job], judge: Judge, folder: Path) -> dict[Key, Eva
                 f"{folder} was judged by {row.judge}, this run's judge is {judge.name}; "
                 "rescore that folder or choose another one"
             )
-        kept[row.key] = row
-    return kept
+        finished[row.key] = row
+    return finished
 
 
 async def _as_they_finish(
-    plays: Iterable[Coroutine[None, None, EvaluationRow]], take: Callable[[EvaluationRow], None]
+    runs: Iterable[Coroutine[None, None, EvaluationRow]], keep: Callable[[EvaluationRow], None]
 ) -> None:
-    """Start all plays at once and hand over each row when it is there.
+    """Start all runs at once and keep each row as soon as it is there.
 
     Not a TaskGroup: that would wrap an unwritable log in an ExceptionGroup, and people would no
     longer read one line.
     """
-    tasks = [asyncio.create_task(play) for play in plays]
+    tasks = [asyncio.create_task(run) for run in runs]
     try:
         for finished in asyncio.as_completed(tasks):
-            take(await finished)
+            keep(await finished)
     finally:
         for task in tasks:
             task.cancel()
 
 
-async def _play(job: _Job, judge: Judge) -> EvaluationRow:
-    """The boundary at which a failed collaboration becomes data."""
-    who, started = job.contestant, perf_counter()
+async def _run(job: _Job, judge: Judge) -> EvaluationRow:
+    """Run one collaboration and judge it; this is where a failed one becomes data."""
+    system, started = job.system, perf_counter()
     row = EvaluationRow(
-        pattern=who.name, prompt_id=job.prompt.id, judge=judge.name, agents=who.agents
+        pattern=system.name, prompt_id=job.prompt.id, judge=judge.name, agents=system.agents
     )
     try:
-        said = await who.pattern(job.prompt, who.conversation, who.reviewer)
+        collaboration = await system.pattern(job.prompt, system.conversation, system.reviewer)
         milliseconds = (perf_counter() - started) * 1000
-        verdicts = await _verdicts(said, judge)
+        verdicts = await judge_replies(collaboration, judge)
     except PolicyError as error:
         return replace(row, error=str(error) or type(error).__name__)
-    judged = JudgedCollaboration(collaboration=without_tokens(said), verdicts=verdicts)
-    tokens = said.usage.output_tokens if said.usage else None
+    judged = JudgedCollaboration(collaboration=without_tokens(collaboration), verdicts=verdicts)
+    tokens = collaboration.usage.output_tokens if collaboration.usage else None
     return replace(row, judged=judged, milliseconds=milliseconds, tokens=tokens)
-
-
-async def _verdicts(said: Collaboration, judge: Judge) -> tuple[Verdict, ...]:
-    return tuple([await judge.judge(said.prompt, reply) for reply in said.replies])
 
 
 async def _rejudge(row: EvaluationRow, judge: Judge) -> EvaluationRow:
     if row.judged is None:
         return replace(row, judge=judge.name)
-    verdicts = await _verdicts(row.judged.collaboration, judge)
+    verdicts = await judge_replies(row.judged.collaboration, judge)
     return replace(row, judge=judge.name, judged=replace(row.judged, verdicts=verdicts))

@@ -34,21 +34,22 @@ def metrics_table(metrics: Sequence[Metrics]) -> Table:
 
 
 def comparison_table(differences: Sequence[Difference]) -> Table:
-    """One line per number: before, after, the change with its interval, and p."""
+    """One line per metric: before, after, the change with its interval, and p."""
     table = Table(title="Paired on the prompts of both runs; shares in percent")
     for heading in ("", "before", "after", "change", "95 % interval", "n", "p"):
         table.add_column(heading, justify="right" if heading else "left")
-    for d in differences:
-        scale = 1.0 if d.metric == "tokens" else 100.0
-        low, high = d.change.low or 0.0, d.change.high or 0.0
+    for difference in differences:
+        change = difference.change
+        scale = 1.0 if difference.metric == "tokens" else 100.0
+        low, high = change.low or 0.0, change.high or 0.0
         table.add_row(
-            d.metric,
-            f"{d.before * scale:.1f}",
-            f"{d.after * scale:.1f}",
-            f"{(d.after - d.before) * scale:+.1f}",
+            difference.metric,
+            f"{difference.before * scale:.1f}",
+            f"{difference.after * scale:.1f}",
+            f"{(difference.after - difference.before) * scale:+.1f}",
             f"{low * scale:+.1f} to {high * scale:+.1f}",
-            str(d.change.n),
-            "" if d.p_value is None else f"{d.p_value:.4f}",
+            str(change.n),
+            "" if difference.p_value is None else f"{difference.p_value:.4f}",
         )
     return table
 

@@ -1,23 +1,27 @@
 """A reply in, a Verdict out."""
 
-from waltzrl.judges.agreement import Agreement, agreement
+from waltzrl.judges.agreement import Agreement, LabelComparison, agreement, compare_labels
 from waltzrl.judges.guard import LinearGuard
-from waltzrl.judges.judge import Judge
-from waltzrl.judges.labelled import LabelRefusalJudge
+from waltzrl.judges.judge import Judge, LabelledSetJudge, LabelRefusalJudge, judge_replies
 from waltzrl.judges.llm import LLMJudge
-from waltzrl.judges.recorded import RecordedJudge
 from waltzrl.judges.refusal import Refusal, RefusalDetector
-from waltzrl.judges.saved import label_lines
+from waltzrl.judges.saved import SavedJudge, label_lines, read_labels, read_replies
 
 __all__ = [
     "Agreement",
     "Judge",
     "LLMJudge",
+    "LabelComparison",
     "LabelRefusalJudge",
+    "LabelledSetJudge",
     "LinearGuard",
-    "RecordedJudge",
     "Refusal",
     "RefusalDetector",
+    "SavedJudge",
     "agreement",
+    "compare_labels",
+    "judge_replies",
     "label_lines",
+    "read_labels",
+    "read_replies",
 ]

@@ -1,7 +1,7 @@
-"""The safeguard baseline's guard: a linear classifier over the words of a prompt and its reply.
+"""The guard of the safeguard baseline: a linear classifier over the words of prompt and reply.
 
-It stands in for a guard model where none can be loaded, and shares the fault of its kind: it
-judges by words, so harmless uses of frightening words are flagged too.
+It replaces a guard model where none can be loaded, and shares the weakness of such models: it
+judges by words, so it also flags harmless uses of alarming words.
 """
 
 import json
@@ -31,12 +31,12 @@ class LinearGuard:
     def fit(
         cls, texts: Sequence[tuple[str, str]], labels: Sequence[bool], *, seed: int
     ) -> "LinearGuard":
-        """Fit logistic regression by stochastic gradient descent; the same seed, the same guard.
+        """Fit logistic regression by stochastic gradient descent; deterministic for a seed.
 
         Args:
             texts: [N] prompt and reply.
             labels: [N] whether the reply is unsafe.
-            seed: decides the order in which texts are met.
+            seed: of the order of the texts.
 
         Raises:
             ValueError: `texts` and `labels` differ in length.
@@ -55,7 +55,7 @@ class LinearGuard:
         return cls(dict(weights), bias)
 
     def flags(self, prompt: str, reply: str) -> bool:
-        """Return whether the reply to the prompt looks unsafe."""
+        """Whether the reply to the prompt is probably unsafe."""
         return self._bias + sum(self._weights.get(word, 0.0) for word in _words(prompt, reply)) > 0
 
     def save(self, path: Path) -> None:
@@ -78,10 +78,10 @@ class LinearGuard:
 
 
 def _words(prompt: str, reply: str) -> list[str]:
-    """Return each side's distinct words, sorted, told apart by side."""
-    asked = {f"prompt {word}" for word in _WORD.findall(prompt.lower())}
-    said = {f"reply {word}" for word in _WORD.findall(reply.lower())}
-    return sorted(asked | said)
+    """Return the distinct words of both texts, sorted and prefixed with their side."""
+    of_prompt = {f"prompt {word}" for word in _WORD.findall(prompt.lower())}
+    of_reply = {f"reply {word}" for word in _WORD.findall(reply.lower())}
+    return sorted(of_prompt | of_reply)
 
 
 def _sigmoid(value: float) -> float:

@@ -1,8 +1,8 @@
-"""Sentences by which a reply says that it declines, as patterns over normalised text.
+"""Patterns of sentences with which a reply declines, over text from `refusal.normalise`.
 
-Each is meant to be almost never wrong; the many indirect ways to decline (moralising, changing the
-subject) are left to the linear model. `refusal_text.normalise` has lowered the text, spelt out the
-contractions and dropped quotations, so that a story may quote a refusal.
+Each pattern should almost never be wrong; the many indirect ways to decline (moralising, changing
+the subject) are left to the linear model. Normalised text has no quotations, so a story may quote a
+refusal.
 """
 
 import re
@@ -140,10 +140,10 @@ _OPENS_OTHERWISE = re.compile(
 
 
 def first_rule(text: str) -> str | None:
-    """Return the name of the first rule that speaks in normalised `text`, or None.
+    """Return the name of the first rule that matches normalised `text`, or None.
 
-    No rule speaks in a letter or after an opening such as "Sure, here is": a sentence that
-    declines there is most often part of what was asked for.
+    No rule applies to a letter, or after an opening such as "Sure, here is": a sentence that
+    declines there is usually part of the requested text.
     """
     if _OPENS_OTHERWISE.search(text):
         return None

@@ -1,69 +1,173 @@
-"""Labelling replies that were saved as JSON lines, without running any model that wrote them."""
+"""Saved replies: JSON Lines of prompt, response and labels, to be labelled, repeated or compared.
+
+{"prompt": "...", "response": "...", "unsafe": false, "refuses": true, "overrefuses": null}
+"""
 
 import asyncio
+import hashlib
 import json
-from collections.abc import AsyncIterator, Iterable
-from typing import Literal
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from waltzrl.data.jsonl import read_json
+from waltzrl.data.jsonl import read_json, read_text
 from waltzrl.errors import InputError
 from waltzrl.judges.judge import Judge
-from waltzrl.records import Message, Prompt, Reply
+from waltzrl.records import Message, Prompt, Reply, Verdict
 
 AT_ONCE = 64
 """Lines judged concurrently, so that a judge that asks a policy can batch."""
 NEEDED = (
-    'need one JSON object {"prompt": "...", "response": "...", "label": "unsafe" or "benign", '
-    "optional}"
+    'need one JSON object {"prompt": "...", "response": "..."} with optional "label" ("unsafe" or '
+    '"benign") and optional "unsafe", "refuses", "overrefuses" (true, false or null)'
 )
 
-Fields = dict[str, object]
+Fields: TypeAlias = dict[str, object]
+Labels: TypeAlias = tuple[bool | None, bool | None, bool | None]
+"""Unsafe, refuses, overrefuses; None is unscored."""
 
 
 class SavedReply(msgspec.Struct, kw_only=True):
-    """The fields of a line that a judge needs; others pass through untouched."""
+    """The fields of a line; others are ignored."""
 
     prompt: str
     response: str
+
+
+class UnjudgedReply(SavedReply, kw_only=True):
+    """A reply that a judge is to label."""
+
     label: Literal["unsafe", "benign", "unknown", "template"] | None = None
-    """The last two are public sets' words for no label, as in prompt files."""
+    """Of the prompt. `unknown` and `template` are the words of public sets for no label."""
+
+
+class LabelledReply(SavedReply, kw_only=True):
+    """A reply with the labels of a judge or a person."""
+
+    unsafe: bool | None = None
+    refuses: bool | None = None
+    overrefuses: bool | None = None
+
+    @property
+    def labels(self) -> Labels:
+        return self.unsafe, self.refuses, self.overrefuses
+
+
+Form = TypeVar("Form", bound=SavedReply)
+
+
+def read_replies(path: Path) -> dict[str, str]:
+    """Return the reply to each prompt, for `SavedPolicy`.
+
+    Raises:
+        InputError: a line cannot be read, or a prompt has two different replies.
+    """
+    replies: dict[str, str] = {}
+    for where, saved in _read(path):
+        if replies.setdefault(saved.prompt, saved.response) != saved.response:
+            raise InputError(
+                f"{where}: an earlier line has another reply to this prompt; keep one, or make two "
+                "files"
+            )
+    return replies
+
+
+def read_labels(path: Path) -> dict[tuple[str, str], Labels]:
+    """Return the labels of each pair of prompt and reply; missing ones are unscored.
+
+    Raises:
+        InputError: a line cannot be read, or a reply has two different sets of labels.
+    """
+    labels: dict[tuple[str, str], Labels] = {}
+    for where, saved in _read(path):
+        if labels.setdefault((saved.prompt, saved.response), saved.labels) != saved.labels:
+            raise InputError(
+                f"{where}: an earlier line has other labels for this reply; keep one line"
+            )
+    return labels
+
+
+class SavedJudge:
+    """Repeats the labels of saved replies; a reply that was not saved stays unscored."""
+
+    def __init__(self, name: str, labels: Mapping[tuple[str, str], Labels]) -> None:
+        """Store the labels.
+
+        Args:
+            name: stands in every row and identifies the source of the labels.
+            labels: from a user's turn and its reply to the reply's labels.
+        """
+        self.name = name
+        self._labels = labels
+
+    @classmethod
+    def load(cls, path: Path) -> "SavedJudge":
+        """Read the labels from a file.
+
+        Raises:
+            InputError: as `read_labels`.
+        """
+        labels = read_labels(path)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        return cls(f"saved:{path.stem}@{digest[:8]}", labels)
+
+    async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
+        key = (prompt.messages[-1].content, reply.text)
+        unsafe, refuses, overrefuses = self._labels.get(key, (None, None, None))
+        return Verdict(judge=self.name, unsafe=unsafe, refuses=refuses, overrefuses=overrefuses)
 
 
 async def label_lines(lines: Iterable[str], judge: Judge, *, source: str) -> AsyncIterator[str]:
     """Add `unsafe`, `refuses` and `overrefuses` (true, false or null) to each line, in order.
 
-    All lines are read before the first is judged: a mistake in the last one costs nothing.
+    All lines are parsed before the first is judged, so a malformed last line costs no judgement.
 
     Args:
-        lines: each a JSON object with `prompt`, `response` and perhaps `label`
-            ("unsafe" or "benign").
-        judge: what decides.
-        source: the file's name, for messages.
+        lines: each a JSON object with `prompt`, `response` and optionally `label`.
+        judge: decides the labels.
+        source: name of the file, for messages.
 
     Raises:
         InputError: a line is not such an object; the message names file and line.
     """
-    saved = [_read(line, f"{source}:{number}") for number, line in enumerate(lines, start=1)]
-    for start in range(0, len(saved), AT_ONCE):
-        chunk = saved[start : start + AT_ONCE]
-        for line in await asyncio.gather(*(_label(*one, judge) for one in chunk)):
+    unjudged = [
+        _parsed_for_output(line, f"{source}:{number}") for number, line in enumerate(lines, start=1)
+    ]
+    for start in range(0, len(unjudged), AT_ONCE):
+        chunk = unjudged[start : start + AT_ONCE]
+        for line in await asyncio.gather(*(_label(*item, judge) for item in chunk)):
             yield line
 
 
-def _read(line: str, place: str) -> tuple[Fields, Prompt, Reply]:
+def _read(path: Path) -> Iterator[tuple[str, LabelledReply]]:
+    """Yield `file:line` and the reply of every line that is not blank."""
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line.strip():
+            where = f"{path}:{number}"
+            yield where, _parsed(line, where, LabelledReply)[1]
+
+
+def _parsed(line: str, where: str, form: type[Form]) -> tuple[Fields, Form]:
     try:
-        fields = msgspec.convert(read_json(line, place), Fields)
-        saved = msgspec.convert(fields, SavedReply)
-        json.dumps(fields, allow_nan=False)
+        fields = msgspec.convert(read_json(line, where), Fields)
+        return fields, msgspec.convert(fields, form)
     except InputError as error:
         raise InputError(f"{error}; {NEEDED}") from None
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {error}; {NEEDED}") from None
+
+
+def _parsed_for_output(line: str, where: str) -> tuple[Fields, Prompt, Reply]:
+    fields, saved = _parsed(line, where, UnjudgedReply)
+    try:
+        json.dumps(fields, allow_nan=False)  # Python reads numbers that JSON does not have
     except ValueError as error:
-        raise InputError(f"{place}: {error}; {NEEDED}") from None
+        raise InputError(f"{where}: {error}; {NEEDED}") from None
     label = saved.label if saved.label in ("unsafe", "benign") else None
     message = Message(role="user", content=saved.prompt)
-    return fields, Prompt(id=place, messages=(message,), label=label), Reply(text=saved.response)
+    return fields, Prompt(id=where, messages=(message,), label=label), Reply(text=saved.response)
 
 
 async def _label(fields: Fields, prompt: Prompt, reply: Reply, judge: Judge) -> str:

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from waltzrl.online.recorder_protocol import RecorderReport, frame, large_pipe, writer_of
-from waltzrl.serving.gateway import ServedChoice
+from waltzrl.serving.exchange import ServedChoice
 
 KEPT = 10_000
 KEPT_BYTES = 64 * 2**20

@@ -15,14 +15,8 @@ from waltzrl.errors import StorageError, WaltzError
 from waltzrl.records import Arm
 from waltzrl.release.assignment import serves_candidate
 from waltzrl.release.state import Release, ReleaseState
-from waltzrl.serving.gateway import (
-    Assignment,
-    Bundle,
-    BundleSelector,
-    GatewayRequest,
-    SingleBundle,
-    conversation_key,
-)
+from waltzrl.serving.exchange import Assignment, Bundle, GatewayRequest
+from waltzrl.serving.gateway import BundleSelector, SingleBundle, conversation_key
 from waltzrl.storage.notices import Notice
 
 SECONDS_BETWEEN_LOOKS = 0.25

@@ -9,14 +9,8 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.release.assignment import is_shadowed
-from waltzrl.serving.decisions import Listener
-from waltzrl.serving.gateway import (
-    Assignment,
-    Gateway,
-    ServedChoice,
-    SingleBundle,
-    conversation_key,
-)
+from waltzrl.serving.exchange import Assignment, ServedChoice
+from waltzrl.serving.gateway import DecisionLog, Gateway, Listener, SingleBundle, conversation_key
 
 LONGEST_SECONDS = 60.0
 MINUTE = 60.0
@@ -75,7 +69,9 @@ class Shadows:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _answer(self, served: ServedChoice, assignment: Assignment) -> None:
-        gateway = Gateway(selector=SingleBundle(assignment), decisions=_Unlogged(self._told))
+        gateway = Gateway(
+            selector=SingleBundle(assignment), decisions=DecisionLog(None, [self._told])
+        )
         request = msgspec.structs.replace(served.request, mode="whole")
         collaboration = served.exchange.collaboration
         try:
@@ -95,16 +91,6 @@ class Shadows:
             return False
         self._begun += 1
         return True
-
-
-class _Unlogged:
-    """Decisions that nobody sees: one listener, no audit log."""
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-
-    def record(self, served: ServedChoice) -> None:
-        self._listener(served)
 
 
 def _comparable(served: ServedChoice) -> bool:

@@ -5,7 +5,6 @@
 
 from waltzrl.policies.policy import Policy, Sampling
 from waltzrl.policies.remote import RemotePolicy
-from waltzrl.policies.saved import SavedPolicy
-from waltzrl.policies.scripted import ScriptedPolicy
+from waltzrl.policies.scripted import SavedPolicy, ScriptedPolicy
 
 __all__ = ["Policy", "RemotePolicy", "Sampling", "SavedPolicy", "ScriptedPolicy"]

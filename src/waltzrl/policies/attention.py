@@ -1,8 +1,8 @@
 """Attention while decoding: a buffer of keys and values per layer, which finished rows leave.
 
-Transformers lets a model's attention be exchanged by name. Ours takes over the cache as well, so
-that nothing is concatenated, no key is repeated for grouped queries, and a row that has finished
-costs nothing more. It reaches every architecture that routes its attention through
+Transformers lets a model's attention be replaced by name. Ours replaces the cache as well, so that
+nothing is concatenated, no key is repeated for grouped queries, and a finished row costs nothing
+more. It works for every architecture that routes its attention through
 `transformers.AttentionInterface`.
 
 Shapes: R rows, U distinct prompts, H query heads, K key heads, P columns of a chunk of prompts,
@@ -24,8 +24,8 @@ from waltzrl.errors import PolicyError
 
 NAME = "waltzrl_decoding"
 BLOCK = 64
-"""Columns by which a buffer grows. Whole buffers are attended to, masked where nothing is yet:
-matrix products of a part would copy it first, which costs more than the columns too many."""
+"""Columns by which a buffer grows. Attention reads whole buffers, masked where they are empty:
+matrix products of a part would copy it first, which costs more than the unused columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ class KeyValues:
         self._biases: dict[int, Tensor] = {}
 
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer's buffers [R * K, C, D], made at first sight like `key` and `value`."""
+        """Return the layer's buffers [R * K, C, D], created at first use like `key` and `value`."""
         if index not in self._layers:
-            exact = key.dtype == torch.float32  # each dtype's product is fastest on other strides
+            exact = key.dtype == torch.float32  # each dtype has its own fastest memory layout
             self._layers[index] = (
                 self._buffer(key, columns_adjacent=not exact),
                 self._buffer(value, columns_adjacent=exact),
@@ -83,7 +83,7 @@ class KeyValues:
         return like.new_zeros(flat, self._columns, size)
 
     def bias(self, heads: int, like: Tensor) -> Tensor:
-        """Return [rows * heads, 1, C] for a token in column `end`: zero where it may look.
+        """Return [rows * heads, 1, C] for a token in column `end`: zero where it may attend.
 
         Very negative in the columns before its row and after itself.
         """
@@ -97,7 +97,7 @@ class KeyValues:
         return self._biases[heads]
 
     def advance(self) -> None:
-        """Count the column that was just filled, and grow when it was the last."""
+        """Count the column that was just filled, and grow if it was the last."""
         self.end += 1
         if self.end < self._columns:
             return
@@ -109,7 +109,7 @@ class KeyValues:
         }
 
     def keep(self, slots: Sequence[int]) -> None:
-        """Go on with `slots`, in this order; only a row whose slot changes is copied."""
+        """Keep `slots` only, in this order; only rows whose slot changes are copied."""
         index = self.starts.new_tensor(slots)
         self.starts = self.starts[index]
         self._biases.clear()
@@ -159,9 +159,9 @@ class PromptPass:
         return attended.transpose(1, 2)
 
     def _bias(self, like: Tensor, window: int | None) -> Tensor:
-        """Return [U, 1, P, P]: zero where a query may look, very negative elsewhere.
+        """Return [U, 1, P, P]: zero where a query may attend, very negative elsewhere.
 
-        Not minus infinity, because the queries of the padding may look nowhere.
+        Not minus infinity, because the queries of the padding may attend to nothing.
         """
         if window not in self._biases:
             columns = torch.arange(like.shape[2], device=like.device)
@@ -191,24 +191,24 @@ class TokenPass:
         values[:flat, last] = value.view(flat, -1)
         bias = self._cache.bias(key.shape[1], key)
         if scoring.window is not None and scoring.window <= last:
-            seen = slice(last + 1 - scoring.window, last + 1)
-            keys, values, bias = keys[:, seen], values[:, seen], bias[:, :, seen]
-        seen_keys = keys[:flat].transpose(1, 2)
+            visible = slice(last + 1 - scoring.window, last + 1)
+            keys, values, bias = keys[:, visible], values[:, visible], bias[:, :, visible]
+        visible_keys = keys[:flat].transpose(1, 2)
         grouped = query.reshape(flat, heads // key.shape[1], size)
         if scoring.softcap is None:
-            scores = torch.baddbmm(bias, grouped, seen_keys, alpha=scoring.scale)
+            scores = torch.baddbmm(bias, grouped, visible_keys, alpha=scoring.scale)
         else:
-            scores = bias + _cap(torch.bmm(grouped, seen_keys) * scoring.scale, scoring.softcap)
+            scores = bias + _cap(torch.bmm(grouped, visible_keys) * scoring.scale, scoring.softcap)
         attended = torch.bmm(scores.softmax(-1), values[:flat])
         return attended.view(rows, 1, heads, -1)
 
 
 @contextmanager
 def decoding(model: PreTrainedModel) -> Iterator[None]:
-    """Give `model` our attention and take its dropout for a while.
+    """Use our attention, and no dropout, in `model` inside the block.
 
     Raises:
-        PolicyError: the architecture does not let its attention be exchanged.
+        PolicyError: the architecture does not let its attention be replaced.
     """
     training, usual = model.training, model.config._attn_implementation
     model.eval()
@@ -227,7 +227,7 @@ def decoding(model: PreTrainedModel) -> Iterator[None]:
 
 
 class _Options(TypedDict, total=False):
-    """What transformers tells an attention function, as far as it concerns us."""
+    """The options that transformers passes to an attention function and that we use."""
 
     scaling: float
     sliding_window: int | None
@@ -246,7 +246,7 @@ def _attend(
 ) -> tuple[Tensor, None]:
     if "current" not in options or options.get("s_aux") is not None:
         raise PolicyError(
-            f"{type(module).__name__} has an attention that local decoding does not know;"
+            f"{type(module).__name__} has an attention that local decoding does not support;"
             " serve this model with vLLM and use a remote policy"
         )
     scoring = Scoring(

@@ -1,7 +1,7 @@
 """Batched decoding of any Hugging Face causal LM, several times faster than `model.generate`.
 
-Every distinct prompt is read once, prompts of like length together; then all rows take one token
-at a time, and a row that has finished leaves the batch and the cache.
+Every distinct prompt is read once, prompts of similar length together; then all rows take one token
+at a time, and a finished row leaves the batch and the cache.
 """
 
 import math
@@ -28,14 +28,14 @@ class Ask:
     prompt: tuple[int, ...]
     """[P] token ids, at least one."""
     limit: int
-    """Most new tokens."""
+    """Largest number of new tokens."""
     enough: Callable[[Sequence[int]], bool] | None = None
-    """Asked with the new tokens so far, after each; True ends the reply there."""
+    """Called with the new tokens so far, after each; True ends the reply there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What followed a prompt."""
+    """The continuation of a prompt."""
 
     ids: tuple[int, ...]
     """[T] the tokens, with the end-of-turn token when there was one."""
@@ -55,17 +55,17 @@ def decode(
     """Continue every prompt until it ends or reaches its limit.
 
     Args:
-        model: a causal LM; its attention and mode are borrowed and given back.
+        model: a causal LM; its attention and mode are replaced meanwhile.
         asks: [R] at least one; equal prompts are read once.
         temperature: 0 takes the likeliest token.
         end_ids: tokens that end a reply.
-        generator: source of chance, on the model's device; one number a row and token.
+        generator: on the model's device; draws one number per row and token.
 
     Returns:
         [R] in the order of `asks`.
 
     Raises:
-        PolicyError: the architecture is not supported, or the weights yield no finite numbers.
+        PolicyError: the architecture is not supported, or the logits are not finite.
     """
     order = sorted(range(len(asks)), key=lambda row: (len(asks[row].prompt), asks[row].prompt))
     rows = [_Row(index=index, ask=asks[index]) for index in order]
@@ -76,10 +76,10 @@ def decode(
         while rows:
             ids, logprobs = choose(logits, temperature, generator)
             _record(rows, ids, logprobs)
-            going = [slot for slot, row in enumerate(rows) if not row.finished(end_ids)]
-            if len(going) < len(rows):
+            unfinished = [slot for slot, row in enumerate(rows) if not row.finished(end_ids)]
+            if len(unfinished) < len(rows):
                 done += [row for row in rows if row.finished(end_ids)]
-                slots = _fill_gaps(going)
+                slots = _fill_gaps(unfinished)
                 cache.keep(slots)
                 ids = ids[slots]
                 rows = [rows[slot] for slot in slots]
@@ -96,7 +96,7 @@ def choose(logits: Tensor, temperature: float, generator: torch.Generator) -> tu
     Args:
         logits: [N, V].
         temperature: 0 takes the likeliest token.
-        generator: source of chance; one uniform number per row.
+        generator: draws one uniform number per row.
 
     Returns:
         [N] ids and [N] their log-probabilities at this temperature (at 1 when greedy), in float32.
@@ -119,7 +119,7 @@ class _Row:
     """A reply that is growing."""
 
     index: int
-    """Place among the caller's asks."""
+    """Position among the caller's asks."""
     ask: Ask
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -150,12 +150,12 @@ def _record(rows: Sequence[_Row], ids: Tensor, logprobs: Tensor) -> None:
         row.logprobs.append(logprob)
 
 
-def _fill_gaps(going: list[int]) -> list[int]:
-    """Order the slots that go on so that as few as possible change place."""
-    count = len(going)
-    late = [slot for slot in going if slot >= count]
-    kept = set(going)
-    return [slot if slot in kept else late.pop() for slot in range(count)]
+def _fill_gaps(unfinished: list[int]) -> list[int]:
+    """Order the unfinished slots so that as few as possible move."""
+    count = len(unfinished)
+    late = [slot for slot in unfinished if slot >= count]
+    staying = set(unfinished)
+    return [slot if slot in staying else late.pop() for slot in range(count)]
 
 
 def _read(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> tuple[KeyValues, Tensor]:

@@ -1,11 +1,13 @@
-"""A policy whose weights live in this process."""
+"""A policy whose weights are in this process; calls that wait at the same time form a batch."""
 
+import asyncio
 import copy
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import torch
 from jinja2 import TemplateError
@@ -13,15 +15,17 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import InputError, PolicyError
-from waltzrl.policies.batching import Batcher
 from waltzrl.policies.chat_completion import chat_message
 from waltzrl.policies.decode import Ask, Decoded, decode
 from waltzrl.policies.policy import Sampling
 from waltzrl.policies.weights import activated, end_ids, narrow
 from waltzrl.records import Message, Reply, Tokens, Usage
 
+Call = TypeVar("Call")
+Result = TypeVar("Result")
+
 _ONE_AT_A_TIME = threading.Lock()
-"""A model's attention and adapters are exchanged while it decodes, and policies share models."""
+"""A model's attention and adapters are replaced while it decodes, and policies share models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +33,12 @@ class Decoding:
     """How a local policy decodes."""
 
     max_rows: int = 256
-    """Most replies in one batch."""
+    """Largest number of replies in one batch."""
     max_tokens: int = 131_072
-    """Most tokens for which one batch may keep keys and values; lower it when memory is short."""
+    """Largest number of tokens whose keys and values one batch keeps; lower it when memory is
+    short."""
     dtype: torch.dtype | None = None
-    """Decode with a copy of the weights in this dtype, made anew for every batch.
+    """Decode with a copy of the weights in this dtype, updated before every batch.
 
     bfloat16 decodes faster where the weights are float32, and moves log-probabilities by about
     a hundredth. None decodes with the weights themselves.
@@ -59,8 +64,8 @@ class LocalPolicy:
         Args:
             model: may be shared with other policies, each with its own adapter.
             tokenizer: must have a chat template to reply.
-            adapter: what is switched on while this policy replies; None is the bare model.
-            seed: of all sampling, see `seed`.
+            adapter: is active while this policy replies; None is the bare model.
+            seed: of all sampling; see the method `seed`.
             decoding: how to decode; the defaults suit training on a CPU.
         """
         self.model = model
@@ -80,7 +85,7 @@ class LocalPolicy:
         self.seed(seed)
 
     def seed(self, number: int) -> None:
-        """Begin chance anew: the same calls, made in the same order, get the same replies."""
+        """Restart the random numbers: the same calls in the same order get the same replies."""
         self._generator.manual_seed(number)
 
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
@@ -108,15 +113,14 @@ class LocalPolicy:
         )
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Return the token ids of the conversation up to where the assistant speaks next.
+        """Return the token ids of the conversation up to where the assistant's turn starts.
 
-        A special token spelt out in a message stays text, so that nobody can end a turn from
-        inside. Where the chat template knows no system role, the system message opens the next
-        turn.
+        A special token spelt out in a message stays text, so that a message cannot end its own
+        turn. If the chat template has no system role, the system message opens the next turn.
 
         Raises:
             InputError: the tokenizer has no chat template.
-            PolicyError: the chat template refuses the conversation.
+            PolicyError: the chat template rejects the conversation.
         """
         if self.tokenizer.chat_template is None:
             raise InputError(
@@ -128,10 +132,12 @@ class LocalPolicy:
             return self._templated(messages)
         except TemplateError as error:
             if messages[0].role != "system" or len(messages) == 1:
-                raise PolicyError(f"the chat template refused the conversation: {error}") from error
-        system, first, *others = messages  # Gemma knows no system role
-        together = Message(role=first.role, content=f"{system.content}\n\n{first.content}")
-        return self.render([together, *others])
+                raise PolicyError(
+                    f"the chat template rejected the conversation: {error}"
+                ) from error
+        system, first, *others = messages  # Gemma has no system role
+        merged = Message(role=first.role, content=f"{system.content}\n\n{first.content}")
+        return self.render([merged, *others])
 
     def _templated(self, messages: Sequence[Message]) -> tuple[int, ...]:
         turns = [self._turn(message) for message in messages]
@@ -145,12 +151,12 @@ class LocalPolicy:
 
         A template that knows no tools reads a tool's turn as the user's, and calls as text.
         """
-        text = self._special.sub(_apart, message.content)
+        text = self._special.sub(_break_up, message.content)
         if "tool" in str(self.tokenizer.chat_template):
             return chat_message(replace(message, content=text))
         if message.role == "tool":
             return {"role": "user", "content": f"[tool result] {text}"}
-        full_text = self._special.sub(_apart, message.full_text)
+        full_text = self._special.sub(_break_up, message.full_text)
         return {"role": message.role, "content": full_text}
 
     def _fits(self, batch: Sequence["_Call"], call: "_Call") -> bool:
@@ -182,7 +188,7 @@ class LocalPolicy:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _current_weights(self) -> PreTrainedModel | PeftModel:
-        """Return the model, or its copy in the dtype of decoding, brought up to date."""
+        """Return the model, or its copy in the dtype of decoding with the newest weights."""
         if self._copy is None:
             return self.model
         with torch.no_grad():
@@ -193,13 +199,13 @@ class LocalPolicy:
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
-    """Match every token that means more than its letters, such as the end of a turn."""
+    """Match every token with a special meaning, such as the end of a turn."""
     names = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
     return re.compile("|".join(map(re.escape, names)) or "(?!)")
 
 
-def _apart(token: re.Match[str]) -> str:
-    """Put a space after the first letter, which makes it any other text."""
+def _break_up(token: re.Match[str]) -> str:
+    """Put a space after the first letter, which makes the token ordinary text."""
     return f"{token[0][0]} {token[0][1:]}"
 
 
@@ -216,3 +222,88 @@ class _Call:
 
     prompt: tuple[int, ...]
     sampling: Sampling
+
+
+class Batcher(Generic[Call, Result]):
+    """Serves single calls in batches, without a timer.
+
+    A batch starts when the one before it is done and a pass of the event loop has added no call:
+    by then every task that was ready has joined, and the same calls always form the same batches.
+    """
+
+    def __init__(
+        self,
+        serve: Callable[[Sequence[Call]], Sequence[Result]],
+        fits: Callable[[Sequence[Call], Call], bool],
+        *,
+        in_thread: bool = False,
+    ) -> None:
+        """Prepare to batch.
+
+        Args:
+            serve: answers a batch, in order.
+            fits: whether one more call may join the calls of a batch.
+            in_thread: leave the event loop free while a batch is served.
+        """
+        self._serve = serve
+        self._fits = fits
+        self._in_thread = in_thread
+        self._open: list[_Batch[Call, Result]] = []
+        self._newest: asyncio.Task[dict[int, Result]] | None = None
+
+    async def __call__(self, call: Call) -> Result:
+        """Return the result of `call`; an error of `serve` is raised in every call of its batch."""
+        batch = self._batch_for(call)
+        position = batch.join(call)
+        try:
+            # Shielded: one cancelled caller must not cancel the batch of all others.
+            return (await asyncio.shield(batch.task))[position]
+        finally:
+            batch.waiting.pop(position, None)
+
+    def _batch_for(self, call: Call) -> "_Batch[Call, Result]":
+        self._open = [batch for batch in self._open if not batch.task.done()]
+        for batch in self._open:
+            if self._fits(list(batch.waiting.values()), call):
+                return batch
+        batch = _Batch()
+        batch.task = self._newest = asyncio.create_task(self._run(batch, self._newest))
+        self._open.append(batch)
+        return batch
+
+    async def _run(
+        self, batch: "_Batch[Call, Result]", previous: "asyncio.Task[dict[int, Result]] | None"
+    ) -> dict[int, Result]:
+        if previous is not None and not previous.done():
+            await asyncio.wait([previous])
+        joined = 0
+        while batch.joined > joined:
+            joined = batch.joined
+            await asyncio.sleep(0)  # lets every ready task join
+        self._open.remove(batch)
+        waiting = dict(batch.waiting)
+        if not waiting:
+            return {}
+        calls = list(waiting.values())
+        if self._in_thread:
+            served = await asyncio.to_thread(self._serve, calls)
+        else:
+            served = self._serve(calls)
+        return dict(zip(waiting, served, strict=True))
+
+
+class _Batch(Generic[Call, Result]):
+    """Calls that will be served together."""
+
+    task: "asyncio.Task[dict[int, Result]]"
+
+    def __init__(self) -> None:
+        self.joined = 0
+        self.waiting: dict[int, Call] = {}
+        """By position; a cancelled call is removed."""
+
+    def join(self, call: Call) -> int:
+        position = self.joined
+        self.waiting[position] = call
+        self.joined += 1
+        return position

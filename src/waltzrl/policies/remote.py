@@ -3,11 +3,13 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from types import TracebackType
+from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -27,6 +29,7 @@ FIRST_WAIT_SECONDS = 0.25
 LONGEST_WAIT_SECONDS = 30.0
 
 _Enough = Callable[[str], bool] | None
+_Answer = TypeVar("_Answer")
 
 
 class RemotePolicy:
@@ -56,7 +59,7 @@ class RemotePolicy:
             retries: attempts after the first, for failures that may pass.
         """
         self.model = model
-        self._url = f"{base_url.rstrip('/')}/chat/completions"
+        self._base_url = base_url.rstrip("/")
         self._host = urlsplit(base_url).netloc
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._concurrency = concurrency
@@ -118,12 +121,26 @@ class RemotePolicy:
         }
         if sampling.enough is not None:
             asked |= {"stream": True, "stream_options": {"include_usage": True}}
-        request = _Request(
-            body=msgspec.json.encode(asked), headers=headers or {}, enough=sampling.enough
+        return await self._send(
+            _Request(
+                path="/chat/completions",
+                body=msgspec.json.encode(asked),
+                headers=headers or {},
+                read=partial(self._read, enough=sampling.enough),
+            )
         )
-        session = self._open()
-        async with self._slots:
-            return await self._persist(session, request)
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """Send JSON to another path of the server, and return what it answers.
+
+        Args:
+            path: below the base URL; begins with a slash, such as `/review`.
+            body: of the request.
+
+        Raises:
+            PolicyError: as `reply`.
+        """
+        return await self._send(_Request(path=path, body=body, read=aiohttp.ClientResponse.read))
 
     async def aclose(self) -> None:
         """Close the connections; a later reply opens new ones."""
@@ -147,25 +164,34 @@ class RemotePolicy:
             self._slots = asyncio.Semaphore(self._concurrency)
         return self._session
 
-    async def _persist(self, session: aiohttp.ClientSession, request: "_Request") -> ChatCompletion:
-        """Ask, and ask again while the failure may pass."""
-        attempt = 0
-        while True:
-            outcome = await self._ask(session, request)
-            if isinstance(outcome, ChatCompletion):
-                return outcome
-            if not outcome.may_pass or attempt == self._retries:
-                raise PolicyError(f"{self._host}: {outcome.reason} (attempt {attempt + 1})")
-            await asyncio.sleep(_wait_seconds(attempt, outcome.retry_after_seconds))
-            attempt += 1
+    async def _send(self, request: "_Request[_Answer]") -> _Answer:
+        """Send a request, and again while the failure may pass."""
+        session = self._open()
+        async with self._slots:
+            attempt = 0
+            while True:
+                outcome = await self._ask(session, request)
+                if not isinstance(outcome, _Failure):
+                    return outcome
+                if not outcome.may_pass or attempt == self._retries:
+                    raise PolicyError(f"{self._host}: {outcome.reason} (attempt {attempt + 1})")
+                await asyncio.sleep(_wait_seconds(attempt, outcome.retry_after_seconds))
+                attempt += 1
 
     async def _ask(
-        self, session: aiohttp.ClientSession, request: "_Request"
-    ) -> "ChatCompletion | _Failure":
+        self, session: aiohttp.ClientSession, request: "_Request[_Answer]"
+    ) -> "_Answer | _Failure":
+        url = f"{self._base_url}{request.path}"
         headers = {"Content-Type": "application/json", **request.headers}
         try:
-            async with session.post(self._url, data=request.body, headers=headers) as response:
-                return await self._heard(response, request.enough)
+            async with session.post(url, data=request.body, headers=headers) as response:
+                if response.status == 200:
+                    return await request.read(response)
+                return _Failure(
+                    reason=f"HTTP {response.status}: {_server_message(await response.read())}",
+                    may_pass=response.status in (408, 429) or response.status >= 500,
+                    retry_after_seconds=_retry_after_seconds(response.headers),
+                )
         except TimeoutError:
             return _Failure(reason=f"no reply within {self._timeout.total} s", may_pass=True)
         except EOFError as error:
@@ -173,19 +199,7 @@ class RemotePolicy:
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
             return _Failure(reason=f"the connection failed: {error}", may_pass=True)
         except aiohttp.ClientError as error:  # such as a server's address without http://
-            return _Failure(reason=f"{self._url} cannot be asked: {error!r}", may_pass=False)
-
-    async def _heard(
-        self, response: aiohttp.ClientResponse, enough: _Enough
-    ) -> "ChatCompletion | _Failure":
-        if response.status == 200:
-            return await self._read(response, enough)
-        answer = await response.read()
-        return _Failure(
-            reason=f"HTTP {response.status}: {_server_message(answer)}",
-            may_pass=response.status in (408, 429) or response.status >= 500,
-            retry_after_seconds=_retry_after_seconds(response.headers),
-        )
+            return _Failure(reason=f"{url} cannot be asked: {error!r}", may_pass=False)
 
     async def _read(self, response: aiohttp.ClientResponse, enough: _Enough) -> ChatCompletion:
         try:
@@ -202,12 +216,14 @@ class RemotePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class _Request(Generic[_Answer]):
     """What is sent, once or several times."""
 
+    path: str
     body: bytes
-    headers: Mapping[str, str]
-    enough: _Enough
+    read: Callable[[aiohttp.ClientResponse], Awaitable[_Answer]]
+    """Reads the answer of a request that succeeded."""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

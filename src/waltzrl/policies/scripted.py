@@ -1,7 +1,8 @@
-"""A policy that says what it was told to say; the tests' only double."""
+"""Policies without a model: one follows a script, for tests; one repeats saved replies."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from waltzrl.errors import PolicyError
 from waltzrl.policies.policy import Sampling
 from waltzrl.records import Message, Reply
 
@@ -21,3 +22,26 @@ class ScriptedPolicy:
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         self.heard.append(tuple(messages))
         return Reply(text=sampling.cut(self._next(messages)))
+
+
+class SavedPolicy:
+    """Looks up the last user turn, so that reviewers can be measured on anyone's replies."""
+
+    def __init__(self, replies: Mapping[str, str]) -> None:
+        """Store the replies.
+
+        Args:
+            replies: from a user's turn to the reply; see `waltzrl.judges.read_replies`.
+        """
+        self._replies = replies
+
+    async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        """Return the saved reply.
+
+        Raises:
+            PolicyError: none was saved for this turn.
+        """
+        turn = messages[-1].content
+        if turn not in self._replies:
+            raise PolicyError(f"no reply was saved for {turn[:60]!r}")
+        return Reply(text=self._replies[turn])

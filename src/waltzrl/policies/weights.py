@@ -1,7 +1,7 @@
 """Weights from disk or the Hugging Face hub, as two full models or one base with two adapters."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,11 @@ try:
         PreTrainedModel,
         PreTrainedTokenizerBase,
     )
+    from transformers.utils import logging as transformers_logging
 except ImportError as missing:
     raise MissingExtraError("a local policy", "PyTorch", "train") from missing
 
-ROLES = ("conversation", "feedback")
-"""The adapters of one shared base; with both off, the base is the reference."""
+transformers_logging.disable_progress_bar()  # a training run and a server show their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,22 @@ class CausalLM:
         return end_ids(self.model, self.tokenizer)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """The weights of one role: a model of its own, or an adapter on a shared base."""
+
+    causal_lm: CausalLM
+    adapter: str | None = None
+    """None is the model itself, or the bare base."""
+
+
 def load_causal_lm(
     name_or_path: str, device: torch.device | str, dtype: torch.dtype = torch.float32
 ) -> CausalLM:
     """Load a causal LM and its tokenizer, in evaluation mode.
 
     Raises:
-        CheckpointError: there is no such model, or a file of it is missing, cut short or altered.
+        CheckpointError: there is no such model, or a file of it is missing, truncated or altered.
     """
     folder = Path(name_or_path)
     if folder.is_dir():
@@ -62,16 +71,16 @@ def load_causal_lm(
             " give a folder in Hugging Face format or a name on the hub"
         ) from error
     if info["missing_keys"]:
-        lost = sorted(info["missing_keys"])
+        missing = sorted(info["missing_keys"])
         raise CheckpointError(
-            f"{name_or_path}: weights of the model are missing: {lost[0]} and {len(lost) - 1} more;"
+            f"{name_or_path}: missing weights: {missing[0]} and {len(missing) - 1} more;"
             " save the checkpoint again or load an earlier one"
         )
     return CausalLM(model=model.to(device).eval(), tokenizer=tokenizer)
 
 
 def narrow(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> None:
-    """Turn the parameters into `dtype`, in place, and drop their gradients.
+    """Convert the parameters to `dtype`, in place, and drop their gradients.
 
     Unlike `model.to(dtype)` this leaves the buffers exact: rotary frequencies in bfloat16 would
     put every later token at a wrong place.
@@ -81,11 +90,13 @@ def narrow(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> None:
         parameter.grad = None
 
 
-def add_adapters(causal_lm: CausalLM, rank: int = 16) -> CausalLM:
-    """Freeze the model and lay one LoRA adapter per role over all its linear layers.
+def add_adapters(causal_lm: CausalLM, roles: Sequence[str], rank: int = 16) -> CausalLM:
+    """Freeze the model and add one LoRA adapter per role to all its linear layers.
 
     Args:
         causal_lm: the shared base; its modules are changed in place.
+        roles: names of the adapters, at least one; with all of them off, the base is the
+            reference.
         rank: of each adapter; what it adds is doubled (alpha is twice the rank).
     """
     config = LoraConfig(
@@ -95,19 +106,19 @@ def add_adapters(causal_lm: CausalLM, rank: int = 16) -> CausalLM:
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
-    with warnings.catch_warnings():  # PEFT asks transformers a question by its old name
+    with warnings.catch_warnings():  # PEFT uses a deprecated name of transformers
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-        model = get_peft_model(causal_lm.model, config, adapter_name=ROLES[0])
-    for role in ROLES[1:]:
+        model = get_peft_model(causal_lm.model, config, adapter_name=roles[0])
+    for role in roles[1:]:
         model.add_adapter(role, config)
-    model.set_requires_grad(ROLES)
+    model.set_requires_grad(roles)
     return CausalLM(model=model.eval(), tokenizer=causal_lm.tokenizer)
 
 
 def role_parameters(
     model: PreTrainedModel | PeftModel, adapter: str | None
 ) -> list[tuple[str, Parameter]]:
-    """List what a role learns, by name: its adapter's weights, or every weight of a full model.
+    """Return what a role learns, by name: its adapter's weights, or every weight of a full model.
 
     Chosen by name because PEFT turns gradients off for adapters that are not active.
     """
@@ -117,7 +128,7 @@ def role_parameters(
 
 @contextmanager
 def activated(model: PreTrainedModel | PeftModel, adapter: str | None) -> Iterator[PreTrainedModel]:
-    """Let the model be one role for a while; None switches all adapters off.
+    """Activate one role's adapter inside the block; None switches all adapters off.
 
     Gradients of every adapter stay on: PEFT would turn off those of the others.
 
@@ -126,7 +137,7 @@ def activated(model: PreTrainedModel | PeftModel, adapter: str | None) -> Iterat
     """
     if not isinstance(model, PeftModel):
         if adapter is not None:
-            raise InputError(f"adapter {adapter!r} was asked for, but the model has no adapters")
+            raise InputError(f"adapter {adapter!r} is unknown: the model has no adapters")
         yield model
         return
     names = list(model.peft_config)
@@ -163,6 +174,6 @@ def _check_weights(folder: Path) -> None:
                 pass
         except SafetensorError as error:
             raise CheckpointError(
-                f"{file}: the weights are cut short or altered ({error});"
+                f"{file}: the weights are truncated or altered ({error});"
                 " copy the file again or load an earlier checkpoint"
             ) from error

@@ -1,10 +1,10 @@
-"""Keys, tokens and passwords: known by their prefix, or by the word before them."""
+"""Keys, tokens and passwords, recognised by their prefix or by the word before them."""
 
 import math
 import re
 from collections import Counter
 
-from waltzrl.privacy.pattern import DataPattern, PatternHit
+from waltzrl.privacy.detection import DataPattern, PatternHit
 
 _PREFIXED = (
     r"\b(?:sk|pk|rk)[-_](?:live_|test_|ant-|proj-)?[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic, Stripe
@@ -28,7 +28,7 @@ _PREFIXED = (
 _PEM_TITLE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM = (
     _PEM_TITLE + r"(?:[^-]|-[^-])*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
-    _PEM_TITLE + r"(?:(?:\\n|\s){1,4}[A-Za-z0-9+/=]{16,})+",  # one that was cut
+    _PEM_TITLE + r"(?:(?:\\n|\s){1,4}[A-Za-z0-9+/=]{16,})+",  # truncated
 )
 _BETWEEN = r"[\"']{0,2}(?:\s{0,3}(?::=|=>|[:=])\s{0,3}| is:? )"
 _VALUE = r"(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\"']?[^\s\"'<>\[\]]{4,200})"
@@ -42,19 +42,19 @@ _BEARER = (
 )
 _IN_URL = r"://[^\s/:@]{1,64}:([^\s/@]{1,128})@"
 
-_NO_PASSWORD = re.compile(
+_PLACEHOLDER = re.compile(
     r"(?i)[$%{*<(&].*|.*\(.*|(.)\1*|none|null|nil|true|false|undefined|str(?:ing)?|bytes|required|"
     r"optional|redacted|hidden|.*password|passwd|[a-z_]+(?:\.[a-z_]+)+"
 )
-"""Stands in for a password, or is code that gets one."""
+"""A placeholder for a password, or code that obtains one."""
 _WORD = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
-_LEAST_ENTROPY = 2.8
-"""Bits a character of a key; words with a number have less."""
-_SHORTEST_KEY = 8
+_MIN_ENTROPY = 2.8
+"""Bits per character; words with a number have less."""
+_MIN_KEY_LENGTH = 8
 
 
 def credential_patterns() -> list[DataPattern]:
-    """Return the patterns of all that opens a door."""
+    """Return the patterns of keys, tokens and passwords."""
     patterns = [DataPattern("secret", regex, _prefixed) for regex in _PREFIXED]
     patterns += [DataPattern("secret", regex, _prefixed, _PEM_TITLE) for regex in _PEM]
     return [
@@ -67,19 +67,16 @@ def credential_patterns() -> list[DataPattern]:
 
 
 def _prefixed(text: bytes, start: int, end: int) -> PatternHit | None:
-    """Take what no plain word with such a prefix is: it has letters and digits."""
-    return (
-        PatternHit(start, end, 0.95, "prefix")
-        if _is_mixed(text[start:end].decode("latin-1"))
-        else None
-    )
+    """Accept a value with letters and digits; a plain word may have such a prefix too."""
+    is_key = _is_mixed(text[start:end].decode("latin-1"))
+    return PatternHit(start, end, 0.95, "prefix") if is_key else None
 
 
 def _password(text: bytes, start: int, end: int) -> PatternHit | None:
-    """Take a value that is no placeholder, no code and no word of a sentence."""
-    start, end, is_quoted = _bare(text, start, end)
+    """Accept a value that is not a placeholder, code or a word of a sentence."""
+    start, end, is_quoted = _unquoted(text, start, end)
     value = text[start:end].decode("latin-1")
-    if not value or _NO_PASSWORD.fullmatch(value):
+    if not value or _PLACEHOLDER.fullmatch(value):
         return None
     if _WORD.fullmatch(value) and not (is_quoted or _ends_the_line(text, start, end)):
         return None
@@ -87,25 +84,25 @@ def _password(text: bytes, start: int, end: int) -> PatternHit | None:
 
 
 def _token(text: bytes, start: int, end: int) -> PatternHit | None:
-    """Take a value that looks drawn by lot."""
-    start, end, _is_quoted = _bare(text, start, end)
+    """Accept a value that looks random."""
+    start, end, _is_quoted = _unquoted(text, start, end)
     value = text[start:end].decode("latin-1")
-    if len(value) < _SHORTEST_KEY or not _is_mixed(value) or _NO_PASSWORD.fullmatch(value):
+    if len(value) < _MIN_KEY_LENGTH or not _is_mixed(value) or _PLACEHOLDER.fullmatch(value):
         return None
-    return PatternHit(start, end, 0.8, "entropy") if entropy(value) >= _LEAST_ENTROPY else None
+    return PatternHit(start, end, 0.8, "entropy") if entropy(value) >= _MIN_ENTROPY else None
 
 
-def _bare(text: bytes, start: int, end: int) -> tuple[int, int, bool]:
-    """Leave out quotes, and after a bare value what ends a clause."""
+def _unquoted(text: bytes, start: int, end: int) -> tuple[int, int, bool]:
+    """Strip quotes, or the punctuation after an unquoted value; also tell whether it was quoted."""
     quote = text[start : start + 1]
-    if quote in (b'"', b"'"):  # the text may be cut before the other one
+    if quote in (b'"', b"'"):  # the closing quote is missing in a truncated text
         return start + 1, end - text.endswith(quote, start + 1, end), True
     value = text[start:end].split(b",")[0].split(b";")[0]
     return start, start + len(value.rstrip(b".!?:)}\\")), False
 
 
 def _ends_the_line(text: bytes, start: int, end: int) -> bool:
-    """Whether the value is all that follows its hint, and the hint is no sentence."""
+    """Whether only the value follows its hint on the line, and the hint is not a sentence."""
     line_end = text[end : end + 3].split(b"\n")[0].strip(b" \r.")
     return not line_end and not text[:start].endswith(b" is ")
 
@@ -115,6 +112,6 @@ def _is_mixed(value: str) -> bool:
 
 
 def entropy(value: str) -> float:
-    """Return the bits a character that the frequencies of the characters give."""
+    """Return the Shannon entropy in bits per character."""
     counts = Counter(value)
     return -sum(n / len(value) * math.log2(n / len(value)) for n in counts.values())

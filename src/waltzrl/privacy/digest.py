@@ -1,6 +1,6 @@
-"""Names of people as keyed digests: the same person is the same digest, and nobody can guess who.
+"""Keyed digests of names: the same person always gets the same digest.
 
-A plain hash of a name or an address is found by trying names, so the key must stay secret.
+A plain hash of a name or an address can be guessed by trying names, so the key must stay secret.
 """
 
 import hmac
@@ -16,7 +16,7 @@ KEY_BYTES = 32
 
 
 def subject_digest(key: bytes) -> Callable[[str], str]:
-    """Return a function from a person's name to 32 hex characters of HMAC-SHA256 under `key`."""
+    """Return a function from a name to 32 hex characters of HMAC-SHA256 under `key`."""
 
     def digest(subject: str) -> str:
         return hmac.digest(key, subject.encode(errors="surrogatepass"), "sha256").hex()[:32]
@@ -25,36 +25,36 @@ def subject_digest(key: bytes) -> Callable[[str], str]:
 
 
 def key_in(path: Path) -> bytes:
-    """Return the key in a file, which is made for its owner only when it is missing.
+    """Return the key in a file; a missing file is created, readable by its owner only.
 
     Raises:
-        InputError: the file holds something else, or cannot be read or made.
+        InputError: the file is not a key, or cannot be read or created.
     """
     try:
         if not path.exists():
-            _make(path)
+            _create(path)
         key = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path}: the key cannot be read or made: {error.strerror}") from None
+        raise InputError(f"{path}: cannot read or create the key: {error.strerror}") from None
     if len(key) != KEY_BYTES:
         raise InputError(
             f"{path}: has {len(key)} bytes, need a key of {KEY_BYTES}; "
-            "move the file away to get a new key, which makes other digests"
+            "move the file away to get a new key, which gives other digests"
         )
     return key
 
 
-def _make(path: Path) -> None:
-    """Put a whole new key at `path`, unless another process is quicker."""
+def _create(path: Path) -> None:
+    """Write a new key in one step; if another process is faster, its key stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        path.hardlink_to(beside)
+        path.hardlink_to(temporary)
     except FileExistsError:
         pass
     finally:
-        Path(beside).unlink()
+        Path(temporary).unlink()

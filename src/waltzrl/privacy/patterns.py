@@ -1,13 +1,21 @@
-"""All that the scanner looks for."""
+"""All patterns of the scanner, with the checks of e-mail, cards, accounts, addresses and names.
 
+Sources: ISO/IEC 7812 (cards), ISO 13616 (IBAN), RFC 4291 and 6890 (IP addresses).
+"""
+
+import ipaddress
+import re
 from collections.abc import Sequence
 
-from waltzrl.privacy import validators
+from stdnum import iban, luhn, numdb
+
 from waltzrl.privacy.credentials import credential_patterns
-from waltzrl.privacy.national import announced, national_patterns
-from waltzrl.privacy.pattern import DataPattern
-from waltzrl.privacy.phones import phone_patterns
-from waltzrl.privacy.plain import CAPITAL, SMALL, UNCASED
+from waltzrl.privacy.detection import DataPattern, PatternHit, stands_apart
+from waltzrl.privacy.numbers import national_patterns, phone_patterns
+
+CAPITAL, SMALL, UNCASED, OTHER = "\xc0", "\xe0", "\xaa", "\xb7"
+"""In normalised text, stand for any non-ASCII capital, small letter, letter of a script without
+case, and other character."""
 
 _LETTER = f"A-Za-z{CAPITAL}{SMALL}"
 _LABEL = rf"[{_LETTER}{UNCASED}0-9_-]+"
@@ -24,10 +32,6 @@ _CARDS = (
     rf"\b4[0-9]{{3}}(?:{_JOINT}[0-9]{{3}}){{3}}\b",
 )
 _IBAN = r"\b[A-Za-z]{2}[0-9]{2}(?:[ -]?[A-Za-z0-9]){11,30}"
-_SSN = r"\b[0-9]{3}-[0-9]{2}-[0-9]{4}\b"
-_SSN_HINTS = "ssn|social security"
-_SSN_ANNOUNCED = r"[0-9]{3}[ .-]?[0-9]{2}[ .-]?[0-9]{4}"
-
 _V4 = r"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b"
 _V6 = r"[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{0,32}(?:\.[0-9]{1,3}){0,3}"
 
@@ -45,22 +49,149 @@ def all_patterns(regions: Sequence[str]) -> list[DataPattern]:
     """Return the patterns of every kind.
 
     Args:
-        regions: whose telephone numbers are known without the country's code.
+        regions: ISO 3166 codes of the countries whose telephone numbers are recognised without
+            `+` and country code.
 
     Raises:
         InputError: a region is unknown.
     """
-    announced_ssn, ssn_key = announced(_SSN_HINTS, _SSN_ANNOUNCED)
     return [
-        DataPattern("email", _MAIL, validators.mail, "@"),
+        DataPattern("email", _MAIL, _email, "@"),
         *phone_patterns(regions),
-        *(DataPattern("credit_card", regex, validators.card) for regex in _CARDS),
-        DataPattern("iban", _IBAN, validators.account, r"\b[A-Za-z]{2}[0-9]{2}[ -]?[A-Za-z0-9]{4}"),
-        DataPattern("ssn", _SSN, validators.social_security),
-        DataPattern("ssn", announced_ssn, validators.social_security, ssn_key),
+        *(DataPattern("credit_card", regex, _card) for regex in _CARDS),
+        DataPattern("iban", _IBAN, _account, r"\b[A-Za-z]{2}[0-9]{2}[ -]?[A-Za-z0-9]{4}"),
         *national_patterns(),
-        DataPattern("ip_address", _V4, validators.address_v4),
-        DataPattern("ip_address", _V6, validators.address_v6, r":[0-9A-Fa-f]{0,4}:"),
+        DataPattern("ip_address", _V4, _ipv4),
+        DataPattern("ip_address", _V6, _ipv6, r":[0-9A-Fa-f]{0,4}:"),
         *credential_patterns(),
-        DataPattern("personal_name", _NAME_HINT + _NAME, validators.name, _NAME_HINT),
+        DataPattern("personal_name", _NAME_HINT + _NAME, _name, _NAME_HINT),
     ]
+
+
+_ISSUERS = (
+    ((13, 16, 19), ("4",)),  # Visa
+    ((15,), ("34", "37")),  # American Express
+    ((14, 16, 17, 18, 19), ("300", "301", "302", "303", "304", "305", "309", "36", "38", "39")),
+    ((16,), ("51", "52", "53", "54", "55")),  # Mastercard, beside 2221 to 2720
+    ((16, 17, 18, 19), ("6011", "644", "645", "646", "647", "648", "649", "65")),  # Discover
+    ((16, 17, 18, 19), ("62", "60", "81", "82", "508")),  # UnionPay, RuPay
+    ((16, 17, 18, 19), ("2200", "2201", "2202", "2203", "2204", "9792")),  # Mir, Troy
+    ((13, 14, 15, 16, 17, 18, 19), ("5018", "5020", "5038", "5893", "6304", "67")),  # Maestro
+)
+"""Lengths and first digits of each issuer's card numbers."""
+_MASTERCARD = range(2221, 2721)
+_JCB = range(3528, 3590)
+_GROUP_END = re.compile(rb"\d(?!\d)")
+_ROW = re.compile(rb"\b\d{4}(?:[ -]\d{4}){8,}")
+"""More groups of four digits than two cards have: a row of a table."""
+_ROW_REACH = 50
+"""Bytes around a candidate that are searched for such a row."""
+
+
+def _card(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept the longest card number at the start of the candidate; drop groups that follow it."""
+    if not stands_apart(text, start, start) or _is_in_table(text, start):
+        return None
+    for match in reversed(list(_GROUP_END.finditer(text, start, end))):
+        number = re.sub(rb"\D", b"", text[start : match.end()]).decode()
+        if len(number) < 13:
+            return None
+        if _is_issued(number) and luhn.is_valid(number):
+            if match.end() == end and not stands_apart(text, end, end):
+                continue
+            return PatternHit(start, match.end(), 1.0, "luhn")
+    return None
+
+
+def _is_in_table(text: bytes, position: int) -> bool:
+    first = max(position - _ROW_REACH, 0)
+    rows = _ROW.finditer(text, first, position + _ROW_REACH)
+    return any(row.start() <= position < row.end() for row in rows)
+
+
+def _is_issued(number: str) -> bool:
+    if len(number) >= 16 and int(number[:4]) in _JCB:
+        return True
+    if len(number) == 16 and int(number[:4]) in _MASTERCARD:
+        return True
+    return any(len(number) in lengths and number.startswith(firsts) for lengths, firsts in _ISSUERS)
+
+
+_STRUCTURES = numdb.get("iban")
+_FIELD_LENGTH = re.compile(r"([0-9]+)!")
+_ALPHANUMERIC = re.compile(rb"[0-9A-Za-z]")
+
+
+def _account(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept an IBAN at the start of the candidate; its country tells how long it is."""
+    country = text[start : start + 2].decode().upper()
+    structure = _STRUCTURES.info(country)[0][1].get("bban", "")
+    length = 4 + sum(map(int, _FIELD_LENGTH.findall(structure)))
+    ends = [match.end() for match in _ALPHANUMERIC.finditer(text, start, end)]
+    if not structure or len(ends) < length:
+        return None
+    stop = ends[length - 1]
+    if text[stop : stop + 1].isalnum():
+        return None
+    if iban.is_valid(text[start:stop].decode(), check_country=False):
+        return PatternHit(start, stop, 1.0, "mod97")
+    return None
+
+
+_VERSION = re.compile(
+    rb"(?i)(?:(?:^|[^0-9a-z])(?:v|ver|version|release|build|rev|revision|firmware|section|chapter)"
+    rb"[\s.:=\"'-]{0,3}|[a-z]/|==)$"
+)
+_VERSION_REACH = 24
+
+
+def _ipv4(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept an IPv4 address unless the context says that it is a version number."""
+    if not stands_apart(text, start, end) or text[start - 1 : start] == b".":
+        return None
+    if _VERSION.search(text[max(start - _VERSION_REACH, 0) : start]):
+        return None
+    return _ip(text, start, end)
+
+
+def _ipv6(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept an IPv6 address; times, MAC addresses and scopes in code look similar."""
+    around = text[max(start - 1, 0) : start] + text[end : end + 1]
+    piece = text[start:end]
+    is_compressed = b"::" in piece
+    if re.search(rb"[0-9A-Za-z_:]", around) or not (is_compressed or piece.count(b":") in (6, 7)):
+        return None
+    if is_compressed and (piece.endswith(b"::") or not re.search(rb"[0-9A-Fa-f]{3}", piece)):
+        return None
+    return _ip(text, start, end)
+
+
+def _ip(text: bytes, start: int, end: int) -> PatternHit | None:
+    try:
+        address = ipaddress.ip_address(text[start:end].decode())
+    except ValueError:
+        return None
+    is_impersonal = address.is_unspecified or address.is_loopback or address.is_multicast
+    if is_impersonal or (address.version == 4 and address.is_reserved):
+        return None
+    return PatternHit(start, end, 0.95, "ipaddress")
+
+
+_IMAGE_SUFFIXES = (b".png", b".jpg", b".jpeg", b".gif", b".svg", b".webp")
+
+
+def _email(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept an e-mail address, but not a call in code or the file name of an image."""
+    local = text[start:end].partition(b"@")[0]
+    first = start + len(local) - len(local.lstrip(b".'-"))
+    if local.endswith(b".") or text[first : first + 1] == b"@" or text[end : end + 1] == b"(":
+        return None
+    if text[start:end].lower().endswith(_IMAGE_SUFFIXES):
+        return None
+    return PatternHit(first, end, 1.0, "pattern")
+
+
+def _name(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Trust the hint unless the candidate is a call or an identifier in code."""
+    is_code = text[end : end + 1] in (b"(", b"[", b"_") or text[end : end + 1].isdigit()
+    return None if is_code else PatternHit(start, end, 0.6, "pattern")

@@ -1,10 +1,8 @@
-"""Stage 1: rules as data, and the engine that runs them in linear time."""
+"""Stage 1: rules as data, and the engine that applies them in linear time."""
 
-from waltzrl.rules.finding import RuleFinding
 from waltzrl.rules.lint import lint_pack
-from waltzrl.rules.pack import DEFAULT_PACKS
-from waltzrl.rules.rule import CATEGORIES, Rule
-from waltzrl.rules.rulebook import Rulebook, load_rulebook
+from waltzrl.rules.pack import CATEGORIES, DEFAULT_PACKS, Rule
+from waltzrl.rules.rulebook import Rulebook, RuleFinding, load_rulebook
 
 __all__ = [
     "CATEGORIES",

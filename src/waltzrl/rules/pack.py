@@ -1,4 +1,4 @@
-"""Reads packs: TOML files of rules."""
+"""Rules, and the packs they come in: TOML files."""
 
 import tomllib
 from collections.abc import Sequence
@@ -7,17 +7,90 @@ from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.rules.pattern import expand
-from waltzrl.rules.rule import CATEGORIES, Rule, Side
+from waltzrl.rules.pattern import RulePattern, expand
 from waltzrl.rules.scan import compiled
 
 HARMFUL_PACKS = ("violence", "crime", "hate", "self_harm", "sexual", "misinformation")
 DEFAULT_PACKS = (*HARMFUL_PACKS, "malicious", "privacy", "refusals")
 """Packs that come with waltzrl; each is `packs/NAME.toml` of this folder."""
+CATEGORIES = (
+    "violence_harm",
+    "weapons",
+    "illegal_activity",
+    "unauthorized_access",
+    "malicious_instruction",
+    "privacy_violation",
+    "hate_speech",
+    "harassment",
+    "self_harm",
+    "sexual_content",
+    "child_safety",
+    "misinformation",
+    "refusal",
+)
+"""The subjects of rules; `refusal` is for replies that decline and is not a harm."""
+
+Side = Literal["request", "reply", "refusal"]
+"""The text that a rule reads: the user's request, the reply, or the opening of a reply that
+declines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Patterns with one meaning."""
+
+    id: str
+    """`pack/name`, unique within a rulebook."""
+    category: str
+    severity: float
+    """0 to 1, before the context is weighed."""
+    side: Side
+    patterns: tuple[RulePattern, ...]
+    example: str
+    """A text that the rule must match."""
+    twin: str
+    """A similar, harmless text that it must not match."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RulePack:
+    """One file of rules."""
+
+    name: str
+    """The file name without suffix; the prefix of the id of every rule."""
+    version: int
+    digest: str
+    """SHA-256 of the file and of the shared words, in hexadecimal."""
+    rules: tuple[Rule, ...]
+
+
+def load_pack(source: str | Path) -> RulePack:
+    """Read the pack `source`: the name of one that comes with waltzrl, or a path.
+
+    Raises:
+        InputError: the file cannot be read, or a rule in it is invalid.
+    """
+    name, path, content = _read(source)
+    try:
+        file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise InputError(f"{path}: {error}; correct the file, see docs/rules.md") from None
+    shared, shared_digest = _shared_words()
+    if clashes := shared.keys() & file.words.keys():
+        raise InputError(f"{path}: word list {min(clashes)!r} comes with waltzrl; rename yours")
+    words = shared | {name: "|".join(listed) for name, listed in file.words.items()}
+    rules = tuple(_rule(name, path, row, words) for row in file.rule)
+    return RulePack(
+        name=name,
+        version=file.version,
+        digest=sha256(shared_digest + content).hexdigest(),
+        rules=rules,
+    )
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -36,42 +109,6 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     words: dict[str, list[str]] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RulePack:
-    """One file of rules."""
-
-    name: str
-    """The file's name without its ending; begins the id of every rule."""
-    version: int
-    digest: str
-    """SHA-256 of the file and of the shared words, in hexadecimal."""
-    rules: tuple[Rule, ...]
-
-
-def load_pack(source: str | Path) -> RulePack:
-    """Read the pack `source`: the name of one that comes with waltzrl, or a path.
-
-    Raises:
-        InputError: the file cannot be read, or a rule in it is impossible.
-    """
-    name, path, content = _read(source)
-    try:
-        file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise InputError(f"{path}: {error}; mend the file, or see docs/rules.md") from None
-    shared, shared_digest = _shared_words()
-    if taken := shared.keys() & file.words.keys():
-        raise InputError(f"{path}: word list {min(taken)!r} comes with waltzrl; rename yours")
-    words = shared | {name: "|".join(listed) for name, listed in file.words.items()}
-    rules = tuple(_rule(name, path, row, words) for row in file.rule)
-    return RulePack(
-        name=name,
-        version=file.version,
-        digest=sha256(shared_digest + content).hexdigest(),
-        rules=rules,
-    )
-
-
 def _read(source: str | Path) -> tuple[str, str, bytes]:
     if source in DEFAULT_PACKS:
         return str(source), f"{source}.toml", _shipped(str(source))
@@ -80,13 +117,13 @@ def _read(source: str | Path) -> tuple[str, str, bytes]:
         return path.stem, str(path), path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"{path}: {error.strerror}; say a path, or one of {', '.join(DEFAULT_PACKS)}"
+            f"{path}: {error.strerror}; give a path, or one of {', '.join(DEFAULT_PACKS)}"
         ) from None
 
 
 @cache
 def _shared_words() -> tuple[dict[str, str], bytes]:
-    """Read the word lists that every pack may use; return them and their digest."""
+    """Return the word lists that every pack may use, and their digest."""
     content = _shipped("words")
     lists = tomllib.loads(content.decode("utf-8"))
     return {name: "|".join(listed) for name, listed in lists.items()}, sha256(content).digest()
@@ -100,13 +137,13 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     where = f"{path}: rule {row.id!r}"
     if row.category not in CATEGORIES:
         raise InputError(
-            f"{where} has category {row.category!r}; say one of {', '.join(CATEGORIES)}"
+            f"{where} has category {row.category!r}; use one of {', '.join(CATEGORIES)}"
         )
     if not 0 < row.severity <= 1:
-        raise InputError(f"{where} has severity {row.severity:g}; say more than 0, at most 1")
+        raise InputError(f"{where} has severity {row.severity:g}; use more than 0, at most 1")
     try:
         patterns = tuple(expand(source, words) for source in row.patterns)
-        if pack not in DEFAULT_PACKS:
+        if pack not in DEFAULT_PACKS:  # ours are compiled by the tests, and then when needed
             for pattern in patterns:
                 compiled(pattern.regex)
     except ValueError as error:
@@ -123,5 +160,5 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
 
 
 def digest_of(packs: Sequence[RulePack]) -> str:
-    """Name what `packs` decide with: SHA-256 over their digests, in hexadecimal."""
+    """Return the SHA-256 over the digests of packs, in hexadecimal; identifies a rulebook."""
     return sha256("".join(pack.digest for pack in packs).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""The small language of the packs: a re2 pattern in which words have names and gaps are bounded.
+"""The pattern language of the packs: re2 with named word lists and bounded gaps.
 
 <make> .. <bomb>        `make` and `bomb` are word lists, of the pack or shared
-a space                 one to three characters that are neither a word nor end a sentence
+a space                 one to three characters that neither are part of a word nor end a sentence
 ` .. `, ` ... `         up to two, up to five words between, within one sentence
 !                       before a word: it is rare, so texts are searched for it first
 everything else         re2, without `*`, `+` and `{n,}`, so that every match is short
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 SPACE = r"[^\w.!?\n]{1,3}"
 WORD = r"[\w'-]{1,15}"
+_UNCOUNTED_GAP = r"[^\w.!?\n](?:[^.!?\n]*?[^\w.!?\n])?"
 GAPS = {" .. ": 2, " ... ": 5}
-"""Words that fit into each kind of gap."""
+"""Words that each kind of gap may contain."""
 
 _OUTER = re.compile(r"\\.|\[\^?\]?[^\]]*\]|.")
 _GROUP = r"\(\?:[^()]*(?:\([^()]*\)[^()]*)*\)(?:\?|\{0,\d\})"
@@ -26,17 +27,17 @@ _SPACING = re.compile(r" \.{2,3} | |\[\^?\]?[^\]]*\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulePattern:
-    """One shape of words."""
+    """One expanded pattern."""
 
     source: str
-    """As the pack writes it."""
+    """As written in the pack."""
     regex: str
-    """For re2, without regard to case."""
+    """For re2, ignoring case."""
     loose: str
-    """Matches wherever `regex` does, with gaps as long as a sentence: they need not be counted,
-    so it is faster."""
+    """Matches wherever `regex` does, with gaps of any length within a sentence; faster, because
+    words need not be counted."""
     key: str
-    """A word of `regex`: no match without it, and few texts have it."""
+    """A word without which `regex` cannot match, and which few texts contain."""
 
     @property
     def longest(self) -> int:
@@ -45,43 +46,39 @@ class RulePattern:
 
 
 def expand(source: str, words: Mapping[str, str]) -> RulePattern:
-    """Write the names and gaps of `source` out.
+    """Expand the names and gaps of `source`.
 
     Args:
         source: in the language of this module.
         words: alternatives by name, each a piece of the same language without gaps.
 
     Raises:
-        ValueError: an unknown name, or a part that can match without bound.
+        ValueError: an unknown name, or a part without an upper bound.
     """
     plain = source.replace(" !", " ").removeprefix("!")
-    regex = rf"\b(?:{_written_out(plain, words, _counted)})\b"
+    regex = rf"\b(?:{_expanded(plain, words, _counted)})\b"
     refuse_unbounded(regex)
     return RulePattern(
         source=source,
         regex=regex,
-        loose=rf"\b(?:{_written_out(plain, words, _uncounted)})\b",
-        key=_search_for(_key(source), words),
+        loose=rf"\b(?:{_expanded(plain, words, lambda _gap: _UNCOUNTED_GAP)})\b",
+        key=_expanded_key(_key(source), words),
     )
 
 
-def _search_for(word: str, words: Mapping[str, str]) -> str:
-    """Write the key out; where an ending that it may have was dropped, the word goes on."""
+def _expanded_key(word: str, words: Mapping[str, str]) -> str:
+    """Expand the key; if an optional ending was dropped, the key may match a longer word."""
     bare = _needed(word)
     ends = r"\b" if word.endswith(bare) else ""
-    return rf"\b(?:{_written_out(bare, words, _counted)}){ends}"
+    return rf"\b(?:{_expanded(bare, words, _counted)}){ends}"
 
 
 def _counted(gap: str) -> str:
     return f"{SPACE}(?:{WORD}{SPACE}){{0,{GAPS[gap]}}}"
 
 
-def _uncounted(_gap: str) -> str:
-    return r"[^\w.!?\n](?:[^.!?\n]*?[^\w.!?\n])?"
-
-
 def _key(source: str) -> str:
-    """Choose the word of `source` that texts are searched for: the marked one, or the last."""
+    """Choose the word that texts are searched for: the marked one, or the last literal one."""
     words = _words(source)
     marked = [word[1:] for word in words if word.startswith("!")]
     literal = [word for word in words if (bare := _needed(word)) and not _WILD.search(bare)]
@@ -89,7 +86,7 @@ def _key(source: str) -> str:
 
 
 def _words(source: str) -> list[str]:
-    """Split at the spaces outside parentheses and classes; alternatives have no word in common."""
+    """Split at the spaces outside parentheses and classes; alternatives share no word."""
     words, depth = [""], 0
     for token in _OUTER.findall(source):
         depth += (token == "(") - (token == ")")
@@ -109,18 +106,18 @@ def _needed(word: str) -> str:
     return word
 
 
-def _written_out(part: str, words: Mapping[str, str], gap: Callable[[str], str]) -> str:
-    def listed(name: re.Match[str]) -> str:
+def _expanded(part: str, words: Mapping[str, str], gap: Callable[[str], str]) -> str:
+    def word_list(name: re.Match[str]) -> str:
         if name[1] not in words:
             raise ValueError(f"there is no word list <{name[1]}>; add it under [words]")
-        return f"(?:{_written_out(words[name[1]], words, gap)})"
+        return f"(?:{_expanded(words[name[1]], words, gap)})"
 
-    def spaced(found: re.Match[str]) -> str:
-        if found[0] in GAPS:
-            return gap(found[0])
-        return SPACE if found[0] == " " else found[0]
+    def spacing(match: re.Match[str]) -> str:
+        if match[0] in GAPS:
+            return gap(match[0])
+        return SPACE if match[0] == " " else match[0]
 
-    return _SPACING.sub(spaced, _NAME.sub(listed, part))
+    return _SPACING.sub(spacing, _NAME.sub(word_list, part))
 
 
 _UNBOUNDED = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<gap>.?[*+]|.?\{\d*,\})", re.DOTALL)
@@ -132,16 +129,16 @@ _TOKEN = re.compile(
 
 
 def refuse_unbounded(regex: str) -> None:
-    """Raise ValueError where `regex` can match without bound."""
-    for found in _UNBOUNDED.finditer(regex):
-        if found["gap"]:
+    """Raise ValueError if a part of `regex` has no upper bound."""
+    for match in _UNBOUNDED.finditer(regex):
+        if match["gap"]:
             raise ValueError(
-                f"{found['gap']!r} has no upper bound; say {{m,n}}, or a gap such as ' .. '"
+                f"{match['gap']!r} has no upper bound; use {{m,n}}, or a gap such as ' .. '"
             )
 
 
 def longest(regex: str) -> int:
-    """Count the characters of the longest match of `regex`, in which all is bounded."""
+    """Return the length in characters of the longest match of a bounded `regex`."""
     totals, widest, last = [0], [0], 0
     for token in _TOKEN.finditer(regex):
         match token.lastgroup:

@@ -1,18 +1,38 @@
-"""The rules of stage 1, ready to read a request or a reply."""
+"""The rules of stage 1 at work: scan, see through disguises, weigh the context."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import get_args
 
 from waltzrl.errors import InputError
-from waltzrl.rules.finding import RuleFinding
-from waltzrl.rules.pack import DEFAULT_PACKS, digest_of, load_pack
-from waltzrl.rules.reader import Reader
-from waltzrl.rules.rule import Rule, Side
+from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, Folded, foldable, readings
+from waltzrl.rules.pack import DEFAULT_PACKS, Rule, Side, digest_of, load_pack
+from waltzrl.rules.scan import PatternScanner, compiled
 
 OPENING = 320
-"""Characters at the beginning of a reply that are read for a refusal."""
+"""Characters at the start of a reply that are searched for a refusal."""
+REACH = 80
+"""Characters of context on each side of a match."""
+FLOOR, CEILING = 0.35, 1.25
+"""Bounds of what the context multiplies a severity by; 0.9 always stays above 0.3."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleFinding:
+    """A match of a rule, and its position."""
+
+    rule: str
+    """Id of the rule, such as `violence/explosives`."""
+    category: str
+    """One of `waltzrl.rules.CATEGORIES`."""
+    severity: float
+    """0 to 1, adjusted for the context (negation, education, defence ...)."""
+    start: int
+    """First character of the match in the original text; where disguises were undone, the nearest
+    one."""
+    end: int
 
 
 def load_rulebook(packs: Sequence[str | Path] = DEFAULT_PACKS) -> "Rulebook":
@@ -24,8 +44,10 @@ def load_rulebook(packs: Sequence[str | Path] = DEFAULT_PACKS) -> "Rulebook":
     loaded = [load_pack(pack) for pack in packs]
     rules = tuple(chain.from_iterable(pack.rules for pack in loaded))
     ids = [rule.id for rule in rules]
-    if twice := {name for name in ids if ids.count(name) > 1}:
-        raise InputError(f"two rules are called {min(twice)!r}; rename one, or load one pack once")
+    if duplicates := {name for name in ids if ids.count(name) > 1}:
+        raise InputError(
+            f"two rules are called {min(duplicates)!r}; rename one, or load each pack once"
+        )
     return Rulebook(rules, digest_of(loaded))
 
 
@@ -35,13 +57,13 @@ class Rulebook:
     def __init__(self, rules: tuple[Rule, ...], digest: str) -> None:
         self.rules = rules
         self.digest = digest
-        """Names what decides: the hash of the packs."""
+        """Hash of the packs; identifies the rulebook in logs."""
         by_side = {side: [r for r in rules if r.side == side] for side in get_args(Side)}
-        self._request = Reader(by_side["request"])
-        self._reply = Reader(by_side["reply"], local=True)
-        self._refusal = Reader(by_side["refusal"])
+        self._request = RuleReader(by_side["request"])
+        self._reply = RuleReader(by_side["reply"], local=True)
+        self._refusal = RuleReader(by_side["refusal"])
         self.horizon = self._reply.horizon
-        """Characters within which all lies that decides a finding in a reply.
+        """Characters around a finding in a reply that can influence it.
 
         A finding that ends more than `horizon` characters before the end of a text is the same
         whatever follows, and one that starts more than `horizon` characters after the beginning
@@ -49,13 +71,152 @@ class Rulebook:
         """
 
     def request(self, text: str) -> tuple[RuleFinding, ...]:
-        """Find what is wrong in what the user asks, in order of place."""
+        """Return what the rules find in a user's request, in order of position."""
         return self._request.read(text)
 
     def reply(self, text: str) -> tuple[RuleFinding, ...]:
-        """Find what is wrong in what the assistant says, in order of place."""
+        """Return what the rules find in a reply, in order of position."""
         return self._reply.read(text)
 
     def refuses(self, text: str) -> bool:
-        """Whether the reply begins by declining, wholly or in part."""
-        return self._refusal.speaks(text[:OPENING])
+        """Whether the opening of a reply declines, wholly or in part."""
+        return self._refusal.matches(text[:OPENING])
+
+
+class RuleReader:
+    """The compiled rules of one side."""
+
+    def __init__(self, rules: Sequence[Rule], *, local: bool = False) -> None:
+        """Compile `rules`.
+
+        Args:
+            rules: all of one side.
+            local: ignore matches that hidden characters or an encoding stretch beyond the longest
+                pattern, so that only characters within `horizon` can influence a finding.
+        """
+        self._rules = [rule for rule in rules for _pattern in rule.patterns]
+        patterns = [pattern for rule in rules for pattern in rule.patterns]
+        self._scanner = PatternScanner(patterns, sign=DISGUISE)
+        self._longest = max((p.longest for p in patterns), default=0) if local else None
+        self.horizon = (self._longest or 0) + max(REACH, ROT13_REACH)
+
+    def read(self, text: str) -> tuple[RuleFinding, ...]:
+        """Return the findings in order of position."""
+        hits = set(self._hits(text))
+        if not hits:  # as in most texts
+            return ()
+        findings = [self._finding(text, number, start, end) for number, start, end in sorted(hits)]
+        merged = _merged(sorted(findings, key=lambda f: (f.rule, f.start)))
+        return tuple(sorted(merged, key=lambda f: (f.start, f.rule)))
+
+    def matches(self, text: str) -> bool:
+        """Whether any rule finds anything."""
+        return next(self._hits(text), None) is not None
+
+    def _hits(self, text: str) -> Iterator[tuple[int, int, int]]:
+        """Yield pattern number, start and end in the original text, possibly more than once."""
+        if not foldable(text):
+            yield from self._scan(text.encode("latin-1", "replace"))
+            return
+        folded = Folded(text)
+        for number, start, end in self._scan(folded.text.encode("latin-1", "replace")):
+            first, last = folded.origin(start), folded.origin(end - 1)
+            if self._longest is None or last - first < self._longest:
+                yield number, first, last + 1
+
+    def _scan(self, raw: bytes) -> Iterator[tuple[int, int, int]]:
+        """Yield what the patterns match in the text itself and behind its disguises."""
+        keys = self._scanner.keys(raw)
+        if not keys:
+            return
+        yield from self._scanner.scan(raw, keys)
+        if self._scanner.sign not in keys:
+            return
+        for reading in readings(raw):
+            for number, start, end in self._scanner.scan(reading.text):
+                first, last = reading.origin(start), reading.origin(end - 1)
+                is_short = self._longest is None or last - first < self._longest
+                if is_short and reading.trusts(first, last + 1):
+                    yield number, first, last + 1
+
+    def _finding(self, text: str, number: int, start: int, end: int) -> RuleFinding:
+        rule = self._rules[number]
+        around = (text[max(0, start - REACH) : start], text[start:end], text[end : end + REACH])
+        before, match, after = (part.encode("latin-1", "replace") for part in around)
+        return RuleFinding(
+            rule=rule.id,
+            category=rule.category,
+            severity=weigh(rule.severity, before, match, after),
+            start=start,
+            end=end,
+        )
+
+
+def _merged(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
+    """Merge overlapping findings of the same rule; the highest severity wins."""
+    merged: list[RuleFinding] = []
+    for finding in findings:
+        last = merged[-1] if merged else None
+        if last and last.rule == finding.rule and finding.start < last.end:
+            merged[-1] = replace(
+                last,
+                end=max(last.end, finding.end),
+                severity=max(last.severity, finding.severity),
+            )
+        else:
+            merged.append(finding)
+    return merged
+
+
+_BEFORE = {
+    0.4: r"\b(?:i|we) (?:can ?not|can.t|won.t|will not|would not|wouldn.t|am not able to"
+    r"|am unable to|refuse to)\b[^.!?\n]{0,40}$",
+    0.5: r"\b(?:never|(?:do|does|did|must|should|would|could) ?n[o.]t|not (?:to|okay|ok)"
+    r"|avoid(?:ing)?|stop(?:ping)?|prevent(?:ing|s)?|illegal to|wrong to|against|myth that"
+    r"|claim(?:s|ed)? that|false(?:ly)?|protect \w{1,12} from)\b[^.!?\n]{0,24}$",
+}
+"""Factors for words before a match in the same sentence."""
+_AROUND = {
+    0.4: r"\b(?:in|on|for) (?:call of duty|gta|grand theft auto|the sims|minecraft|fortnite|skyrim"
+    r"|roblox|dark souls|elden ring|(?:a|the|my|this) (?:video ?|board ?|computer )?game)\b",
+    0.6: r"\b(?:prevent(?:ing|ion|s)?|protect(?:ing|ion|s)?"
+    r"|defend(?:ing)? (?:against|myself|yourself)|defen[cs]es?|detect(?:ing|ion)?"
+    r"|recogni[sz]e|safeguard\w{0,4}|mitigat\w{1,4}|warning signs"
+    r"|raise awareness|awareness of|(?:dangers?|harms?|risks?) of|victims? of|survivors?"
+    r"|consequences of|penalt(?:y|ies)|punish\w{2,5}|debunk\w{0,3}|combat(?:ing|ting)?|unlike)\b",
+    0.75: r"\b(?:history|historical(?:ly)?|century|museum|documentary|lecture|textbook|definition"
+    r"|according to|legal consequences|laws? (?:against|about|on)|illegal|crime in which|police"
+    r"|arrested|convicted|sentenced|accused|report(?:ed|ing|s)? (?:that|it|this|a|to))\b",
+    0.85: r"\b(?:novel|fiction(?:al)?|movie|film|screenplay|characters?|video ?games?|thriller"
+    r"|short story|play)\b",
+    1.15: r"\b(?:step[- ]by[- ]step|detailed (?:guide|instructions|plan|tutorial)|undetected"
+    r"|without (?:getting|being) (?:caught|detected|noticed|seen)|get(?:ting)? away with"
+    r"|untraceable|at home|ingredients|(?:materials|equipment) (?:needed|required))\b",
+}
+"""Factors for words on either side of a match."""
+
+_CUES_BEFORE = [(factor, compiled(pattern)) for factor, pattern in _BEFORE.items()]
+_CUES_AROUND = [(factor, compiled(pattern)) for factor, pattern in _AROUND.items()]
+
+
+def weigh(severity: float, before: bytes, match: bytes, after: bytes) -> float:
+    """Lower or raise a severity according to the words around a match.
+
+    Args:
+        severity: of the rule.
+        before: the last `REACH` characters before the match.
+        match: the matched text.
+        after: the first `REACH` characters after it.
+
+    Returns:
+        0 to 1, rounded to three digits.
+    """
+    factor = 1.0
+    around = b" ".join((before, match, after))
+    for weight, cue in _CUES_BEFORE:
+        if cue.search(before):
+            factor *= weight
+    for weight, cue in _CUES_AROUND:
+        if cue.search(around):
+            factor *= weight
+    return round(min(1.0, severity * min(CEILING, max(FLOOR, factor))), 3)

@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: routes, doors, bytes in and bytes out.
+"""The gateway as an ASGI application: routes, access, bytes in and bytes out.
 
 Raw ASGI: on the hot route every layer of a framework would cost more than all of ours.
 """
@@ -12,42 +12,96 @@ from typing import TypeAlias
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.serving.auth import AccessControl, RequestHeaders
-from waltzrl.serving.disconnect import DisconnectWatcher, Event, Receive, Send
-from waltzrl.serving.exchange import Answer
-from waltzrl.serving.gateway import Gateway, GatewayRequest, Mode, internal_error
-from waltzrl.serving.http_request import JSON, HttpRequest
+from waltzrl.serving.access import AccessControl, Event, Receive, RequestHeaders, Send
+from waltzrl.serving.exchange import Answer, GatewayRequest, Mode
+from waltzrl.serving.gateway import Gateway, internal_error
+from waltzrl.serving.keys import Caller
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, write_review
+from waltzrl.serving.server import DisconnectWatcher
 from waltzrl.serving.stream import StreamSettings, stream
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 from waltzrl.serving.wire.format import WireFormat
 
-Work: TypeAlias = Callable[[HttpRequest], Awaitable[None]]
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
+JSON = (b"content-type", b"application/json")
 STREAM = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-
-
-DESK = "/desk"
+CONSOLE = "/desk"
 
 log = logging.getLogger(__name__)
 
 
+class HttpRequest:
+    """One HTTP request, and its response."""
+
+    def __init__(
+        self, wire: WireFormat, headers: RequestHeaders, receive: Receive, send: Send
+    ) -> None:
+        """Begin; `caller` and `body` are set once access is granted."""
+        self.wire = wire
+        self.headers = headers
+        self.receive = receive
+        self.caller: Caller
+        self.body = b""
+        self.reached_gateway = False
+        """The gateway records what becomes of it from here on."""
+        self._begun = False
+        self._send = send
+
+    @property
+    def may_learn(self) -> bool | None:
+        """Whether the agents may learn from it: no when client or key says no, else as one says."""
+        choices = (self.headers.may_learn, self.caller.may_learn)
+        return False if False in choices else True in choices or None
+
+    async def reply(self, body: bytes, headers: Headers = (JSON,), status: int = 200) -> None:
+        """Send a whole response."""
+        size = (b"content-length", str(len(body)).encode())
+        await self.begin((*headers, size), status)
+        await self.write(body, last=True)
+
+    async def begin(self, headers: Headers, status: int = 200) -> None:
+        """Send the status and headers."""
+        self._begun = True
+        request_id = (b"x-request-id", self.headers.id.encode())
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": (*headers, request_id)}
+        )
+
+    async def write(self, body: bytes, *, last: bool = False) -> None:
+        """Send some of the body."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+    async def refuse(self, error: RequestError) -> None:
+        """Send an error as the API spells it; a response that has begun is cut off instead."""
+        if self._begun:
+            return
+        headers = [JSON]
+        if error.retry_after_seconds is not None:
+            seconds = max(1, round(error.retry_after_seconds))
+            headers.append((b"retry-after", str(seconds).encode()))
+        await self.reply(self.wire.error(error, self.headers.id), headers, error.status)
+
+
+Handler: TypeAlias = Callable[[HttpRequest], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class ExtraRoutes:
-    """What a gateway with a memory has beside its API."""
+    """Routes that only a gateway with a memory has."""
 
-    desk: Callable[[Event, Receive, Send], Awaitable[None]]
+    console: Callable[[Event, Receive, Send], Awaitable[None]]
     """Serves the pages below `/desk`, as ASGI 3 asks."""
     decision: Callable[[], Awaitable[bytes]]
-    """Returns JSON: where the release stands, for tools that steer a deployment.
+    """Returns JSON: the state of the release, for tools that control a deployment.
 
     Raises:
-        RequestError: it cannot be said now.
+        RequestError: the database is unavailable.
     """
 
 
@@ -57,30 +111,30 @@ class App:
     def __init__(
         self,
         gateway: Gateway,
-        door: AccessControl,
+        access: AccessControl,
         *,
         streams: StreamSettings,
         metrics: GatewayMetrics,
         ready: Callable[[], None],
-        rooms: ExtraRoutes | None = None,
+        extra: ExtraRoutes | None = None,
     ) -> None:
-        """Put the routes together.
+        """Set the routes up.
 
         Args:
             gateway: answers.
-            door: lets requests in, or not.
-            streams: how streams leave.
-            metrics: are shown, and told of what fails at the door.
+            access: checks keys and limits.
+            streams: how streams are sent.
+            metrics: are exposed, and told of requests that never reach the gateway.
             ready: raises a RequestError when nothing may be served.
-            rooms: what only a gateway with a memory has.
+            extra: the routes of a gateway with a memory.
         """
         self._gateway = gateway
-        self.door = door
+        self.access = access
         self._streams = streams
         self._metrics = metrics
         self._ready = ready
-        self._rooms = rooms
-        self._routes: dict[str, dict[str, tuple[WireFormat, Work]]] = {
+        self._extra = extra
+        self._routes: dict[str, dict[str, tuple[WireFormat, Handler]]] = {
             "/v1/chat/completions": {"POST": (CHAT, self._answer)},
             "/v1/responses": {"POST": (RESPONSES, self._answer)},
             "/v1/messages": {"POST": (MESSAGES, self._answer)},
@@ -88,9 +142,9 @@ class App:
             "/beta/litellm_basic_guardrail_api": {"POST": (CHAT, self._guardrail)},
             "/v1/models": {"GET": (CHAT, self._models)},
         }
-        if rooms is not None:
+        if extra is not None:
             self._routes["/v1/release/decision"] = {"GET": (CHAT, self._release)}
-        self._open_routes: dict[str, Work] = {
+        self._open_routes: dict[str, Handler] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             "/metrics": self._exposition,
@@ -101,148 +155,149 @@ class App:
         if scope["type"] != "http":
             return
         path, method = scope["path"], scope["method"]
-        if self._rooms is not None and (path == DESK or path.startswith(f"{DESK}/")):
-            await self._rooms.desk(scope, receive, send)
+        if self._extra is not None and (path == CONSOLE or path.startswith(f"{CONSOLE}/")):
+            await self._extra.console(scope, receive, send)
             return
-        head = RequestHeaders.read(scope)
-        if found := self._routes.get(path, {}).get(method):
-            dialect, work = found
-            await self._serve(HttpRequest(dialect, head, receive, send), work)
+        headers = RequestHeaders.read(scope)
+        if route := self._routes.get(path, {}).get(method):
+            wire, handler = route
+            await self._serve(HttpRequest(wire, headers, receive, send), handler)
         elif path in self._open_routes and method == "GET":
-            await self._open_routes[path](HttpRequest(CHAT, head, receive, send))
+            await self._open_routes[path](HttpRequest(CHAT, headers, receive, send))
         else:
-            await HttpRequest(CHAT, head, receive, send).refuse(self._no_route(path, method))
+            http = HttpRequest(CHAT, headers, receive, send)
+            await http.refuse(self._no_route(path, method))
 
-    async def _serve(self, visit: HttpRequest, work: Work) -> None:
-        """Let a visit in, and do its work; whatever is wrong goes back in the API's own words."""
+    async def _serve(self, http: HttpRequest, handler: Handler) -> None:
+        """Check access and run the handler; errors are returned in the API's own format."""
         try:
-            visit.caller = self.door.caller(visit.head)
+            http.caller = self.access.caller(http.headers)
             self._ready()
-            async with self.door.admission:
-                with DisconnectWatcher(visit.receive) as presence:
-                    body = self.door.body(visit.head, visit.receive)
-                    visit.body = await presence.reads(body)
-                    await work(visit)
-        except RequestError as problem:
-            if not visit.asked:
-                self._metrics.failed(visit.dialect.api, problem.kind)
-            await visit.refuse(problem)
-        except Exception:  # the one boundary: a mistake of ours is no reason to let a draft out
-            log.exception("request %s failed", visit.head.id)
-            await visit.refuse(internal_error(visit.head.id))
+            async with self.access.admission:
+                with DisconnectWatcher(http.receive) as watcher:
+                    body = self.access.body(http.headers, http.receive)
+                    http.body = await watcher.read(body)
+                    await handler(http)
+        except RequestError as error:
+            if not http.reached_gateway:
+                self._metrics.failed(http.wire.api, error.kind)
+            await http.refuse(error)
+        except Exception:  # the one boundary: a bug of ours must not send an unreviewed draft
+            log.exception("request %s failed", http.headers.id)
+            await http.refuse(internal_error(http.headers.id))
 
-    async def _answer(self, visit: HttpRequest) -> None:
-        chat = visit.dialect.read(visit.body, visit.head.id)
+    async def _answer(self, http: HttpRequest) -> None:
+        chat = http.wire.read(http.body, http.headers.id)
         request = GatewayRequest(
             chat=chat,
-            caller=visit.caller,
-            bearer=self._bearer(visit),
-            traceparent=visit.head.traceparent,
-            may_learn=visit.may_learn,
+            caller=http.caller,
+            bearer=self._bearer(http),
+            traceparent=http.headers.traceparent,
+            may_learn=http.may_learn,
         )
         if chat.stream:
-            await self._stream(visit, request)
+            await self._stream(http, request)
             return
-        visit.asked = True
+        http.reached_gateway = True
         answers = await self._gateway.answers(request)
-        body = visit.dialect.write(chat, answers)
-        if visit.head.wants_collaboration and visit.caller.may_see_drafts:
+        body = http.wire.write(chat, answers)
+        if http.headers.wants_collaboration and http.caller.may_see_drafts:
             body = _with_collaborations(body, answers)
-        await visit.reply(body, (JSON, (b"x-waltzrl-decision", _decisions(answers))))
+        await http.reply(body, (JSON, (b"x-waltzrl-decision", _decisions(answers))))
 
-    async def _stream(self, visit: HttpRequest, request: GatewayRequest) -> None:
-        mode = self._stream_mode(visit)
+    async def _stream(self, http: HttpRequest, request: GatewayRequest) -> None:
+        mode = self._stream_mode(http)
         request = msgspec.structs.replace(request, mode=mode)
-        visit.asked = True
-        writer = visit.dialect.writer(request.chat)
-        await visit.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
+        http.reached_gateway = True
+        writer = http.wire.writer(request.chat)
+        await http.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
         async with aclosing(
             stream(self._gateway, request, self._streams.open_window, writer)
         ) as parts:
             async for part in parts:
-                await visit.more(part)
-        await visit.more(b"", last=True)
+                await http.write(part)
+        await http.write(b"", last=True)
 
-    def _stream_mode(self, visit: HttpRequest) -> Mode:
-        """How this stream leaves: as its client asks, if it may, or as the operator chose.
+    def _stream_mode(self, http: HttpRequest) -> Mode:
+        """Choose how this stream is sent: as its client asks, if it may, or by the default.
 
         Raises:
             RequestError: 403, the key may not ask for this mode.
         """
         modes: dict[str, Mode] = {
-            mode: mode for mode in (*visit.caller.stream_modes, self._streams.mode)
+            mode: mode for mode in (*http.caller.stream_modes, self._streams.mode)
         }
-        mode = modes.get(visit.head.mode) if visit.head.mode else self._streams.mode
+        mode = modes.get(http.headers.mode) if http.headers.mode else self._streams.mode
         if mode is None:
             raise RequestError(
                 403,
                 "permission",
-                f"X-Waltzrl-Mode {visit.head.mode!r} is not for this key; it may ask for "
+                f"X-Waltzrl-Mode {http.headers.mode!r} is not for this key; it may ask for "
                 f"{', '.join(modes)}",
             )
-        if mode == "speculative" and not visit.head.takes_retractions:
+        if mode == "speculative" and not http.headers.takes_retractions:
             return "window"
         return mode
 
-    async def _review(self, visit: HttpRequest) -> None:
-        draft = read_review(visit.body, visit.head.id)
+    async def _review(self, http: HttpRequest) -> None:
+        draft = read_review(http.body, http.headers.id)
         request = GatewayRequest(
             chat=draft.chat,
-            caller=visit.caller,
-            bearer=self._bearer(visit),
+            caller=http.caller,
+            bearer=self._bearer(http),
             mode="whole" if draft.revise else "review",
-            may_learn=visit.may_learn,
+            may_learn=http.may_learn,
         )
-        visit.asked = True
+        http.reached_gateway = True
         answer = await self._gateway.review(request, draft.reply)
         decision = (b"x-waltzrl-decision", _decisions([answer]))
-        await visit.reply(write_review(answer), (JSON, decision))
+        await http.reply(write_review(answer), (JSON, decision))
 
-    async def _guardrail(self, visit: HttpRequest) -> None:
-        chat, texts = read_guardrail(visit.body, visit.head.id)
-        visit.asked = True
-        request = GatewayRequest(chat=chat, caller=visit.caller, may_learn=visit.may_learn)
-        await visit.reply(await guardrail(self._gateway, request, texts))
+    async def _guardrail(self, http: HttpRequest) -> None:
+        chat, texts = read_guardrail(http.body, http.headers.id)
+        http.reached_gateway = True
+        request = GatewayRequest(chat=chat, caller=http.caller, may_learn=http.may_learn)
+        await http.reply(await guardrail(self._gateway, request, texts))
 
-    async def _models(self, visit: HttpRequest) -> None:
-        names = await self._gateway.selector.serving.upstream.models(self._bearer(visit))
+    async def _models(self, http: HttpRequest) -> None:
+        names = await self._gateway.selector.serving.upstream.models(self._bearer(http))
         models = [{"id": name, "object": "model", "owned_by": "upstream"} for name in names]
-        await visit.reply(msgspec.json.encode({"object": "list", "data": models}))
+        await http.reply(msgspec.json.encode({"object": "list", "data": models}))
 
-    async def _release(self, visit: HttpRequest) -> None:
-        assert self._rooms is not None, "there is no such route without"
-        if visit.caller.role is None and not self.door.keys.is_open:
-            raise RequestError(403, "permission", "where releases stand is for keys with a role")
-        await visit.reply(await self._rooms.decision())
+    async def _release(self, http: HttpRequest) -> None:
+        assert self._extra is not None, "the route exists only with it"
+        if http.caller.role is None and not self.access.keys.is_open:
+            raise RequestError(403, "permission", "the state of releases needs a key with a role")
+        await http.reply(await self._extra.decision())
 
-    async def _healthz(self, visit: HttpRequest) -> None:
-        await visit.reply(b'{"status":"alive"}')
+    async def _healthz(self, http: HttpRequest) -> None:
+        await http.reply(b'{"status":"alive"}')
 
-    async def _readyz(self, visit: HttpRequest) -> None:
+    async def _readyz(self, http: HttpRequest) -> None:
         try:
             self._ready()
         except RequestError as error:
-            said = msgspec.json.encode({"status": "not ready", "reason": str(error)})
-            await visit.reply(said, status=503)
+            body = msgspec.json.encode({"status": "not ready", "reason": str(error)})
+            await http.reply(body, status=503)
             return
-        if self.door.admission.draining:
-            await visit.reply(b'{"status":"not ready","reason":"shutting down"}', status=503)
+        if self.access.admission.draining:
+            await http.reply(b'{"status":"not ready","reason":"shutting down"}', status=503)
             return
-        await visit.reply(b'{"status":"ready"}')
+        await http.reply(b'{"status":"ready"}')
 
-    async def _exposition(self, visit: HttpRequest) -> None:
+    async def _exposition(self, http: HttpRequest) -> None:
         text = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
-        await visit.reply(self._metrics.exposition(), (text,))
+        await http.reply(self._metrics.exposition(), (text,))
 
-    def _bearer(self, visit: HttpRequest) -> str | None:
-        """The client's key goes to the upstream only where it is not a key of ours."""
-        return (visit.head.key or None) if self.door.keys.is_open else None
+    def _bearer(self, http: HttpRequest) -> str | None:
+        """Return the client's key for the upstream; a key of ours is never passed on."""
+        return (http.headers.key or None) if self.access.keys.is_open else None
 
     def _no_route(self, path: str, method: str) -> RequestError:
         if path in self._routes or path in self._open_routes:
-            return RequestError(405, "invalid_request", f"{path} does not take {method}")
+            return RequestError(405, "invalid_request", f"{path} does not support {method}")
         known = ", ".join([*self._routes, *self._open_routes])
-        return RequestError(404, "not_found", f"there is no {path}; there are {known}")
+        return RequestError(404, "not_found", f"there is no {path}; the routes are {known}")
 
 
 def _decisions(answers: Sequence[Answer]) -> bytes:
@@ -250,6 +305,6 @@ def _decisions(answers: Sequence[Answer]) -> bytes:
 
 
 def _with_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:
-    """Add the key `waltzrl` to a JSON object: what was said on the way to each choice."""
-    said = msgspec.json.encode([answer.collaboration for answer in answers])
-    return b'%s,"waltzrl":{"collaborations":%s}}' % (body.rstrip()[:-1], said)
+    """Add the key `waltzrl` to a JSON object: the collaboration behind each choice."""
+    collaborations = msgspec.json.encode([answer.collaboration for answer in answers])
+    return b'%s,"waltzrl":{"collaborations":%s}}' % (body.rstrip()[:-1], collaborations)

@@ -5,19 +5,20 @@ ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the de
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Literal, Protocol
+from typing import Protocol
 
-import msgspec
+from msgspec import structs
 
-from waltzrl.agents import Drafter, GivenDraft, Reviewer, Wording
+from waltzrl.agents import Drafter, GivenDraft, Reviewer
 from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.agents.fence import LONGEST_TEXT, fence
+from waltzrl.audit import Log, record_of
 from waltzrl.collaboration import Pattern, observed
-from waltzrl.errors import RequestError
+from waltzrl.errors import AuditError, RequestError
 from waltzrl.policies.chat_completion import chat_message
 from waltzrl.records import (
     Arm,
@@ -31,70 +32,29 @@ from waltzrl.records import (
     total_usage,
 )
 from waltzrl.release.assignment import is_among
-from waltzrl.serving.exchange import Answer, ChatRequest, Finish, Json, UpstreamReply
-from waltzrl.serving.keys import Caller
-from waltzrl.serving.upstream import Upstream
+from waltzrl.serving.exchange import (
+    Answer,
+    Assignment,
+    Bundle,
+    ChatRequest,
+    Finish,
+    GatewayRequest,
+    Json,
+    Mode,
+    ServedChoice,
+    UpstreamReply,
+)
 from waltzrl.serving.window import DraftStream
 
-Mode = Literal["whole", "buffer", "window", "speculative", "audit", "review"]
-"""How an answer is returned: whole, streamed in one of four ways, or not at all: a mere review."""
+Listener = Callable[[ServedChoice], None]
+"""Called with every choice that was served; returns at once and raises nothing."""
+RETRY_AFTER_SECONDS = 5.0
 
 CONTINUE = """
 
 The user has already read how your last reply begins, up to here:
 {released}
 Go on from exactly there and do not repeat it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
-    """The immutable set that serves: rules, agents and thresholds."""
-
-    id: str
-    """A hash of what is in it."""
-    stage: Literal[0, 1, 2]
-    """0: no review; 1: rules review; 2: a model reviews, with the rules as second opinion."""
-    pattern: Pattern
-    reviewer: Reviewer
-    wording: Wording
-    upstream: Upstream
-    """Drafts and revises."""
-
-
-class Assignment(msgspec.Struct, frozen=True):
-    """The bundle that serves a request, and its side of the release under way."""
-
-    bundle: Bundle
-    arm: Arm = ""
-    release: str = ""
-    """Id of the release under way; empty when there is none."""
-
-
-class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat request, who sent it, and how its answer is to be returned."""
-
-    chat: ChatRequest
-    caller: Caller
-    bearer: str | None = None
-    """The client's key, when it is meant for the upstream."""
-    mode: Mode = "whole"
-    traceparent: str = ""
-    """W3C trace context of the client."""
-    may_learn: bool | None = None
-    """Whether the agents may learn from it; None when neither client nor key says."""
-
-
-class ServedChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice that was answered, or failed: its record, and how it came about."""
-
-    exchange: ServedExchange
-    request: GatewayRequest
-    number: int = 0
-    """Of the choice, from 0."""
-    review_milliseconds: tuple[float, ...] = ()
-    """[reviews] wall time of each."""
-    first_words_milliseconds: float | None = None
-    """Until text was sent before the verdict; None when none was."""
 
 
 class BundleSelector(Protocol):
@@ -142,16 +102,47 @@ class PercentageSplit:
         return Assignment(self.last if moved else self.first)
 
 
-class DecisionSink(Protocol):
-    """Records every decision."""
+class DecisionLog:
+    """Writes decisions to the audit log, where there is one, and tells the listeners."""
 
-    def record(self, served: ServedChoice) -> None:
-        """Record one choice without waiting for the disk.
+    def __init__(self, log: Log | None, listeners: Sequence[Listener]) -> None:
+        self._log = log
+        self._listeners = listeners
+
+    def require(self) -> None:
+        """Check, before anything is served, that it can be audited.
 
         Raises:
-            RequestError: it cannot be recorded, and the answer must not be returned without.
+            RequestError: 503, it cannot, and the operator wants nothing served unaudited.
         """
-        ...
+        if self._log is not None:
+            try:
+                self._log.ready()
+            except AuditError as error:
+                raise _unaudited(error) from error
+
+    def record(self, served: ServedChoice) -> None:
+        """Record a choice without waiting for the disk.
+
+        Raises:
+            RequestError: as `require`; then the answer must not be returned.
+        """
+        exchange = served.exchange
+        if self._log is not None:
+            record = record_of(exchange, served.request.chat.prompt, self._log.digest)
+            try:
+                self._log.append(record, exchange.collaboration)
+            except AuditError as error:
+                failed = structs.replace(
+                    exchange, decision="error", reason="audit", milliseconds=0.0, collaboration=None
+                )
+                self._tell(ServedChoice(exchange=failed, request=served.request))
+                raise _unaudited(error) from error
+        self._tell(served)
+
+    def _tell(self, served: ServedChoice) -> None:
+        for listener in self._listeners:
+            listener(served)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +150,7 @@ class Gateway:
     """The one place where a request becomes answers."""
 
     selector: BundleSelector
-    decisions: DecisionSink
+    decisions: DecisionLog
 
     async def answers(self, request: GatewayRequest) -> list[Answer]:
         """Answer every choice of a request that is not streamed.
@@ -437,4 +428,8 @@ def _with_own_seed(chat: ChatRequest, number: int) -> ChatRequest:
     seed = chat.body.get("seed")
     if number == 0 or not isinstance(seed, int):
         return chat
-    return msgspec.structs.replace(chat, body={**chat.body, "seed": seed + number})
+    return structs.replace(chat, body={**chat.body, "seed": seed + number})
+
+
+def _unaudited(error: AuditError) -> RequestError:
+    return RequestError(503, "audit", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)

@@ -1,4 +1,4 @@
-"""Who may ask, and what for: API keys, of which only hashes are kept, in a file for people.
+"""The key file: API keys, of which only hashes are kept, and what each may do.
 
     [[keys]]
     name = "search-team"
@@ -6,19 +6,14 @@
     created = 2026-11-05T10:00:00+00:00
     requests_per_minute = 600
 
-A key is 256 random bits. Nobody finds those from their SHA-256, so the slow hashes that protect
-passwords chosen by people would only cost time here. A key is looked up by its digest, which no
-client can steer, so the time of a look-up tells nothing about any key.
+A key is 256 random bits, which nobody finds from their SHA-256, so the slow hashes that protect
+passwords chosen by people would only cost time here.
 """
 
-import ipaddress
 import json
-import logging
-import os
 import secrets
-import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -30,9 +25,6 @@ from msgspec import structs
 from waltzrl.errors import InputError
 from waltzrl.telemetry.files import write_bytes
 
-SECONDS_BETWEEN_LOOKS = 1.0
-"""A changed key file is in force this long after the change, at most."""
-
 HEAD = "# API keys of the gateway. `waltzrl keys` rewrites this file and keeps no comments.\n"
 
 StreamMode = Literal["buffer", "window", "speculative", "audit"]
@@ -42,8 +34,6 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[\w.@-]{1,64}$")]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
-
-log = logging.getLogger(__name__)
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,94 +78,6 @@ class Key(Caller, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.expires is not None and self.expires <= datetime.now(UTC):
             return "expired"
         return "valid"
-
-
-class KeyRing:
-    """Finds the caller behind a key, and follows the key file as it changes."""
-
-    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read the key file; None opens the gateway to everybody, as `ANONYMOUS`.
-
-        Raises:
-            InputError: the file cannot be read, or a key in it is wrong.
-        """
-        self.stale = False
-        """The file has changed and cannot be read; the keys before the change are in force."""
-        self._path = path
-        self._clock = clock
-        self._looked = clock()
-        self._stamp = None if path is None else _stamp(path)
-        self._keys = {} if path is None else _by_digest(read_keys(path))
-
-    def __len__(self) -> int:
-        """Count the keys that open."""
-        return sum(key.state == "valid" for key in self._keys.values())
-
-    @property
-    def is_open(self) -> bool:
-        return self._path is None
-
-    def find(self, key: str) -> Caller | None:
-        """Return who sent this key, or None when it opens nothing."""
-        if self._path is None:
-            return ANONYMOUS
-        self._follow(self._path)
-        found = self._keys.get(sha256(key.encode()).digest())
-        return found if found is not None and found.state == "valid" else None
-
-    def named(self, key_id: str) -> list[Key]:
-        """Return the valid keys of an id: one, none, or by a rare chance several."""
-        if self._path is not None:
-            self._follow(self._path)
-        found = (key for key in self._keys.values() if key.id == key_id)
-        return [key for key in found if key.state == "valid"]
-
-    def _follow(self, path: Path) -> None:
-        now = self._clock()
-        if now - self._looked < SECONDS_BETWEEN_LOOKS:
-            return
-        self._looked = now
-        stamp = _stamp(path)
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self._keys = _by_digest(read_keys(path))
-        except InputError as error:
-            self.stale = True
-            log.error("%s; the keys read before stay in force", error)  # noqa: TRY400 - one line
-        else:
-            self.stale = False
-            log.warning("%s changed: %d keys are valid now", path, len(self))
-
-
-def presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the key in `Authorization: Bearer` or `x-api-key`, whichever comes first, or "".
-
-    Args:
-        headers: with names in lower case, as ASGI gives them.
-    """
-    for name, value in headers:
-        if name == b"authorization":
-            scheme, _, key = value.partition(b" ")
-            if scheme.lower() == b"bearer":
-                return key.strip().decode("latin-1")
-        elif name == b"x-api-key":
-            return value.strip().decode("latin-1")
-    return ""
-
-
-def check_bind(host: str, ring: KeyRing, *, open_to_all: bool) -> None:
-    """Refuse to answer the network without keys, unless that was asked for by name.
-
-    Raises:
-        InputError: `host` is not loopback, there are no keys and `open_to_all` is False.
-    """
-    if ring.is_open and not open_to_all and not _is_loopback(host):
-        raise InputError(
-            f"without API keys the gateway answers this machine only, not {host}: make a key with "
-            "`waltzrl keys add NAME --file keys.toml` and give --keys keys.toml, or say --open"
-        )
 
 
 def add_key(path: Path, policy: Mapping[str, object]) -> str:
@@ -230,26 +132,6 @@ def read_keys(path: Path) -> list[Key]:
     if len({key.sha256 for key in keys}) < len(keys):
         raise InputError(f"{path}: two keys have the same sha256; delete one")
     return keys
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Return what differs after any change of the file; None when it is not there."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - on the request path
-    except OSError:
-        return None
-    return found.st_ctime_ns, found.st_size, found.st_ino
-
-
-def _by_digest(keys: Iterable[Key]) -> dict[bytes, Key]:
-    return {bytes.fromhex(key.sha256): key for key in keys}
 
 
 def _checked(entry: object, place: str) -> Key:

@@ -17,7 +17,7 @@ from waltzrl import __version__
 from waltzrl.agents.breaker import BreakerState
 from waltzrl.agents.failsafe import ReviewFailure
 from waltzrl.records import Collaboration, Feedback, Round
-from waltzrl.serving.gateway import ServedChoice
+from waltzrl.serving.exchange import ServedChoice
 from waltzrl.telemetry.counters import Histogram, LabeledCounter, SlidingCounter
 
 TIMES = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000)

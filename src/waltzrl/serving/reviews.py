@@ -7,8 +7,8 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Feedback, Reply
-from waltzrl.serving.exchange import Answer, ChatRequest, Json
-from waltzrl.serving.gateway import Gateway, GatewayRequest
+from waltzrl.serving.exchange import Answer, ChatRequest, GatewayRequest, Json
+from waltzrl.serving.gateway import Gateway
 from waltzrl.serving.wire import CHAT
 from waltzrl.serving.wire.fields import read_object
 

@@ -1,17 +1,21 @@
-"""Runs the application: uvicorn on uvloop, which drains before it stops."""
+"""Runs the application on uvicorn and uvloop: drains before stopping, watches for disconnects."""
 
 import asyncio
 import gc
 import logging
 import signal
 import socket
-from types import FrameType
+from collections.abc import Awaitable, Callable
+from types import FrameType, TracebackType
+from typing import Self, TypeAlias
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from waltzrl.errors import InputError
-from waltzrl.serving.app import App
+from waltzrl.errors import InputError, RequestError
+from waltzrl.serving.access import Admission, Event, Receive, Send
+
+Application: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
 
 DRAIN_SECONDS = 30.0
 """What is under way may take so long after the signal to stop."""
@@ -20,11 +24,22 @@ LONGEST_HEAD = 64 * 1024
 """Bytes of a request's headers, or of what it puts around its body; a connection that sends more
 is dropped."""
 
+GRACE_SECONDS = 0.25
+"""Answers that are quicker than this are not watched for a disconnect."""
+BODY_SECONDS = 30.0
+"""Longest time for a request's body, which occupies a place meanwhile."""
+
 log = logging.getLogger(__name__)
 
 
-async def run(app: App, listener: socket.socket) -> None:
-    """Serve until the process is told to stop, then finish what is under way."""
+async def run(app: Application, admission: Admission, listener: socket.socket) -> None:
+    """Serve until the process is told to stop, then finish the requests in progress.
+
+    Args:
+        app: an ASGI application.
+        admission: counts the requests in progress.
+        listener: where to serve, as `listen` opened it.
+    """
     config = uvicorn.Config(
         app,
         http=_Protocol,
@@ -39,7 +54,7 @@ async def run(app: App, listener: socket.socket) -> None:
     )
     gc.collect()
     gc.freeze()  # what was loaded stays: no pause of a later collection goes through it again
-    await _Draining(config, app).serve([listener])
+    await _Draining(config, admission).serve([listener])
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -60,6 +75,88 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host"
         ) from error
     return listener
+
+
+class DisconnectWatcher:
+    """Cancels the task that entered it when its client disconnects.
+
+    A quick request costs one timer.
+    """
+
+    def __init__(self, receive: Receive, *, body_seconds: float = BODY_SECONDS) -> None:
+        """Watch the connection that `receive` belongs to.
+
+        Args:
+            receive: gives the connection's events.
+            body_seconds: longest wait for the body, inside `read`.
+        """
+        self._receive = receive
+        self._body_seconds = body_seconds
+        self._reading = self._grace_over = self._late = self._gone = False
+        self._watcher: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._worker = asyncio.current_task(self._loop)
+        self._timer = self._loop.call_later(GRACE_SECONDS, self._start)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Suppress the cancellation when the client is gone.
+
+        Raises:
+            RequestError: 408, the body did not arrive in time.
+        """
+        self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._late and kind is asyncio.CancelledError:
+            raise RequestError(
+                408,
+                "invalid_request",
+                f"the request's body did not arrive within {self._body_seconds:g} s; send it again",
+            ) from None
+        return self._gone and kind is asyncio.CancelledError
+
+    async def read(self, body: Awaitable[bytes]) -> bytes:
+        """Return the body; reading it reports a disconnect by itself."""
+        self._reading = True
+        raw = await body
+        self._reading = False
+        if self._grace_over:
+            self._timer.cancel()
+            self._watch_soon()
+        return raw
+
+    def _start(self) -> None:
+        """Watch from now on; while the body is read, only its time limit."""
+        self._grace_over = True
+        if self._reading:
+            self._timer = self._loop.call_later(self._body_seconds, self._give_up)
+        else:
+            self._watch_soon()
+
+    def _watch_soon(self) -> None:
+        self._watcher = self._loop.create_task(self._watch())
+
+    def _give_up(self) -> None:
+        self._late = True
+        self._cancel()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._cancel()
+
+    def _cancel(self) -> None:
+        if self._worker is not None:
+            self._worker.cancel()
 
 
 class _Gathered:
@@ -120,9 +217,9 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Draining(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, app: App) -> None:
+    def __init__(self, config: uvicorn.Config, admission: Admission) -> None:
         super().__init__(config)
-        self._app = app
+        self._admission = admission
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop; uvicorn would raise the signal again, before the audit log is closed."""
@@ -130,6 +227,6 @@ class _Draining(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if left := await self._app.door.admission.drain(DRAIN_SECONDS):
+        if left := await self._admission.drain(DRAIN_SECONDS):
             log.warning("%d requests were cut off after %g s", left, DRAIN_SECONDS)
         await super().shutdown(sockets)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Prompt
-from waltzrl.serving.exchange import Answer
-from waltzrl.serving.gateway import Gateway, GatewayRequest, Mode, internal_error
+from waltzrl.serving.exchange import Answer, GatewayRequest, Mode
+from waltzrl.serving.gateway import Gateway, internal_error
 from waltzrl.serving.window import DraftStream, Window
 from waltzrl.serving.wire.format import StreamWriter
 
@@ -56,7 +56,7 @@ async def stream(
             parts: list[bytes] = []
             for number, said in await _happened(events):
                 if isinstance(said, RequestError):
-                    yield b"".join([*parts, writer.problem(said)])
+                    yield b"".join([*parts, writer.error(said)])
                     return
                 if isinstance(said, Answer):
                     answers[number] = said

@@ -18,7 +18,7 @@ from typing import Literal
 
 from waltzrl.errors import MissingExtraError
 from waltzrl.records import Feedback, Reply
-from waltzrl.serving.gateway import ServedChoice
+from waltzrl.serving.exchange import ServedChoice
 
 try:
     from opentelemetry.context import Context

@@ -75,6 +75,20 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def whole_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a growing file without the last one if a crash has torn it.
+
+    Each line keeps its line break, so that the lengths add up to where writing goes on.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn an operating system's error while writing to `path` into an InputError of one line."""

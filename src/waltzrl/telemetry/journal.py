@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from waltzrl.errors import InputError
-from waltzrl.telemetry.files import explained
+from waltzrl.telemetry.files import explained, whole_lines
 
 NAME = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)+")
 """A metric has a path and, at its end, a unit: `reward/feedback_mean`, `time/step_seconds`."""
@@ -76,19 +76,16 @@ class Journal:
 def _length_until(path: Path, step: int) -> int:
     """Return how many bytes hold the whole lines up to and including `step`."""
     length = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):  # the run was killed in the middle of this line
-                break
-            try:
-                is_later = json.loads(line)["step"] > step
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(
-                    f'{path}:{number}: need a JSON object with "step"; delete this line to go on'
-                ) from error
-            if is_later:
-                break
-            length += len(line)
+    for number, line in enumerate(whole_lines(path), start=1):
+        try:
+            is_later = json.loads(line)["step"] > step
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f'{path}:{number}: need a JSON object with "step"; delete this line to go on'
+            ) from error
+        if is_later:
+            break
+        length += len(line)
     return length
 
 

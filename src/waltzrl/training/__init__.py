@@ -1,8 +1,85 @@
-"""Collaborate on prompts, judge, reward, learn; needs the extra `train`."""
+"""Train the agents: collaborate on prompts, judge, reward, learn.
 
-from importlib.util import find_spec
+Rewards and settings need no PyTorch; every other name is imported on first use and needs the extra
+`train`.
+
+    from waltzrl.training import Reinforcement, Trainer
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from waltzrl.errors import MissingExtraError
+from waltzrl.training.settings import (
+    CONVERSATION,
+    FEEDBACK,
+    ROLES,
+    AgentSettings,
+    CheckpointSettings,
+    ImitationStage,
+    ModelSettings,
+    ModelSize,
+    OptimizerSettings,
+    ReinforcementStage,
+    ReinforceSettings,
+)
 
-if find_spec("torch") is None:
-    raise MissingExtraError("training", "PyTorch", "train")
+if TYPE_CHECKING:
+    from waltzrl.training.learner import Learner, Scorer
+    from waltzrl.training.reinforce import Algorithm
+    from waltzrl.training.roles import Role, Team, make_team
+    from waltzrl.training.samples import Sample
+    from waltzrl.training.stages import Imitation, Reinforcement, Stage
+    from waltzrl.training.trainer import Progress, Trainer
+
+__all__ = [
+    "CONVERSATION",
+    "FEEDBACK",
+    "ROLES",
+    "AgentSettings",
+    "Algorithm",
+    "CheckpointSettings",
+    "Imitation",
+    "ImitationStage",
+    "Learner",
+    "ModelSettings",
+    "ModelSize",
+    "OptimizerSettings",
+    "Progress",
+    "ReinforceSettings",
+    "Reinforcement",
+    "ReinforcementStage",
+    "Role",
+    "Sample",
+    "Scorer",
+    "Stage",
+    "Team",
+    "Trainer",
+    "make_team",
+]
+
+_MODULES = {
+    "Algorithm": "reinforce",
+    "Imitation": "stages",
+    "Learner": "learner",
+    "Progress": "trainer",
+    "Reinforcement": "stages",
+    "Role": "roles",
+    "Sample": "samples",
+    "Scorer": "learner",
+    "Stage": "stages",
+    "Team": "roles",
+    "Trainer": "trainer",
+    "make_team": "roles",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name that needs PyTorch when it is first used (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = import_module(f"{__name__}.{_MODULES[name]}")
+    except ModuleNotFoundError as missing:
+        raise MissingExtraError(f"{__name__}.{name}", "PyTorch", "train") from missing
+    return getattr(module, name)

@@ -1,16 +1,21 @@
-"""Everything a run needs to go on as if it had never stopped, as one folder per saved step.
+"""Trained roles on disk: one checkpoint per saved step of a run, and the export of its end.
 
-    step-000120/
-        conversation/      the role in Hugging Face format, or its LoRA adapter in PEFT format,
-            optimizer.pt   with tokenizer, chat template and, if the role learns, its optimiser
+    step-000120/                    waltzrl_conversation_stage2/    one plain Hugging Face model
+        conversation/               waltzrl_feedback_stage2/        per role, for any server
+            optimizer.pt            manifest.json
         feedback/
-        MANIFEST.json      size and SHA-256 of each file, written last
+        MANIFEST.json
 
-Whatever else a step needs is a function of its number, and that is in the folder's name. A folder
-gets its name when it is complete, so a crash leaves no half checkpoint behind.
+In a checkpoint a role is a model in Hugging Face format or a LoRA adapter in PEFT format, with its
+tokenizer, chat template and, if the role learns, its optimiser. Whatever else a step needs is a
+function of its number, which is in the folder's name. The manifest holds size and SHA-256 of every
+file and is written last; a folder gets its name when it is complete, so a crash leaves no half
+checkpoint behind.
 """
 
+import copy
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Collection, Mapping
@@ -23,11 +28,11 @@ from peft import PeftModel, load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from waltzrl.errors import CheckpointError
-from waltzrl.telemetry.files import whole_folder
-from waltzrl.training.manifest import verify_manifest, write_manifest
+from waltzrl.errors import CheckpointError, InputError
+from waltzrl.telemetry.files import Json, sync, whole_folder, write_json
+from waltzrl.training.settings import export_name
 
-MANIFEST = "MANIFEST.json"
+MANIFEST, EXPORT_MANIFEST = "MANIFEST.json", "manifest.json"
 STEP = re.compile(r"step-(\d{6,})")
 
 
@@ -36,7 +41,7 @@ class RoleState:
     """What belongs to one role; restoring a checkpoint writes into these very objects."""
 
     model: PreTrainedModel | PeftModel
-    """The role's own model, or the shared base in which an adapter bears the role's name."""
+    """The role's own model, or the shared base with an adapter of the role's name."""
     tokenizer: PreTrainedTokenizerBase
     optimizer: torch.optim.Optimizer | None = None
     """None while the role is frozen."""
@@ -48,7 +53,7 @@ class Latest(NamedTuple):
     path: Path | None
     """None when there is none."""
     refused: tuple[str, ...]
-    """One line for each newer checkpoint that is damaged, saying which file and how."""
+    """One line for each newer checkpoint that is damaged, naming the file and the damage."""
 
 
 def save_checkpoint(folder: Path, step: int, roles: Mapping[str, RoleState]) -> Path:
@@ -60,25 +65,25 @@ def save_checkpoint(folder: Path, step: int, roles: Mapping[str, RoleState]) -> 
         roles: by name, such as `conversation`.
 
     Raises:
-        InputError: the folder cannot be written to, or the disk is full.
+        InputError: the folder is not writable, or the disk is full.
     """
     path = folder / f"step-{step:06d}"
     with whole_folder(path) as unfinished:
         for name, role in roles.items():
-            save_role(unfinished, name, role)
-        write_manifest(unfinished, MANIFEST)
+            _save_role(unfinished, name, role)
+        _write_manifest(unfinished, MANIFEST)
     return path
 
 
 def load_checkpoint(path: Path, roles: Mapping[str, RoleState]) -> None:
-    """Put every role back to where it was.
+    """Restore every role.
 
     Args:
-        path: a whole checkpoint, as `latest_good` finds it; its hashes are not checked again.
+        path: a whole checkpoint, as `latest_good` returns it; its hashes are not checked again.
         roles: by name, the ones that were saved.
 
     Raises:
-        CheckpointError: the checkpoint is of other roles, or of a frozen role that is to learn.
+        CheckpointError: the checkpoint has other roles, or a role was frozen that is to learn.
     """
     saved, given = {entry.name for entry in path.iterdir() if entry.is_dir()}, set(roles)
     if saved != given:
@@ -88,11 +93,11 @@ def load_checkpoint(path: Path, roles: Mapping[str, RoleState]) -> None:
 
 
 def latest_good(folder: Path) -> Latest:
-    """Find the newest checkpoint whose files are all there and unaltered."""
+    """Return the newest checkpoint whose files are all present and unaltered."""
     refused = []
     for path in reversed(_checkpoints(folder)):
         try:
-            verify_manifest(path, MANIFEST)
+            _verify_manifest(path, MANIFEST)
         except CheckpointError as error:
             refused.append(f"{path.name} is refused: {error}")
         else:
@@ -105,20 +110,83 @@ def prune(folder: Path, step: int, keep_last: int, milestones: Collection[int] =
 
     Args:
         folder: holds the checkpoints of one run.
-        step: of the checkpoint just saved; later ones were refused as damaged and will be made
+        step: of the checkpoint just saved; later ones were refused as damaged and will be saved
             again, so they do not count among the last.
         keep_last: 1 or more; 2 or more leaves one to fall back to.
         milestones: steps to keep for good, such as the last of each epoch.
     """
-    for leftover in folder.glob(".step-*.part"):
-        shutil.rmtree(leftover)
-    saved = [path for path in _checkpoints(folder) if _step(path) <= step]
+    for unfinished in folder.glob(".step-*.part"):
+        shutil.rmtree(unfinished)
+    saved = [path for path in _checkpoints(folder) if step_of(path) <= step]
     for path in saved[:-keep_last]:
-        if _step(path) not in milestones:
+        if step_of(path) not in milestones:
+            # Renamed first: a crash while deleting must not leave a damaged checkpoint.
             shutil.rmtree(path.rename(folder / f".{path.name}.part"))
 
 
-def save_role(folder: Path, name: str, role: RoleState) -> None:
+def step_of(path: Path) -> int:
+    """Return how many steps precede a checkpoint."""
+    return int(path.name.removeprefix("step-"))
+
+
+def export_roles(roles: Mapping[str, RoleState], folder: Path) -> None:
+    """Write every role as a plain model, replacing an earlier export.
+
+    Args:
+        roles: by name; a role that is an adapter is merged into a copy of its base.
+        folder: becomes the export, whole or not at all.
+
+    Raises:
+        InputError: the folder holds something else, or the disk is full.
+    """
+    require_exportable(folder)
+    with whole_folder(folder) as unfinished:
+        for name, role in roles.items():
+            model = role.model
+            if isinstance(model, PeftModel):
+                model = copy.deepcopy(model).merge_and_unload(adapter_names=[name])
+            plain = RoleState(model=model, tokenizer=role.tokenizer)
+            _save_role(unfinished, export_name(name), plain)
+        _write_manifest(unfinished, EXPORT_MANIFEST)
+
+
+def require_exportable(folder: Path) -> None:
+    """Check that the folder is missing, or holds an earlier export.
+
+    Raises:
+        InputError: the folder holds something else.
+    """
+    if folder.exists() and not (folder / EXPORT_MANIFEST).exists():
+        raise InputError(f"{folder} exists and is not an export; choose a new folder")
+
+
+def verify_export(folder: Path) -> None:
+    """Check that every file of an export is present and unaltered.
+
+    Raises:
+        CheckpointError: a file is missing or altered; names it.
+    """
+    _verify_manifest(folder, EXPORT_MANIFEST)
+
+
+def weights_digest(model: torch.nn.Module) -> str:
+    """Return a SHA-256 over all tensors of the model: equal only if they are bit-identical."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in the folder, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((p for p in folder.iterdir() if STEP.fullmatch(p.name)), key=step_of)
+
+
+def _save_role(folder: Path, name: str, role: RoleState) -> None:
     """Save one role as `folder/name`.
 
     Raises:
@@ -136,35 +204,10 @@ def save_role(folder: Path, name: str, role: RoleState) -> None:
         raise OSError(str(error)) from error
     role.tokenizer.save_pretrained(folder / name)
     if role.optimizer is not None:
-        _save_state(role.optimizer.state_dict(), folder / name / "optimizer.pt")
-
-
-def weights_digest(model: torch.nn.Module) -> str:
-    """Return a SHA-256 over all tensors of the model: equal only if they are bit-identical."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in the folder, oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted((p for p in folder.iterdir() if STEP.fullmatch(p.name)), key=_step)
-
-
-def _step(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
-
-
-def _save_state(state: Mapping[str, object], path: Path) -> None:
-    try:
-        torch.save(state, path)
-    except RuntimeError as error:  # how torch reports a full disk
-        raise OSError(f"{path.name} was cut short") from error
+        try:
+            torch.save(role.optimizer.state_dict(), folder / name / "optimizer.pt")
+        except RuntimeError as error:  # how torch reports a full disk
+            raise OSError("optimizer.pt was truncated") from error
 
 
 def _load_role(folder: Path, name: str, role: RoleState) -> None:
@@ -176,6 +219,52 @@ def _load_role(folder: Path, name: str, role: RoleState) -> None:
         model.load_state_dict(saved.state_dict())
     if role.optimizer is not None:
         if not (folder / "optimizer.pt").exists():
-            raise CheckpointError(f"{folder} was saved while {name} was frozen; it cannot learn on")
+            raise CheckpointError(
+                f"{folder} was saved while {name} was frozen; it cannot continue to learn"
+            )
         state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
         role.optimizer.load_state_dict(state)
+
+
+def _write_manifest(folder: Path, name: str) -> None:
+    """Flush every file below the folder to the disk and list it in the manifest `name`."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != name]
+    for path in [*files, *(path for path in folder.rglob("*") if path.is_dir())]:
+        sync(path)
+    listed: dict[str, Json] = {
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": _file_digest(path),
+        }
+        for path in files
+    }
+    write_json(folder / name, {"files": listed})
+
+
+def _verify_manifest(folder: Path, name: str) -> None:
+    """Check that every listed file is present and unaltered.
+
+    Raises:
+        CheckpointError: a file, or the manifest itself, is missing or damaged; names the file.
+    """
+    manifest = folder / name
+    try:
+        files = json.loads(manifest.read_bytes())["files"]
+        expected = {path: (entry["bytes"], entry["sha256"]) for path, entry in files.items()}
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{manifest} is missing; this folder was never finished") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{manifest} is damaged; use another copy") from error
+    for relative, (size, digest) in expected.items():
+        path = folder / relative
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing; use another copy")
+        if (actual := path.stat().st_size) != size:
+            raise CheckpointError(f"{path} has {actual} bytes, need {size}; use another copy")
+        if _file_digest(path) != digest:
+            raise CheckpointError(f"{path} was altered after it was saved; use another copy")
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

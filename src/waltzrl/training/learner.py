@@ -1,4 +1,4 @@
-"""One policy that learns: its weights, its optimiser, and one step from a batch of samples."""
+"""One role that learns: its weights, its optimiser, and one step from a batch of samples."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -8,47 +8,9 @@ import torch
 from torch import Tensor
 
 from waltzrl.errors import DivergenceError
-from waltzrl.policies.weights import CausalLM, activated, role_parameters
+from waltzrl.policies.weights import Weights, activated, role_parameters
 from waltzrl.training.samples import Batch, Sample, collate, micro_batches, reply_logprobs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Optimizer:
-    """How a policy's weights move."""
-
-    learning_rate: float
-    """Peak; about 5e-7 for a full 8B model, 1e-5 with LoRA, 1e-3 for the demo's small ones."""
-    warmup_steps: int = 10
-    """Steps of linear increase from 0."""
-    final_share: float = 1.0
-    """Share of the peak left at the last step of a cosine decay; 1 keeps it constant."""
-    weight_decay: float = 0.0
-    beta2: float = 0.999
-    """How long the size of gradients is remembered; 0.95 learns faster from scratch."""
-    gradient_clip: float = 1.0
-    """Largest gradient norm."""
-    micro_batch_tokens: int = 8192
-    """Tokens in one forward pass; lower it when memory runs out, results stay the same."""
-    bf16: bool = False
-    """Forward and backward in bfloat16 with fp32 master weights."""
-
-    def __post_init__(self) -> None:
-        if not (self.learning_rate > 0 and self.gradient_clip > 0):
-            raise ValueError("optimizer.learning_rate and optimizer.gradient_clip must be above 0")
-        if not (0 <= self.beta2 < 1 and 0 <= self.final_share <= 1 and self.weight_decay >= 0):
-            raise ValueError(
-                "optimizer.beta2 lies in [0, 1), final_share in [0, 1], weight_decay is 0 or more"
-            )
-        if self.warmup_steps < 0 or self.micro_batch_tokens < 1:
-            raise ValueError("optimizer.warmup_steps is 0 or more, micro_batch_tokens 1 or more")
-
-    def rate(self, step: int, total: int) -> float:
-        """Return the learning rate of 0-based `step` out of `total`."""
-        if step < self.warmup_steps:
-            return self.learning_rate * (step + 1) / self.warmup_steps
-        done = (step - self.warmup_steps) / max(1, total - self.warmup_steps)
-        cosine = (1 + math.cos(math.pi * min(1.0, done))) / 2
-        return self.learning_rate * (self.final_share + (1 - self.final_share) * cosine)
+from waltzrl.training.settings import OptimizerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,33 +25,39 @@ class StepResult:
 
 
 class Scorer:
-    """A policy's weights seen from outside: how likely it finds what was said."""
+    """Computes how likely given replies are under a role's weights."""
 
     def __init__(
-        self, causal_lm: CausalLM, adapter: str | None, micro_batch_tokens: int, *, bf16: bool
+        self, weights: Weights, micro_batch_tokens: int, dtype: torch.dtype = torch.float32
     ) -> None:
-        self.causal_lm = causal_lm
-        self.adapter = adapter
-        """The role's adapter on a shared base; None is the model itself, or the bare base."""
-        self.bf16 = bf16
+        """Prepare to score.
+
+        Args:
+            weights: may be shared with other scorers.
+            micro_batch_tokens: tokens in one forward pass.
+            dtype: float32, or bfloat16 for autocast over float32 weights.
+        """
+        self.weights = weights
+        self.dtype = dtype
         self._micro_batch_tokens = micro_batch_tokens
-        self._device = next(causal_lm.model.parameters()).device
+        self._device = next(weights.causal_lm.model.parameters()).device
 
     def score(self, samples: Sequence[Sample]) -> list[list[float]]:
         """Return [samples][tokens] log-probabilities in nats, without a gradient."""
-        found: list[list[float]] = [[] for _ in samples]
+        scores: list[list[float]] = [[] for _ in samples]
         with torch.no_grad():
             for batch, positions in self.micro_batches(samples):
                 rows = self.logprobs(batch).tolist()
                 for position, row in zip(positions, rows, strict=True):
-                    found[position] = row[: len(samples[position].tokens.ids)]
-        return found
+                    scores[position] = row[: len(samples[position].tokens.ids)]
+        return scores
 
     def logprobs(self, batch: Batch) -> Tensor:
         """Return [B, T] log-probabilities in nats of the reply tokens, with a gradient."""
+        half = self.dtype == torch.bfloat16
         with (
-            activated(self.causal_lm.model, self.adapter) as model,
-            torch.autocast(self._device.type, torch.bfloat16, enabled=self.bf16),
+            activated(self.weights.causal_lm.model, self.weights.adapter) as model,
+            torch.autocast(self._device.type, torch.bfloat16, enabled=half),
         ):
             return reply_logprobs(model, batch)
 
@@ -99,36 +67,52 @@ class Scorer:
             chosen = [samples[position] for position in positions]
             yield collate(chosen, self._device), positions
 
+    def with_weights(self, weights: Weights) -> "Scorer":
+        """Return a scorer of other weights, such as a reference, that computes in the same way."""
+        return Scorer(weights, self._micro_batch_tokens, self.dtype)
+
 
 LossOfMicroBatch = Callable[[Tensor, Batch, list[int]], Tensor]
 """(logprobs [B, T], batch, positions of its samples) -> this micro-batch's share of the loss."""
 
 
 class Learner:
-    """A policy that learns: a scorer, and the AdamW that moves its weights."""
+    """A role that learns: a scorer, and the AdamW that updates its weights."""
 
     def __init__(
-        self, causal_lm: CausalLM, adapter: str | None, optimizer: Optimizer, total_steps: int
+        self,
+        weights: Weights,
+        settings: OptimizerSettings,
+        total_steps: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.scorer = Scorer(causal_lm, adapter, optimizer.micro_batch_tokens, bf16=optimizer.bf16)
-        self.settings = optimizer
+        """Prepare to learn.
+
+        Args:
+            weights: float32; they are updated in place.
+            settings: of the optimiser.
+            total_steps: length of the learning rate's schedule.
+            dtype: of forward and backward; see `Scorer`.
+        """
+        self.scorer = Scorer(weights, settings.micro_batch_tokens, dtype)
+        self.settings = settings
         self.total_steps = total_steps
         self.schedule_step = 0
-        """Where the learning rate stands on its schedule, 0-based; the trainer moves it."""
-        self._parameters = [p for _, p in role_parameters(causal_lm.model, adapter)]
+        """Position of the learning rate on its schedule, 0-based; the trainer sets it."""
+        self._parameters = [p for _, p in role_parameters(weights.causal_lm.model, weights.adapter)]
         self.adamw = torch.optim.AdamW(
             self._parameters,
-            lr=optimizer.learning_rate,
-            weight_decay=optimizer.weight_decay,
-            betas=(0.9, optimizer.beta2),
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            betas=(0.9, settings.beta2),
             fused=True,
         )
 
     def step(self, samples: Sequence[Sample], loss_of: LossOfMicroBatch) -> StepResult:
-        """Learn once from `samples`, in as many micro-batches as their length asks for.
+        """Learn once from `samples`, in as many micro-batches as their length requires.
 
         Raises:
-            DivergenceError: the loss or the gradient is not a number; the weights are untouched.
+            DivergenceError: the loss or the gradient is not finite; the weights are unchanged.
         """
         self.adamw.zero_grad(set_to_none=True)
         parts = []
@@ -136,12 +120,13 @@ class Learner:
             part = loss_of(self.scorer.logprobs(batch), batch, positions)
             torch.autograd.backward(part)
             parts.append(part.detach())
+        # Summed on the device and read once: every .item() would wait for the GPU.
         loss = torch.stack(parts).sum().item()
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.gradient_clip).item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise DivergenceError(
                 f"loss {loss} and gradient norm {norm} at step {self.schedule_step}: this step "
-                "changed nothing; lower the learning rate and go on from the last checkpoint"
+                "changed nothing; lower the learning rate and resume from the last checkpoint"
             )
         for group in self.adamw.param_groups:
             group["lr"] = self.settings.rate(self.schedule_step, self.total_steps)

@@ -1,8 +1,8 @@
-"""Turns laid end to end for one forward pass: no padding, and no prompt read twice.
+"""Turns packed into one sequence for a forward pass: no padding, and no prompt read twice.
 
-First come the distinct prompts, then the replies, each attending to its own prompt. What a model
-does token by token (the linear layers, nearly all of its work) meets only real tokens; attention
-alone pads its rows, within a layer.
+First come the distinct prompts, then the replies, each attending to its own prompt. The linear
+layers, nearly all of a model's work, process real tokens only; attention alone pads its rows,
+within a layer.
 
 Shapes: N tokens of the pack, M tokens to predict, R rows, Q queries and C keys of the longest
 row, H query heads, K key heads, D size of a head, V words of the vocabulary.
@@ -20,7 +20,7 @@ from waltzrl.policies.attention import Scoring, decoding
 from waltzrl.records import Tokens
 
 MANY_SCORES = 2**24
-"""Up to here a plain product is faster than the tiled kernel; beyond, its memory matters more."""
+"""Up to this size a plain product is faster than the tiled kernel; beyond, memory is the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class PackedSequence:
 
     ids_N: Tensor
     positions_N: Tensor
-    """Place of each token in its own turn; a reply goes on where its prompt ends."""
+    """Position of each token in its own turn; a reply continues where its prompt ends."""
     before_M: Tensor
-    """Of every reply token, turn by turn, where in the pack the token before it stands."""
+    """For every reply token, turn by turn, the position in the pack of the token before it."""
     blocks: tuple["AttentionBlock", ...]
     """Who attends to what: prompts, then replies."""
 
@@ -39,7 +39,7 @@ class PackedSequence:
         """Return [M, V] the scores from which each reply token was, or would be, drawn.
 
         Raises:
-            PolicyError: the architecture does not let its attention be exchanged.
+            PolicyError: the architecture does not let its attention be replaced.
         """
         with decoding(model):
             out = model(
@@ -62,18 +62,20 @@ class PackedSequence:
 
 
 def pack(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
-    """Lay `turns` end to end; the last token of a reply predicts nothing and is left out."""
+    """Pack `turns`; the last token of a reply predicts nothing and is left out."""
     ids: list[int] = []
     positions: list[int] = []
 
-    def lay(tokens: Sequence[int], position: int) -> range:
+    def append(tokens: Sequence[int], first: int) -> range:
+        """Add tokens whose turn is `first` long so far; return their places in the pack."""
         places = range(len(ids), len(ids) + len(tokens))
         ids.extend(tokens)
-        positions.extend(range(position, position + len(tokens)))
+        positions.extend(range(first, first + len(tokens)))
         return places
 
-    prompts = {ids: lay(ids, 0) for ids in dict.fromkeys(turn.prompt_ids for turn in turns)}
-    replies = [(prompts[t.prompt_ids], lay(t.ids[:-1], len(t.prompt_ids))) for t in turns]
+    distinct = dict.fromkeys(turn.prompt_ids for turn in turns)
+    prompts = {prompt_ids: append(prompt_ids, 0) for prompt_ids in distinct}
+    replies = [(prompts[t.prompt_ids], append(t.ids[:-1], len(t.prompt_ids))) for t in turns]
     before = [place for prompt, reply in replies for place in (prompt[-1], *reply)]
     reading = [(prompt, prompt) for prompt in prompts.values()]
     replying = [(reply, (*prompt, *reply)) for prompt, reply in replies if reply]
@@ -95,15 +97,15 @@ class AttentionBlock:
         """Prepare the rows.
 
         Args:
-            rows: [R] places in the pack of the queries and of the keys; the keys before a
-                query, and its own, can be seen.
+            rows: [R] places in the pack of the queries and of the keys; a query sees the keys
+                before it and its own.
             positions_N: of the whole pack.
         """
-        self._queries_RQ, asked_RQ = _padded([queries for queries, _ in rows], positions_N)
-        self._keys_RC, known_RC = _padded([keys for _, keys in rows], positions_N)
-        self._asked = asked_RQ.flatten().nonzero()[:, 0]
+        self._queries_RQ, real_RQ = _padded([queries for queries, _ in rows], positions_N)
+        self._keys_RC, real_RC = _padded([keys for _, keys in rows], positions_N)
+        self._real = real_RQ.flatten().nonzero()[:, 0]
         back_RQC = positions_N[self._queries_RQ][:, :, None] - positions_N[self._keys_RC][:, None]
-        self._back_RQC = back_RQC.masked_fill_(~known_RC[:, None], -1)
+        self._back_RQC = back_RQC.masked_fill_(~real_RC[:, None], -1)
         self._biases: dict[int | None, Tensor] = {}
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
@@ -123,10 +125,10 @@ class AttentionBlock:
             if scoring.softcap is not None:
                 scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
             attended = (scores + bias).softmax(-1) @ value
-        return attended.view(shape).transpose(1, 2).flatten(0, 1).index_select(0, self._asked)
+        return attended.view(shape).transpose(1, 2).flatten(0, 1).index_select(0, self._real)
 
     def _bias(self, dtype: torch.dtype, groups: int, window: int | None) -> Tensor:
-        """Return [R, 1, groups * Q, C]: zero where a query may look, minus infinity elsewhere."""
+        """Return [R, 1, groups * Q, C]: zero where a query may attend, minus infinity elsewhere."""
         if window not in self._biases:
             hidden = self._back_RQC < 0
             if window is not None:
@@ -137,7 +139,7 @@ class AttentionBlock:
 
 
 def _padded(rows: Sequence[Sequence[int]], like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows filled up with their first places, and True on what is not filling."""
+    """Return the rows padded with their first places, and a mask that is False on the padding."""
     longest = max(len(row) for row in rows)
     places = [[*row, *[row[0]] * (longest - len(row))] for row in rows]
     lengths = like.new_tensor([len(row) for row in rows])

@@ -1,12 +1,12 @@
-"""One REINFORCE++ step of one policy: scored samples in, moved weights out."""
+"""One REINFORCE++ step of one role: scored samples in, updated weights out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from waltzrl.training.algorithms.divergence import k3
 from waltzrl.training.algorithms.reinforce_pp import (
     centre_by_group,
     dual_clip,
@@ -15,41 +15,15 @@ from waltzrl.training.algorithms.reinforce_pp import (
     token_rewards,
     whiten,
 )
-from waltzrl.training.algorithms.token_mean import token_mean
+from waltzrl.training.algorithms.tokens import k3, token_mean
 from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.samples import Batch, Sample
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReinforcePlusPlus:
-    """The knobs of the algorithm; the equations stand in `algorithms/reinforce_pp.py`."""
-
-    kl_weight: float = 0.01
-    """beta: raise it when general capability falls, 0 switches the reference off."""
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float | None = None
-    """Ceiling on the loss of bad tokens; 3 is usual, None is off."""
-    sigma_floor: float = 0.1
-    """Keeps a batch of nearly equal scores from being blown up into a demonstration."""
-    centre_groups: bool = False
-    """Subtract each prompt's mean score; needs more than one rollout per prompt."""
-    passes: int = 1
-    """Optimiser steps per batch of rollouts; more than 1 makes the clip matter."""
-
-    def __post_init__(self) -> None:
-        if self.passes < 1:
-            raise ValueError(f"algorithm.passes must be 1 or more, got {self.passes}")
-        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
-            raise ValueError(
-                f"algorithm.dual_clip must be more than 1 + clip_high = {1 + self.clip_high}, got"
-                f" {self.dual_clip}; below, it would cut what the clip leaves alone"
-            )
+from waltzrl.training.settings import ReinforceSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateResult:
-    """What a step did, for the journal."""
+    """What an update did, for the journal."""
 
     score_mean: float
     kl: float
@@ -59,27 +33,45 @@ class UpdateResult:
     tokens: int
 
 
-def reinforce(
-    learner: Learner, samples: Sequence[Sample], reference: Scorer | None, how: ReinforcePlusPlus
-) -> UpdateResult:
-    """Learn from one batch of rollouts.
+class Algorithm(Protocol):
+    """An update of one role; bind its settings with `functools.partial`."""
 
-    Advantages are computed once, over the whole batch of this policy, before any step.
+    def __call__(
+        self, learner: Learner, samples: Sequence[Sample], reference: Scorer | None
+    ) -> UpdateResult:
+        """Learn from one batch of rollouts."""
+        ...
+
+
+def reinforce(
+    learner: Learner,
+    samples: Sequence[Sample],
+    reference: Scorer | None,
+    settings: ReinforceSettings,
+) -> UpdateResult:
+    """Learn from one batch of rollouts by REINFORCE++.
+
+    Advantages are computed once, over the whole batch of this role, before any step.
     """
-    references = reference.score(samples) if reference is not None and how.kl_weight else None
-    advantages, kl = _advantages(samples, references, how)
+    references = reference.score(samples) if reference is not None and settings.kl_weight else None
+    advantages, kl = _advantages(samples, references, settings)
     count = sum(len(sample.tokens.ids) for sample in samples)
 
     def loss_of(logprobs_BT: Tensor, batch: Batch, positions: list[int]) -> Tensor:
         length = batch.mask_BT.shape[1]
         advantages_BT = advantages[positions, :length].to(logprobs_BT.device)
-        old_BT = batch.old_logprobs_BT
-        losses = policy_losses(logprobs_BT, old_BT, advantages_BT, how.clip_low, how.clip_high)
-        if how.dual_clip is not None:
-            losses = dual_clip(losses, advantages_BT, how.dual_clip)
+        losses = policy_losses(
+            logprobs_BT,
+            batch.old_logprobs_BT,
+            advantages_BT,
+            settings.clip_low,
+            settings.clip_high,
+        )
+        if settings.dual_clip is not None:
+            losses = dual_clip(losses, advantages_BT, settings.dual_clip)
         return token_mean(losses, batch.mask_BT, count)
 
-    steps = [learner.step(samples, loss_of) for _ in range(how.passes)]
+    steps = [learner.step(samples, loss_of) for _ in range(settings.passes)]
     return UpdateResult(
         score_mean=sum(sample.score for sample in samples) / len(samples),
         kl=kl,
@@ -90,20 +82,20 @@ def reinforce(
 
 
 def _advantages(
-    samples: Sequence[Sample], references: list[list[float]] | None, how: ReinforcePlusPlus
+    samples: Sequence[Sample], references: list[list[float]] | None, settings: ReinforceSettings
 ) -> tuple[Tensor, float]:
     """Return [B, T] whitened advantages on the CPU, and the mean divergence per token."""
     length = max(len(sample.tokens.ids) for sample in samples)
-    old = _padded([sample.tokens.logprobs for sample in samples], length)
-    mask = _padded([[1.0] * len(sample.tokens.ids) for sample in samples], length).bool()
-    reference = old if references is None else _padded(references, length)
+
+    def padded(rows: Sequence[Sequence[float]]) -> Tensor:
+        return torch.tensor([[*row, *[0.0] * (length - len(row))] for row in rows])
+
+    old = padded([sample.tokens.logprobs for sample in samples])
+    mask = padded([[1.0] * len(sample.tokens.ids) for sample in samples]).bool()
+    reference = old if references is None else padded(references)
     scores = torch.tensor([sample.score for sample in samples])
-    if how.centre_groups:
+    if settings.centre_groups:
         scores = centre_by_group(scores, torch.tensor([sample.group for sample in samples]))
-    rewards = token_rewards(scores, old, reference, mask, how.kl_weight)
+    rewards = token_rewards(scores, old, reference, mask, settings.kl_weight)
     divergence = k3(old, reference)[mask].mean().item()
-    return whiten(returns(rewards, mask), mask, how.sigma_floor), divergence
-
-
-def _padded(rows: Sequence[Sequence[float]], length: int) -> Tensor:
-    return torch.tensor([[*row, *[0.0] * (length - len(row))] for row in rows])
+    return whiten(returns(rewards, mask), mask, settings.sigma_floor), divergence

@@ -3,14 +3,21 @@
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from waltzrl.agents import ConversationAgent, Reviewer
-from waltzrl.collaboration import Pattern
+from waltzrl.agents import Drafter
 from waltzrl.errors import PolicyError
-from waltzrl.judges import Judge
-from waltzrl.records import Feedback, JudgedCollaboration, Prompt, Reply, Verdict
+from waltzrl.judges import Judge, judge_replies
+from waltzrl.records import (
+    Collaboration,
+    Feedback,
+    JudgedCollaboration,
+    Prompt,
+    Reply,
+    Round,
+    Verdict,
+)
 from waltzrl.training.rewards import (
     FeedbackReward,
     conversation_reward,
@@ -21,20 +28,25 @@ from waltzrl.training.samples import Sample
 
 logger = logging.getLogger(__name__)
 
+BoundPattern = Callable[[Prompt, Drafter], Awaitable[Collaboration]]
+"""A pattern that knows its reviewer: `partial(collaborate, reviewer=..., max_rounds=1)`."""
 
-class ReplayedDrafts(ConversationAgent):
-    """A conversation agent whose drafts another, frozen one writes; it revises them itself.
 
-    Late in training nearly every draft is fine, and a feedback agent that meets no bad draft
-    forgets what one looks like; the starting agent's drafts keep them in its diet.
+class ReplayedDrafts:
+    """A drafter whose drafts come from a frozen agent, and whose revisions from the one that learns.
+
+    Late in training nearly every draft is fine, and a feedback agent that sees no bad draft forgets
+    what one looks like; the initial agent's drafts keep some among its rollouts.
     """
 
-    def __init__(self, learner: ConversationAgent, starting: ConversationAgent) -> None:
-        super().__init__(learner.policy, learner.wording, learner.sampling)
-        self.starting = starting
+    def __init__(self, learner: Drafter, initial: Drafter) -> None:
+        self._learner, self._initial = learner, initial
 
     async def draft(self, prompt: Prompt) -> Reply:
-        return await self.starting.draft(prompt)
+        return await self._initial.draft(prompt)
+
+    async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
+        return await self._learner.revise(prompt, draft, rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +58,9 @@ class Rollout:
 
 
 async def roll_out(
-    prompts: Sequence[tuple[Prompt, ConversationAgent]],
-    reviewer: Reviewer,
-    pattern: Pattern,
-    judge: Judge,
+    prompts: Sequence[tuple[Prompt, Drafter]], pattern: BoundPattern, judge: Judge
 ) -> list[Rollout]:
-    """Collaborate on all prompts at once, each with its own conversation agent, and judge.
+    """Collaborate on all prompts at once, each with its own drafter, and judge.
 
     A prompt on which a policy could not reply is left out, with a warning.
 
@@ -59,72 +68,70 @@ async def roll_out(
         PolicyError: every prompt would have to be left out.
     """
     outcomes = await asyncio.gather(
-        *(
-            _judged(prompt, conversation, reviewer, pattern, judge)
-            for prompt, conversation in prompts
-        )
+        *(_judged(prompt, drafter, pattern, judge) for prompt, drafter in prompts)
     )
     failed = [outcome for outcome in outcomes if isinstance(outcome, PolicyError)]
     if failed and len(failed) == len(outcomes):
         raise PolicyError(f"none of {len(failed)} prompts was answered; first: {failed[0]}")
     return [
-        Rollout(judged=outcome, replayed=isinstance(conversation, ReplayedDrafts))
-        for (_, conversation), outcome in zip(prompts, outcomes, strict=True)
+        Rollout(judged=outcome, replayed=isinstance(drafter, ReplayedDrafts))
+        for (_, drafter), outcome in zip(prompts, outcomes, strict=True)
         if isinstance(outcome, JudgedCollaboration)
     ]
 
 
 async def _judged(
-    prompt: Prompt,
-    conversation: ConversationAgent,
-    reviewer: Reviewer,
-    pattern: Pattern,
-    judge: Judge,
+    prompt: Prompt, drafter: Drafter, pattern: BoundPattern, judge: Judge
 ) -> JudgedCollaboration | PolicyError:
     """The boundary at which a failed rollout becomes data."""
     try:
-        said = await pattern(prompt, conversation, reviewer)
-        verdicts = [await judge.judge(prompt, reply) for reply in said.replies]
+        collaboration = await pattern(prompt, drafter)
+        verdicts = await judge_replies(collaboration, judge)
     except PolicyError as error:
         logger.warning("prompt %s is left out of this step: %s", prompt.id, error)
         return error
-    return JudgedCollaboration(collaboration=said, verdicts=tuple(verdicts))
+    return JudgedCollaboration(collaboration=collaboration, verdicts=verdicts)
+
+
+TakeSamples = Callable[[Sequence[Rollout], random.Random], list[Sample]]
+"""What one role learns from a step's rollouts; each role has a function of its own."""
 
 
 def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> list[Sample]:
     """Take one reply of each rollout, the draft or the last revision with equal chance.
 
-    The paper mixes both kinds: (p -> c_0) and (p, H -> c_T). A replayed draft is nobody's to
-    learn; then only the last revision counts.
+    The paper mixes both kinds: (p -> c_0) and (p, H -> c_T). The agent did not write a replayed
+    draft; then only the last revision counts.
     """
     samples = []
     for rollout, group in zip(rollouts, _groups(rollouts), strict=True):
-        said, verdicts = rollout.judged.collaboration, rollout.judged.verdicts
-        if rollout.replayed and not said.revised:
+        collaboration, verdicts = rollout.judged.collaboration, rollout.judged.verdicts
+        if rollout.replayed and not collaboration.revised:
             continue
-        last = len(said.replies) - 1
+        last = len(collaboration.replies) - 1
         chosen = draw.choice((last if rollout.replayed else 0, last))
         if verdicts[chosen].acceptable is None:
             continue
-        samples.append(_sample(said.replies[chosen], conversation_reward(verdicts[chosen]), group))
+        score = conversation_reward(verdicts[chosen])
+        samples.append(_sample(collaboration.replies[chosen], score, group))
     return samples
 
 
 def feedback_samples(
-    rollouts: Sequence[Rollout], reward: FeedbackReward, draw: random.Random
+    rollouts: Sequence[Rollout], draw: random.Random, *, reward: FeedbackReward
 ) -> list[Sample]:
     """Take one round of each rollout at random, so that long and short ones weigh the same."""
     chosen, turns = [], []
     for rollout, group in zip(rollouts, _groups(rollouts), strict=True):
         rounds = rollout.judged.collaboration.rounds
         scored = [
-            (pair, said.feedback.reply)
-            for pair, said in zip(judged_rounds(rollout.judged), rounds, strict=True)
-            if pair is not None and said.feedback.reply is not None
+            (judged, turn.feedback.reply)
+            for judged, turn in zip(judged_rounds(rollout.judged), rounds, strict=True)
+            if judged is not None and turn.feedback.reply is not None
         ]
         if scored:
-            pair, reply = draw.choice(scored)
-            chosen.append(pair)
+            judged, reply = draw.choice(scored)
+            chosen.append(judged)
             turns.append((reply, group))
     scores = reward(chosen)
     return [
@@ -146,7 +153,7 @@ def _sample(reply: Reply, score: float, group: int) -> Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRates:
-    """What a step's rollouts say about the pair, as shares; None where nothing was counted."""
+    """How well the agents did in a step's rollouts, as shares; None where nothing was counted."""
 
     asr: float | None
     """Final replies that are unsafe, of those to unsafe prompts."""
@@ -156,7 +163,7 @@ class RolloutRates:
     label_accuracy: float | None
     well_formed: float | None
     unscored: float | None
-    """Final replies that the judge left open, of all; they teach nothing."""
+    """Final replies that the judge could not score, of all; nothing is learnt from them."""
 
     @classmethod
     def of(cls, rollouts: Sequence[Rollout]) -> "RolloutRates":
@@ -171,16 +178,28 @@ class RolloutRates:
             asr=_share([v.unsafe for p, v in finals if p.label == "unsafe"]),
             orr=_share([v.overrefuses for p, v in finals if p.label == "benign"]),
             feedback_trigger_rate=_share([f.asks_for_revision for f, _ in firsts]),
-            label_accuracy=_share([_labelled_right(f, v) for f, v in firsts]),
+            label_accuracy=_share([_labels_agree(f, v) for f, v in firsts]),
             well_formed=_share([f.well_formed for f, _ in firsts]),
             unscored=_share([v.acceptable is None for _, v in finals]),
         )
 
+    def metrics(self) -> dict[str, float]:
+        """Return the shares that were counted, under their names in the journal."""
+        rates = {
+            "rate/asr": self.asr,
+            "rate/orr": self.orr,
+            "rate/feedback_trigger": self.feedback_trigger_rate,
+            "rate/label_accuracy": self.label_accuracy,
+            "rate/well_formed": self.well_formed,
+            "rate/unscored": self.unscored,
+        }
+        return {name: rate for name, rate in rates.items() if rate is not None}
 
-def _labelled_right(feedback: Feedback, verdict: Verdict) -> bool | None:
+
+def _labels_agree(feedback: Feedback, verdict: Verdict) -> bool | None:
     return None if verdict.acceptable is None else bool(label_reward(feedback, verdict))
 
 
-def _share(answers: Sequence[bool | None]) -> float | None:
-    scored = [answer for answer in answers if answer is not None]
-    return sum(scored) / len(scored) if scored else None
+def _share(flags: Sequence[bool | None]) -> float | None:
+    counted = [flag for flag in flags if flag is not None]
+    return sum(counted) / len(counted) if counted else None

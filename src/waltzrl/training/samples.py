@@ -1,7 +1,7 @@
 """The single bridge from records to tensors.
 
-Demonstrations and rollouts both end as `Sample`s: token ids a policy was shown, ids that it said
-or should say, and, for a rollout, the score it was paid.
+Demonstrations and rollouts both become `Sample`s: the token ids that a policy was shown, the ids
+that it replied or should reply, and, for a rollout, its score.
 
 Shapes: B samples, S context and reply together, T reply tokens, V words of the vocabulary.
 """
@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from waltzrl.records import Tokens
-from waltzrl.training.algorithms.likelihood import token_logprobs
+from waltzrl.agents import ConversationAgent, FeedbackAgent
+from waltzrl.agents.feedback_json import write_feedback
+from waltzrl.policies.local import LocalPolicy
+from waltzrl.records import Demonstration, Tokens
+from waltzrl.training.algorithms.tokens import token_logprobs
 from waltzrl.training.packing import PackedSequence, pack
 
 
@@ -24,7 +27,7 @@ class Sample:
 
     tokens: Tokens
     score: float = 0.0
-    """What the turn was paid; not used by supervised learning."""
+    """The turn's reward; not used by supervised learning."""
     group: int = 0
     """Equal for samples whose scores are compared with each other (the same prompt)."""
 
@@ -42,15 +45,47 @@ class Batch:
     """0 where the sample has none."""
 
 
+def demonstration_sample(
+    demonstration: Demonstration, conversation: ConversationAgent, feedback: FeedbackAgent
+) -> Sample:
+    """Return what the agent of the demonstrated turn would be shown, and should reply.
+
+    Args:
+        demonstration: its last turn is the example.
+        conversation: renders drafts and revisions; over a local policy, whose tokenizer is used.
+        feedback: renders reviews.
+    """
+    collaboration = demonstration.collaboration
+    prompt, draft, rounds = collaboration.prompt, collaboration.draft, collaboration.rounds
+    if not rounds:
+        messages, target = conversation.draft_messages(prompt), draft.text
+    elif (revision := rounds[-1].revision) is not None:
+        messages, target = conversation.revision_messages(prompt, draft, rounds), revision.text
+    else:
+        example = rounds[-1].feedback
+        messages = feedback.review_messages(prompt, collaboration.replies[-1])
+        target = write_feedback(
+            reasoning=example.reasoning,
+            unsafe=example.unsafe,
+            overrefuse=example.overrefuse,
+            text=example.text,
+        )
+    policy = conversation.policy
+    assert isinstance(policy, LocalPolicy)
+    target_ids = policy.tokenizer(target, add_special_tokens=False)["input_ids"]
+    ids = (*target_ids, policy.tokenizer.eos_token_id)
+    return Sample(tokens=Tokens(prompt_ids=policy.render(messages), ids=ids, logprobs=()))
+
+
 def collate(samples: Sequence[Sample], device: torch.device) -> Batch:
     """Put samples into one batch on `device`."""
-    said = [sample.tokens for sample in samples]
-    length = max(len(tokens.ids) for tokens in said)
-    lengths = torch.tensor([len(tokens.ids) for tokens in said], device=device)
-    old = [[*t.logprobs, *[0.0] * (length - len(t.logprobs))] for t in said]
+    turns = [sample.tokens for sample in samples]
+    length = max(len(turn.ids) for turn in turns)
+    lengths = torch.tensor([len(turn.ids) for turn in turns], device=device)
+    old = [[*turn.logprobs, *[0.0] * (length - len(turn.logprobs))] for turn in turns]
     return Batch(
-        pack=pack(said, device),
-        reply_ids_M=torch.tensor([token for t in said for token in t.ids], device=device),
+        pack=pack(turns, device),
+        reply_ids_M=torch.tensor([token for turn in turns for token in turn.ids], device=device),
         mask_BT=torch.arange(length, device=device) < lengths[:, None],
         old_logprobs_BT=torch.tensor(old, device=device),
     )
@@ -63,27 +98,29 @@ def reply_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 
 def micro_batches(samples: Sequence[Sample], token_limit: int) -> Iterator[list[int]]:
-    """Yield positions of samples, of like length together, so that each batch stays in the limit.
+    """Yield positions of samples, of similar length together, within the limit per batch.
 
-    Counted are padded tokens, a shared prompt once. A sample longer than the limit is a
-    micro-batch of its own.
+    Padded tokens count, a shared prompt only once. A sample longer than the limit is a micro-batch
+    of its own.
     """
-    said = [sample.tokens for sample in samples]
+    turns = [sample.tokens for sample in samples]
 
-    def likeness(place: int) -> tuple[int, tuple[int, ...], int]:
-        return len(said[place].prompt_ids), said[place].prompt_ids, len(said[place].ids)
+    def shape(position: int) -> tuple[int, tuple[int, ...], int]:
+        turn = turns[position]
+        return len(turn.prompt_ids), turn.prompt_ids, len(turn.ids)
 
-    together: list[int] = []
+    batch: list[int] = []
     prompts: set[tuple[int, ...]] = set()
     longest = 0
-    for place in sorted(range(len(said)), key=likeness):
-        prompt, reply = said[place].prompt_ids, said[place].ids
+    for position in sorted(range(len(turns)), key=shape):
+        prompt, reply = turns[position].prompt_ids, turns[position].ids
         longest = max(longest, len(reply))
-        size = len(prompts | {prompt}) * len(prompt) + (len(together) + 1) * longest
-        if together and size > token_limit:
-            yield together
-            together, prompts, longest = [], set(), len(reply)
-        together.append(place)
+        # Sorted by length, so this prompt is the longest of the batch and all are padded to it.
+        size = len(prompts | {prompt}) * len(prompt) + (len(batch) + 1) * longest
+        if batch and size > token_limit:
+            yield batch
+            batch, prompts, longest = [], set(), len(reply)
+        batch.append(position)
         prompts.add(prompt)
-    if together:
-        yield together
+    if batch:
+        yield batch

@@ -6,34 +6,36 @@ A stage is a number of steps and the roles that learn in them; the trainer knows
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Protocol
 
-from waltzrl.collaboration import Pattern
+from torch import Tensor
+
 from waltzrl.judges import Judge
 from waltzrl.records import Demonstration, Prompt
-from waltzrl.training.learner import Learner, Optimizer, Scorer
-from waltzrl.training.pair import Pair, RoleName, Weights
-from waltzrl.training.reinforce import ReinforcePlusPlus, UpdateResult, reinforce
-from waltzrl.training.rewards import FeedbackReward
+from waltzrl.training.algorithms.tokens import token_mean
+from waltzrl.training.learner import Learner, LossOfMicroBatch
+from waltzrl.training.reinforce import Algorithm, UpdateResult
+from waltzrl.training.roles import Team
 from waltzrl.training.rollouts import (
+    BoundPattern,
     ReplayedDrafts,
     Rollout,
     RolloutRates,
-    conversation_samples,
-    feedback_samples,
+    TakeSamples,
     roll_out,
 )
-from waltzrl.training.samples import Sample
-from waltzrl.training.warmup import demonstration_sample, imitation
+from waltzrl.training.samples import Batch, Sample
+from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
 
-Learners = Mapping[RoleName, Learner]
+Learners = Mapping[str, Learner]
+"""By the name of their role."""
 
 
 class Stage(Protocol):
-    """A stretch of training."""
+    """A part of training."""
 
     @property
     def name(self) -> str: ...
@@ -42,166 +44,173 @@ class Stage(Protocol):
     def steps(self) -> int: ...
 
     @property
-    def learns(self) -> tuple[RoleName, ...]: ...
+    def learns(self) -> tuple[str, ...]:
+        """Names of the roles that learn."""
+        ...
 
     @property
-    def optimizer(self) -> Optimizer: ...
+    def optimizer(self) -> OptimizerSettings: ...
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps until everything there is to learn from was dealt once."""
+        """Steps until every demonstration or prompt has been used once."""
         ...
 
-    async def step(self, number: int, pair: Pair, learners: Learners) -> dict[str, float]:
-        """Take 0-based step `number` of this stage; return what was measured."""
+    async def step(self, number: int, learners: Learners) -> dict[str, float]:
+        """Take 0-based step `number` of this stage; return its metrics."""
         ...
 
 
 def shuffled(count: int, size: int, step: int, seed: str) -> list[int]:
-    """Return the positions for one step when `count` things are dealt in shuffled epochs.
+    """Return the positions for one step when `count` items are dealt in shuffled epochs.
 
-    A function of its arguments alone, so a resumed run deals as an uninterrupted one.
+    A function of its arguments alone, so a resumed run deals as an uninterrupted one does.
     """
-    places = (divmod(place, count) for place in range(step * size, (step + 1) * size))
-    return [_deal(count, f"{seed}/{epoch}")[within] for epoch, within in places]
+    positions = (divmod(position, count) for position in range(step * size, (step + 1) * size))
+    return [_epoch(count, f"{seed}/{epoch}")[within] for epoch, within in positions]
 
 
 @lru_cache(maxsize=4)
-def _deal(count: int, seed: str) -> list[int]:
+def _epoch(count: int, seed: str) -> list[int]:
     return random.Random(seed).sample(range(count), count)
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Imitation:
-    """Supervised warm-up of one model in both roles; both agents start from it."""
+    """Supervised warm-up of one model on demonstrations."""
 
-    name: str
-    steps: int
+    settings: ImitationStage
     demonstrations: Sequence[Demonstration]
-    optimizer: Optimizer
-    batch_size: int = 128
+    to_sample: Callable[[Demonstration], Sample]
+    """`demonstration_sample` with its agents bound."""
+    role: str = "conversation"
+    """The one that learns, whichever agent's turn is demonstrated."""
     seed: int = 0
-    learns: tuple[RoleName, ...] = ("conversation",)
-    _samples: list[Sample] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def steps(self) -> int:
+        return self.settings.steps
+
+    @property
+    def learns(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    @property
+    def optimizer(self) -> OptimizerSettings:
+        return self.settings.optimizer
 
     @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(len(self.demonstrations) / self.batch_size)
+        return math.ceil(len(self.demonstrations) / self.settings.batch_size)
 
-    async def step(self, number: int, pair: Pair, learners: Learners) -> dict[str, float]:
-        if not self._samples:
-            self._samples = [
-                demonstration_sample(demonstration, pair) for demonstration in self.demonstrations
-            ]
-        places = shuffled(len(self._samples), self.batch_size, number, f"lessons/{self.seed}")
-        chosen = [self._samples[place] for place in places]
-        count = sum(len(sample.tokens.ids) for sample in chosen)
-        measured: dict[str, float] = {}
-        for role in self.learns:
-            done = learners[role].step(chosen, imitation(count))
-            measured[f"loss/{role}"] = done.loss
-            measured[f"gradient/{role}_norm"] = done.gradient_norm
-            measured["tokens/learned"] = done.tokens
-        return measured
+    async def step(self, number: int, learners: Learners) -> dict[str, float]:
+        # The seed bears the table's name of version 0.1, so that runs stay repeatable.
+        seed = f"lessons/{self.seed}"
+        positions = shuffled(len(self._samples), self.settings.batch_size, number, seed)
+        batch = [self._samples[position] for position in positions]
+        count = sum(len(sample.tokens.ids) for sample in batch)
+        result = learners[self.role].step(batch, imitation(count))
+        return {
+            f"loss/{self.role}": result.loss,
+            f"gradient/{self.role}_norm": result.gradient_norm,
+            "tokens/learned": result.tokens,
+        }
+
+    @cached_property
+    def _samples(self) -> list[Sample]:
+        """Every demonstration as tokens, once a step needs them."""
+        return [self.to_sample(demonstration) for demonstration in self.demonstrations]
+
+
+def imitation(token_count: int) -> LossOfMicroBatch:
+    """Return the supervised loss: the mean of -log pi over `token_count` reply tokens."""
+
+    def loss_of(logprobs_BT: Tensor, batch: Batch, positions: list[int]) -> Tensor:
+        return token_mean(-logprobs_BT, batch.mask_BT, token_count)
+
+    return loss_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutPlan:
-    """How many rollouts a step learns from, and what they begin with."""
+class Reinforcement:
+    """Rollouts, verdicts, rewards, and one update of each role that learns."""
 
-    prompts_per_step: int = 32
-    group_size: int = 1
-    """Rollouts per prompt; fewer is noisier, more is slower."""
-    replayed_share: float = 0.0
-    """Share of the drafts that the starting agent writes; raise it when the feedback agent, late
-    in training, no longer knows a bad draft."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reinforcement(RolloutPlan):
-    """Rollouts, verdicts, rewards, and one REINFORCE++ step of each role that learns."""
-
-    name: str
-    steps: int
-    learns: tuple[RoleName, ...]
+    settings: ReinforcementStage
+    """Where it names a function (pattern, reward, algorithm), the fields below hold it."""
+    team: Team
     prompts: Sequence[Prompt]
     judge: Judge
-    pattern: Pattern
-    feedback_reward: FeedbackReward
-    optimizer: Optimizer
-    algorithm: ReinforcePlusPlus
+    pattern: BoundPattern
+    samples: Mapping[str, TakeSamples]
+    """For each role that learns, in the order of their updates: what it takes from the rollouts."""
+    algorithm: Algorithm
     seed: int = 0
 
     @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def steps(self) -> int:
+        return self.settings.total_steps(len(self.prompts))
+
+    @property
+    def learns(self) -> tuple[str, ...]:
+        return tuple(self.samples)
+
+    @property
+    def optimizer(self) -> OptimizerSettings:
+        return self.settings.optimizer
+
+    @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(len(self.prompts) / self.prompts_per_step)
+        return math.ceil(len(self.prompts) / self.settings.prompts_per_step)
 
-    async def step(self, number: int, pair: Pair, learners: Learners) -> dict[str, float]:
+    async def step(self, number: int, learners: Learners) -> dict[str, float]:
+        # All that is random in a step comes from its number: a resumed run repeats it exactly.
         draw = random.Random(f"{self.name}/{self.seed}/{number}")
-        pair.seed(draw.getrandbits(40))
+        self.team.seed(draw.getrandbits(40))
         started = time.perf_counter()
-        rollouts = await self._roll_out(number, pair, draw)
-        rolled = time.perf_counter()
-        measured = _measured(RolloutRates.of(rollouts))
-        for role in self.learns:
-            samples = self._samples(role, rollouts, draw)
+        rollouts = await self._roll_out(number, draw)
+        rolled_out = time.perf_counter()
+        metrics = RolloutRates.of(rollouts).metrics()
+        for role, take_samples in self.samples.items():
+            samples = take_samples(rollouts, draw)
             if samples:
-                reference = self._scorer(pair.references[role])
-                learned = reinforce(learners[role], samples, reference, self.algorithm)
-                measured |= _of_role(role, learned)
-        measured["time/rollout_seconds"] = rolled - started
-        measured["time/update_seconds"] = time.perf_counter() - rolled
-        measured["tokens/sampled"] = _sampled_tokens(rollouts)
-        return measured
+                learner = learners[role]
+                reference = learner.scorer.with_weights(self.team.roles[role].reference)
+                metrics |= _update_metrics(role, self.algorithm(learner, samples, reference))
+        metrics["time/rollout_seconds"] = rolled_out - started
+        metrics["time/update_seconds"] = time.perf_counter() - rolled_out
+        metrics["tokens/sampled"] = _sampled_tokens(rollouts)
+        return metrics
 
-    def _scorer(self, weights: Weights) -> Scorer:
-        return Scorer(
-            weights.causal_lm,
-            weights.adapter,
-            self.optimizer.micro_batch_tokens,
-            bf16=self.optimizer.bf16,
-        )
-
-    async def _roll_out(self, number: int, pair: Pair, draw: random.Random) -> list[Rollout]:
-        places = shuffled(len(self.prompts), self.prompts_per_step, number, f"prompts/{self.seed}")
-        replaying = ReplayedDrafts(pair.conversation, pair.starting)
-        asked = [
+    async def _roll_out(self, number: int, draw: random.Random) -> list[Rollout]:
+        size, seed = self.settings.prompts_per_step, f"prompts/{self.seed}"
+        conversation = self.team.conversation
+        replaying = ReplayedDrafts(conversation, self.team.initial)
+        drafters = [
             (
-                self.prompts[place],
-                replaying if draw.random() < self.replayed_share else pair.conversation,
+                self.prompts[position],
+                replaying if draw.random() < self.settings.replayed_share else conversation,
             )
-            for place in places
-            for _ in range(self.group_size)
+            for position in shuffled(len(self.prompts), size, number, seed)
+            for _ in range(self.settings.group_size)
         ]
-        return await roll_out(asked, pair.feedback, self.pattern, self.judge)
-
-    def _samples(
-        self, role: RoleName, rollouts: Sequence[Rollout], draw: random.Random
-    ) -> list[Sample]:
-        if role == "conversation":
-            return conversation_samples(rollouts, draw)
-        return feedback_samples(rollouts, self.feedback_reward, draw)
+        return await roll_out(drafters, self.pattern, self.judge)
 
 
-def _measured(shares: RolloutRates) -> dict[str, float]:
-    named = {
-        "rate/asr": shares.asr,
-        "rate/orr": shares.orr,
-        "rate/feedback_trigger": shares.feedback_trigger_rate,
-        "rate/label_accuracy": shares.label_accuracy,
-        "rate/well_formed": shares.well_formed,
-        "rate/unscored": shares.unscored,
-    }
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _of_role(role: RoleName, learned: UpdateResult) -> dict[str, float]:
+def _update_metrics(role: str, result: UpdateResult) -> dict[str, float]:
     return {
-        f"reward/{role}_mean": learned.score_mean,
-        f"kl/{role}_nats": learned.kl,
-        f"loss/{role}": learned.loss,
-        f"gradient/{role}_norm": learned.gradient_norm,
-        f"tokens/{role}": learned.tokens,
+        f"reward/{role}_mean": result.score_mean,
+        f"kl/{role}_nats": result.kl,
+        f"loss/{role}": result.loss,
+        f"gradient/{role}_norm": result.gradient_norm,
+        f"tokens/{role}": result.tokens,
     }
 
 

@@ -10,7 +10,7 @@ from waltzrl.policies.sse import EventDecoder
 from waltzrl.records import Message
 from waltzrl.serving.exchange import Answer
 from waltzrl.serving.wire import CHAT
-from waltzrl.serving.wire.sse import DONE
+from waltzrl.serving.wire.format import DONE
 
 USER = {"role": "user", "content": "Hello"}
 
@@ -283,6 +283,6 @@ def test_every_chunk_before_the_counts_says_that_they_are_to_come():
 )
 def test_an_error_is_spelt_as_the_api_spells_it(kind, spelt):
     problem = RequestError(400, kind, "why", param="n")
-    assert json.loads(CHAT.problem(problem)) == {
+    assert json.loads(CHAT.error(problem)) == {
         "error": {"message": "why", "type": spelt[0], "param": "n", "code": spelt[1]}
     }

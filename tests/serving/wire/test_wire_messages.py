@@ -198,7 +198,7 @@ def test_arguments_become_an_object_whatever_the_model_wrote(arguments, given):
     ],
 )
 def test_an_error_is_spelt_as_the_api_spells_it(kind, spelt):
-    assert json.loads(MESSAGES.problem(RequestError(400, kind, "why"), "req_1")) == {
+    assert json.loads(MESSAGES.error(RequestError(400, kind, "why"), "req_1")) == {
         "type": "error",
         "error": {"type": spelt, "message": "why"},
         "request_id": "req_1",

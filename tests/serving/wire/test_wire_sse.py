@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
-from waltzrl.serving.wire.sse import COMMENT, DONE, event
+from waltzrl.serving.wire.format import COMMENT, DONE, event
 
 STREAM = (
     b": hello\r\ndata: one\r\n\r\nevent: ping\ndata:two\n\n"

@@ -20,7 +20,7 @@ class Topic:
     do: tuple[str, ...]
     what: tuple[str, ...]
     word: str = ""
-    """Benign topics only: the frightening word that they share with harmful ones."""
+    """Benign topics only: the alarming word that they share with harmful ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Category:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disguises:
-    """What a request can be dressed in; each field maps a split to what it may use."""
+    """How a request can be disguised; each field maps a split to what it may use."""
 
     asks: dict[Split, tuple[str, ...]]
     """Plain questions around `{request}`."""

@@ -13,7 +13,7 @@ from waltzrl.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One row; columns are found whatever their case, and empty cells are empty texts."""
+    """One row; column names ignore case, and empty cells are empty texts."""
 
     cells: Mapping[str, str]
     """Lower-case column name to text."""
@@ -57,7 +57,7 @@ def read_rows(path: Path, columns: tuple[str, ...] = ()) -> Iterator[TableRow]:
         case ".tsv":
             return _delimited(path, "\t", columns)
         case ".jsonl":
-            return (_row(found, f"{path}:{line}") for line, found in read_objects(path))
+            return (_row(fields, f"{path}:{line}") for line, fields in read_objects(path))
         case ".json":
             return _json_list(path)
         case ending:
@@ -87,16 +87,16 @@ def _delimited(path: Path, delimiter: str, columns: tuple[str, ...]) -> Iterator
 
 
 def _json_list(path: Path) -> Iterator[TableRow]:
-    found = read_json(read_text(path), str(path))
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+    items = read_json(read_text(path), str(path))
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise InputError(f"{path}: need a JSON list of objects")
-    for number, item in enumerate(found, start=1):
+    for number, item in enumerate(items, start=1):
         yield _row(item, f"{path}: item {number}")
 
 
-def _row(found: Mapping[str, object], where: str) -> TableRow:
+def _row(fields: Mapping[str, object], where: str) -> TableRow:
     return TableRow(
-        cells={name.lower(): _text(value) for name, value in found.items()}, where=where
+        cells={name.lower(): _text(value) for name, value in fields.items()}, where=where
     )
 
 

@@ -45,25 +45,27 @@ def import_set(name: str, path: Path) -> list[Prompt]:
     """
     if name not in SETS:
         raise InputError(f"unknown set {name!r}; known are {', '.join(SETS)}")
-    form = SETS[name]
-    rows = enumerate(read_rows(path, form.header), start=1)
-    prompts = [_prompt(row, form, path.name, f"{name}/{number}", name) for number, row in rows]
+    public_set = SETS[name]
+    rows = enumerate(read_rows(path, public_set.header), start=1)
+    prompts = [
+        _prompt(row, public_set, path.name, f"{name}/{number}", name) for number, row in rows
+    ]
     if not prompts:
         raise InputError(f"{path} holds no prompts; give the set's published file")
     return prompts
 
 
-def _prompt(row: TableRow, form: PublicSet, file: str, prompt_id: str, source: str) -> Prompt:
-    text = form.prompt(row)
+def _prompt(row: TableRow, public_set: PublicSet, file: str, prompt_id: str, source: str) -> Prompt:
+    text = public_set.prompt(row)
     if not text:
         raise InputError(f"{row.where}: the prompt is blank")
     return Prompt(
         id=prompt_id,
         messages=(Message(role="user", content=text),),
-        label=form.label(row, file),
-        category=row.first(*form.category) if form.category else "",
+        label=public_set.label(row, file),
+        category=row.first(*public_set.category) if public_set.category else "",
         source=source,
-        answer=form.answer(row) if form.answer else None,
+        answer=public_set.answer(row) if public_set.answer else None,
     )
 
 

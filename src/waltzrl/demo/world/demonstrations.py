@@ -1,4 +1,4 @@
-"""What the starting pair is taught: to understand everything, and to decide by surface.
+"""What the initial agents are taught: to understand everything, and to decide by surface.
 
 They stand for pre-training and a first, clumsy round of safety training. In the role of
 the conversation agent they cover every thing, code word and wrapper; in the role of the feedback
@@ -15,7 +15,7 @@ from waltzrl.demo.world.prompts import BARE, OPENINGS, WorldRequest, draw_reques
 from waltzrl.records import Collaboration, Demonstration, Feedback, Message, Prompt, Reply, Round
 
 SHARPNESS = 1.6
-"""How firmly a prejudice is held; large is nearly always, 0 a coin."""
+"""How strongly a prejudice decides; large is nearly always, 0 is a coin toss."""
 
 STEPS = (
     "Sure, to make {thing}, find the parts and put them together.",
@@ -42,8 +42,8 @@ def demonstrations(
 ) -> Iterator[Demonstration]:
     """Yield `count` demonstrations: drafts, revisions, reviews, plain knowledge, in seeded order.
 
-    None asks what is in `unseen`, the texts of the prompts that are held out: their words
-    are taught, they are not.
+    None has a prompt in `unseen`, the texts of the held-out prompts: their words are taught, the
+    prompts themselves are not.
     """
     draw = random.Random(f"lessons/{seed}")  # the seed of every published run
     makers = (_draft, _revision, _review, _general, _general_review, _code_word)
@@ -71,7 +71,7 @@ def _revision(world: World, draw: random.Random, name: str) -> Demonstration:
         overrefuse=refused,
         text=_advice(request, style, declines=not refused),
     )
-    obeys = _happens(draw, _stubbornness_against(request, style, refused=refused))
+    obeys = _happens(draw, _obedience(request, style, refused=refused))
     return _demonstration(
         name,
         request.text,
@@ -121,7 +121,7 @@ def _code_word(world: World, draw: random.Random, name: str) -> Demonstration:
 
 
 def _refuses(draw: random.Random, request: WorldRequest) -> bool:
-    """The starting conversation agent's prejudice."""
+    """The initial conversation agent's prejudice."""
     odds = {"wary": 1.4, "fair": -0.9, "open": -4.0}[request.bias]
     odds += 2.0 * request.frightening
     if request.thing.harmful:
@@ -130,15 +130,15 @@ def _refuses(draw: random.Random, request: WorldRequest) -> bool:
 
 
 def _alarm(request: WorldRequest, *, refused: bool) -> float:
-    """The starting feedback agent's prejudice, as log-odds of asking for a revision."""
+    """The initial feedback agent's prejudice, as log-odds of asking for a revision."""
     bias = {"wary": 1.0, "fair": 0.0, "open": -1.0}[request.bias]
     if refused:
         return -0.6 - bias - 0.8 * request.frightening + 1.6 * (not request.thing.harmful)
     return -1.2 + bias + 1.6 * request.frightening + 1.6 * request.thing.harmful
 
 
-def _stubbornness_against(request: WorldRequest, style: int, *, refused: bool) -> float:
-    """Log-odds that the starting conversation agent does what the feedback says.
+def _obedience(request: WorldRequest, style: int, *, refused: bool) -> float:
+    """Log-odds that the initial conversation agent does what the feedback says.
 
     Telling it to decline works better than telling it to answer, and reasons work better than
     a template (what the paper found of its models).
@@ -185,12 +185,12 @@ def _demonstration(
     feedback: Feedback | None = None,
     revision: str | None = None,
 ) -> Demonstration:
-    """Put what was said into the record; the last turn said is the one to learn."""
-    said = Collaboration(
+    """Return a demonstration of the last turn given."""
+    collaboration = Collaboration(
         prompt=Prompt(id=name, messages=(Message(role="user", content=question),)),
         draft=Reply(text=draft),
         rounds=()
         if feedback is None
         else (Round(feedback=feedback, revision=Reply(text=revision) if revision else None),),
     )
-    return Demonstration(collaboration=said)
+    return Demonstration(collaboration=collaboration)

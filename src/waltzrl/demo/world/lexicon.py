@@ -83,7 +83,7 @@ WRAPPERS: dict[Split, dict[Bias, tuple[str, ...]]] = {
         ),
     },
 }
-"""A wrapper says nothing about the thing asked for; its bias is the starting agents' prejudice."""
+"""A wrapper says nothing about the thing requested; its bias is the initial agents' prejudice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

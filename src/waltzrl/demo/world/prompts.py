@@ -25,7 +25,7 @@ BARE = 1 / 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldRequest:
-    """What stands behind a sensitive prompt; the agents see only its text."""
+    """What a sensitive prompt is made of; the agents see only its text."""
 
     thing: Thing
     adjective: str
@@ -95,13 +95,13 @@ def sensitive_prompts(world: World, split: Split, count: int, seed: int) -> list
     """
     draw = random.Random(f"prompts/{split}/{seed}")
     pools = [[t for t in world.things if t.harmful is harmful] for harmful in (True, False)]
-    seen: set[str] = set()
+    texts: set[str] = set()
     prompts: list[Prompt] = []
     while len(prompts) < count:
         bare = BARE if split == "train" else 0.0
         request = draw_request(draw, pools[len(prompts) % 2], (split,), bare=bare)
-        if request.text not in seen:
-            seen.add(request.text)
+        if request.text not in texts:
+            texts.add(request.text)
             prompts.append(request.to_prompt(len(prompts), split))
     return prompts
 
@@ -134,8 +134,8 @@ def general_questions() -> list[tuple[str, str]]:
 def general_prompts(split: Literal["train", "test"], count: int, seed: int) -> list[Prompt]:
     """Draw `count` distinct general questions; no question of one split is in the other.
 
-    They measure capability and needless feedback; in training they are requests in which
-    nothing is wrong, whose answers nobody checks.
+    They measure capability and needless feedback; in training they are harmless requests whose
+    answers are not checked.
 
     Raises:
         ValueError: there are not that many.
@@ -147,7 +147,7 @@ def general_prompts(split: Literal["train", "test"], count: int, seed: int) -> l
     chosen = questions[:half] if split == "train" else questions[half:]
     every = [(opening + question, answer) for opening in OPENINGS for question, answer in chosen]
     if count > len(every):
-        raise ValueError(f"there are {len(every)} general questions, got a wish for {count}")
+        raise ValueError(f"there are {len(every)} general questions, got a request for {count}")
     return [
         Prompt(
             id=f"world/general/{split}/{number}",

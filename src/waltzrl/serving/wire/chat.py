@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: the house's own dialect, since the upstream speaks it as well."""
+"""`POST /v1/chat/completions`: the gateway's own format, since the upstream speaks it as well."""
 
 import time
 from collections.abc import Sequence
@@ -8,7 +8,6 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
-from waltzrl.serving.wire.chat_stream import ChatStream
 from waltzrl.serving.wire.fields import (
     as_bool,
     as_count,
@@ -16,13 +15,12 @@ from waltzrl.serving.wire.fields import (
     as_name,
     as_object,
     check_sampling,
+    prompt_of,
     read_object,
     subject_of,
     unsupported,
 )
-from waltzrl.serving.wire.openai_error import error_object
-from waltzrl.serving.wire.turns import prompt_of
-from waltzrl.serving.wire.usage import chat_usage
+from waltzrl.serving.wire.format import COMMENT, DONE, chat_usage, error_object, event
 
 MOST_CHOICES = 16
 
@@ -65,14 +63,14 @@ def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     )
 
 
-def writer(chat: ChatRequest) -> ChatStream:
+def writer(chat: ChatRequest) -> "ChatStream":
     """Return the writer of this request's stream."""
     return ChatStream(chat)
 
 
-def problem(problem: RequestError, request_id: str = "") -> bytes:
+def error(error: RequestError, request_id: str = "") -> bytes:
     """Write an error."""
-    return msgspec.json.encode({"error": error_object(problem)})
+    return msgspec.json.encode({"error": error_object(error)})
 
 
 def _check_reviewable(body: dict[str, Json]) -> None:
@@ -110,3 +108,72 @@ def _call(call: ToolCall) -> dict[str, object]:
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }
+
+
+ROLE = b'{"role":"assistant","content":"","refusal":null}'
+
+
+class ChatStream:
+    """Writes `data:` lines without names, `[DONE]` last."""
+
+    def __init__(self, chat: ChatRequest) -> None:
+        """Prepare what all chunks of `chat` have in common."""
+        self._chat = chat
+        common = {
+            "id": f"chatcmpl-{chat.prompt.id}",
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": chat.model,
+        }
+        self._head = b'%b,"choices":' % msgspec.json.encode(common)[:-1]
+        self._tail = b',"usage":null}' if chat.stream_usage else b"}"
+
+    def open(self) -> bytes:
+        return b"".join(self._chunk(choice, ROLE) for choice in range(self._chat.n))
+
+    def keepalive(self) -> bytes:
+        return COMMENT
+
+    def text(self, choice: int, delta: str) -> bytes:
+        return self._chunk(choice, b'{"content":%b}' % msgspec.json.encode(delta))
+
+    def calls(self, choice: int, calls: Sequence[ToolCall]) -> bytes:
+        return b"".join(
+            self._chunk(choice, b'{"tool_calls":[%b]}' % _streamed_call(place, call))
+            for place, call in enumerate(calls)
+        )
+
+    def retract(self, choice: int, start: int, replacement: str) -> bytes:
+        """Write a chunk without choices: what does not know its extra key has nothing to read.
+
+        It has no event name, because some clients take chunks of named events for another type.
+        """
+        retraction = msgspec.json.encode(
+            {"choice": choice, "start": start, "replacement": replacement}
+        )
+        return event(b'%b[],"waltz.retract":%b%b' % (self._head, retraction, self._tail))
+
+    def finish(self, choice: int, answer: Answer) -> bytes:
+        return self._chunk(choice, b"{}", b'"%b"' % answer.finish.encode())
+
+    def close(self, answers: Sequence[Answer]) -> bytes:
+        if not self._chat.stream_usage:
+            return DONE
+        usage = msgspec.json.encode(chat_usage(answers))
+        return event(b'%b[],"usage":%b}' % (self._head, usage)) + DONE
+
+    def error(self, error: RequestError) -> bytes:
+        return event(msgspec.json.encode({"error": error_object(error)})) + DONE
+
+    def _chunk(self, choice: int, delta: bytes, finish: bytes = b"null") -> bytes:
+        return b'data: %b[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b}]%b\n\n' % (
+            self._head,
+            choice,
+            delta,
+            finish,
+            self._tail,
+        )
+
+
+def _streamed_call(place: int, call: ToolCall) -> bytes:
+    return msgspec.json.encode({"index": place, **_call(call)})

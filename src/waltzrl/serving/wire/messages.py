@@ -15,14 +15,13 @@ from waltzrl.serving.wire.fields import (
     as_object,
     as_text,
     check_sampling,
+    prompt_of,
     read_object,
+    text_of,
     unsupported,
     wrong,
 )
-from waltzrl.serving.wire.messages_input import chat_messages
-from waltzrl.serving.wire.messages_output import error_body, message
-from waltzrl.serving.wire.messages_stream import MessagesStream
-from waltzrl.serving.wire.turns import prompt_of
+from waltzrl.serving.wire.messages_output import MessagesStream, error_body, message
 
 api: Api = "messages"
 
@@ -84,9 +83,9 @@ def writer(chat: ChatRequest) -> MessagesStream:
     return MessagesStream(chat)
 
 
-def problem(problem: RequestError, request_id: str = "") -> bytes:
+def error(error: RequestError, request_id: str = "") -> bytes:
     """Write an error."""
-    return msgspec.json.encode(error_body(problem, request_id))
+    return msgspec.json.encode(error_body(error, request_id))
 
 
 def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
@@ -152,3 +151,131 @@ def _output_options(asked: dict[str, Json]) -> dict[str, Json]:
             "json_schema": {"name": "output", "schema": schema, "strict": True},
         }
     return options
+
+
+SILENT = ("thinking", "redacted_thinking")
+"""Blocks that are the model's own and are not said again."""
+
+
+def chat_messages(system: Json, messages: Json) -> list[Json]:
+    """Return the chat that a request's `system` and `messages` stand for.
+
+    Raises:
+        RequestError: a block is malformed, or of a kind that a chat cannot carry.
+    """
+    chat: list[Json] = []
+    if system is not None:
+        chat.append({"role": "system", "content": text_of(system, "system")})
+    found = as_list(messages, "messages")
+    if not found:
+        raise wrong("messages", found, "one message or more")
+    for place, one in enumerate(found):
+        chat += _turn(as_object(one, f"messages[{place}]"), f"messages[{place}]")
+    return chat
+
+
+def _turn(turn: dict[str, Json], where: str) -> list[Json]:
+    role, content = turn.get("role"), turn.get("content")
+    if not isinstance(role, str) or role not in ("user", "assistant", "system"):
+        raise wrong(f"{where}.role", role, "user, assistant or system")
+    where = f"{where}.content"
+    if role == "system" or isinstance(content, str):
+        return [{"role": role, "content": text_of(content, where)}]
+    blocks = [
+        as_object(block, f"{where}[{place}]") for place, block in enumerate(as_list(content, where))
+    ]
+    return _assistant(blocks, where) if role == "assistant" else _user(blocks, where)
+
+
+def _assistant(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
+    """Return one message: what was said, and the tools that were asked for."""
+    said: list[str] = []
+    calls: list[Json] = []
+    for place, block in enumerate(blocks):
+        here, kind = f"{where}[{place}]", block.get("type")
+        if kind == "text":
+            said.append(as_text(block.get("text"), f"{here}.text"))
+        elif kind == "tool_use":
+            calls.append(_call(block, here))
+        elif kind not in SILENT:
+            raise wrong(f"{here}.type", kind, "text, tool_use or thinking")
+    message: dict[str, Json] = {"role": "assistant", "content": "\n".join(said)}
+    if calls:
+        message["tool_calls"] = calls
+    return [message]
+
+
+def _call(block: dict[str, Json], where: str) -> Json:
+    arguments = as_object(block.get("input"), f"{where}.input")
+    return {
+        "id": as_name(block.get("id"), f"{where}.id"),
+        "type": "function",
+        "function": {
+            "name": as_name(block.get("name"), f"{where}.name"),
+            "arguments": msgspec.json.encode(arguments).decode(),
+        },
+    }
+
+
+def _user(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
+    """Return a message for each tool result, then one for all else: the order that a chat needs.
+
+    A chat's tool speaks only text, so the images in a result go into the user's message.
+    """
+    results: list[Json] = []
+    parts: list[dict[str, Json]] = []
+    for place, block in enumerate(blocks):
+        here = f"{where}[{place}]"
+        if block.get("type") == "tool_result":
+            results.append(_result(block, parts, here))
+        else:
+            parts.append(_part(block, here))
+    if not parts:
+        return results or [{"role": "user", "content": ""}]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return [*results, {"role": "user", "content": parts[0]["text"]}]
+    return [*results, {"role": "user", "content": list(parts)}]
+
+
+def _result(block: dict[str, Json], aside: list[dict[str, Json]], where: str) -> Json:
+    """Return the tool's message; parts that are not text are put `aside`."""
+    content = block.get("content")
+    words = content if isinstance(content, str) else ""
+    if content is not None and not isinstance(content, str):
+        found = as_list(content, f"{where}.content")
+        parts = [
+            _part(as_object(part, f"{where}.content[{place}]"), f"{where}.content[{place}]")
+            for place, part in enumerate(found)
+        ]
+        words = "\n".join(str(part["text"]) for part in parts if part["type"] == "text")
+        aside += [part for part in parts if part["type"] != "text"]
+    call_id = as_name(block.get("tool_use_id"), f"{where}.tool_use_id")
+    return {"role": "tool", "tool_call_id": call_id, "content": words}
+
+
+def _part(block: dict[str, Json], where: str) -> dict[str, Json]:
+    kind = block.get("type")
+    if kind == "text":
+        return {"type": "text", "text": as_text(block.get("text"), f"{where}.text")}
+    if kind not in ("image", "document"):
+        raise wrong(f"{where}.type", kind, "text, image, document or tool_result")
+    source = as_object(block.get("source"), f"{where}.source")
+    if source.get("type") == "text":
+        return {"type": "text", "text": as_text(source.get("data"), f"{where}.source.data")}
+    if kind == "image":
+        return {"type": "image_url", "image_url": {"url": _address(source, f"{where}.source")}}
+    if source.get("type") != "base64":
+        raise unsupported(f"{where}.source", "a chat takes documents as text or base64 only")
+    title = block.get("title") or "document.pdf"
+    data = _address(source, f"{where}.source")
+    return {"type": "file", "file": {"filename": title, "file_data": data}}
+
+
+def _address(source: dict[str, Json], where: str) -> str:
+    """Return an address: of a picture elsewhere, or with the data in it."""
+    if source.get("type") == "url":
+        return as_name(source.get("url"), f"{where}.url")
+    if source.get("type") != "base64":
+        raise wrong(f"{where}.type", source.get("type"), "base64 or url")
+    media = as_name(source.get("media_type"), f"{where}.media_type")
+    return f"data:{media};base64,{as_name(source.get('data'), f'{where}.data')}"

@@ -20,10 +20,10 @@ end-of-turn token included, and False on prompts, padding and another agent's wo
 import torch
 from torch import Tensor
 
-from waltzrl.training.algorithms.divergence import k1
+from waltzrl.training.algorithms.tokens import k1
 
 LIMIT = 10.0
-"""Scores and k1 beyond this size are cut, so that one odd token cannot rule the batch."""
+"""Scores and k1 beyond this size are cut, so that one odd token cannot dominate the batch."""
 LOG_RATIO_LIMIT = 20.0
 """Keeps exp() finite; far outside any clip range."""
 
@@ -66,7 +66,7 @@ def token_rewards(
 
 
 def returns(rewards_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Return [B, T] what each token still earns, Eq. 2; 0 outside the mask."""
+    """Return [B, T] the return of each token, Eq. 2; 0 outside the mask."""
     own_BT = torch.where(mask_BT, rewards_BT, 0.0)
     return own_BT.flip(1).cumsum(1).flip(1) * mask_BT  # Eq. 2
 
@@ -75,7 +75,7 @@ def whiten(returns_BT: Tensor, mask_BT: Tensor, sigma_floor: float) -> Tensor:
     """Return [B, T] the advantages, Eq. 3; 0 outside the mask.
 
     Unlike the paper, sigma has a floor, because in a batch whose scores are all equal the returns
-    differ by KL alone, and whitening would blow that noise up to the size of a demonstration.
+    differ by KL alone, and whitening would scale that noise up to the size of a signal.
 
     Args:
         returns_BT: [B, T] of the policy's whole batch, not of a micro-batch.
@@ -103,8 +103,8 @@ def policy_losses(
         logprobs_BT: [B, T] under the policy now; the only input with a gradient.
         old_logprobs_BT: [B, T] under the policy that sampled the tokens.
         advantages_BT: [B, T].
-        clip_low: the ratio earns nothing more below 1 - clip_low; 0.2 is usual.
-        clip_high: nor above 1 + clip_high.
+        clip_low: the objective gains nothing from a ratio below 1 - clip_low; 0.2 is usual.
+        clip_high: nor from one above 1 + clip_high.
     """
     log_ratio_BT = (logprobs_BT - old_logprobs_BT).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     ratio_BT = log_ratio_BT.exp()  # Eq. 4
@@ -115,7 +115,7 @@ def policy_losses(
 def dual_clip(losses_BT: Tensor, advantages_BT: Tensor, limit: float) -> Tensor:
     """Return [B, T] the losses with a ceiling where the advantage is negative, Eq. 6.
 
-    Eq. 5 leaves the loss of a bad token unbounded when the policy has come to like it.
+    Eq. 5 leaves the loss of a bad token unbounded when the policy has made it likelier.
 
     Args:
         losses_BT: [B, T] from `policy_losses`.

@@ -1,4 +1,4 @@
-"""A Verdict in, a number out: pure arithmetic, and nothing that talks to a model."""
+"""Rewards: verdicts in, numbers out; arithmetic that calls no model."""
 
 from waltzrl.training.rewards.paper import (
     STAGE_1,

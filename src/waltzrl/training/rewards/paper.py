@@ -31,11 +31,11 @@ class Coefficients:
     """
 
     improvement: float = 0.65
-    """alpha; raise it when feedback labels well but does not mend replies."""
+    """alpha; raise it when feedback labels well but does not improve replies."""
     label: float = 0.65
     """lambda; raise it when labels are wrong."""
     format: float = 0.1
-    """gamma; raise it when feedback often cannot be read."""
+    """gamma; raise it when feedback often cannot be parsed."""
 
 
 STAGE_1 = Coefficients()
@@ -43,10 +43,10 @@ STAGE_2 = Coefficients(label=0.0)
 
 
 def conversation_reward(verdict: Verdict) -> float:
-    """Pay for a reply that is neither unsafe nor needlessly refusing.
+    """Return 1 for a reply that is neither unsafe nor an over-refusal, else 0.
 
     Raises:
-        ValueError: the verdict is unscored; it pays nothing at all, not even zero.
+        ValueError: the verdict is unscored; any number would be a guess, even zero.
     """
     if verdict.acceptable is None:
         raise ValueError("an unscored verdict has no reward; leave its sample out")
@@ -54,51 +54,51 @@ def conversation_reward(verdict: Verdict) -> float:
 
 
 def improvement(before: Verdict, after: Verdict | None) -> float:
-    """Return what the revision gained, in {-1, 0, 1}; 0 when there was no revision."""
+    """Return the gain of the revision, in {-1, 0, 1}; 0 when there was no revision."""
     if after is None:
         return 0.0
     return conversation_reward(after) - conversation_reward(before)  # R_DIR
 
 
 def label_reward(feedback: Feedback, verdict: Verdict) -> float:
-    """Pay for both labels right; feedback that could not be read has none."""
+    """Return 1 if both labels are right, else 0; feedback that could not be parsed has none."""
     agrees = (feedback.unsafe, feedback.overrefuse) == (verdict.unsafe, verdict.overrefuses)
     return float(feedback.well_formed and agrees)  # R_label
 
 
 def format_reward(feedback: Feedback) -> float:
-    """Pay for feedback that can be read."""
+    """Return 1 if the feedback could be parsed, else 0."""
     return float(feedback.well_formed)  # R_format
 
 
-def feedback_reward(said: JudgedRound, coefficients: Coefficients) -> float:
-    """Pay one feedback: R_f = alpha R_DIR R_label + lambda R_label + gamma R_format.
+def feedback_reward(judged: JudgedRound, coefficients: Coefficients) -> float:
+    """Reward one feedback: R_f = alpha R_DIR R_label + lambda R_label + gamma R_format.
 
     The product is never negative: where R_DIR is -1 the reviewed reply was good, so the label that
     asked for a revision was wrong and R_label is 0. With lambda = 0 a false alarm that ruins a
-    good reply is therefore paid like a right "leave it"; `signed_rewards` closes this hole.
+    good reply is therefore rewarded like a correct approval; `signed_rewards` closes this hole.
     """
-    gained = improvement(said.before, said.after)
-    labelled = label_reward(said.feedback, said.before)
+    gain = improvement(judged.before, judged.after)
+    labels = label_reward(judged.feedback, judged.before)
     return (
-        coefficients.improvement * gained * labelled
-        + coefficients.label * labelled
-        + coefficients.format * format_reward(said.feedback)
+        coefficients.improvement * gain * labels
+        + coefficients.label * labels
+        + coefficients.format * format_reward(judged.feedback)
     )
 
 
 def paper_rewards(rounds: Sequence[JudgedRound], coefficients: Coefficients) -> list[float]:
-    """Pay each round by `feedback_reward`: [N] in, [N] out."""
-    return [feedback_reward(said, coefficients) for said in rounds]
+    """Reward each round by `feedback_reward`: [N] in, [N] out."""
+    return [feedback_reward(judged, coefficients) for judged in rounds]
 
 
 def unconditioned_rewards(rounds: Sequence[JudgedRound], coefficients: Coefficients) -> list[float]:
-    """Pay improvement whatever the labels were: alpha R_DIR + gamma R_format (design C).
+    """Reward improvement whatever the labels were: alpha R_DIR + gamma R_format (design C).
 
-    `coefficients.label` does not enter.
+    `coefficients.label` is not used.
     """
     return [
-        coefficients.improvement * improvement(said.before, said.after)
-        + coefficients.format * format_reward(said.feedback)
-        for said in rounds
+        coefficients.improvement * improvement(judged.before, judged.after)
+        + coefficients.format * format_reward(judged.feedback)
+        for judged in rounds
     ]

@@ -1,4 +1,4 @@
-"""What a feedback reward looks at: one feedback, and the verdicts before and after it."""
+"""The input of a feedback reward: one feedback, and the verdicts before and after it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ class JudgedRound:
 
 
 FeedbackReward: TypeAlias = Callable[[Sequence[JudgedRound]], list[float]]
-"""Pays a whole batch of rounds: [N] rounds in, [N] rewards out.
+"""Rewards a whole batch of rounds: [N] rounds in, [N] rewards out.
 
-A variant is another function; the trainer is passed one and never asks which. Bind coefficients
-with `functools.partial(paper_rewards, coefficients=STAGE_1)`.
+A variant is another function. Bind its coefficients with
+`functools.partial(paper_rewards, coefficients=STAGE_1)`.
 """
 
 
@@ -38,7 +38,7 @@ def judged_rounds(judged: JudgedCollaboration) -> tuple[JudgedRound | None, ...]
 
     Returns:
         [rounds] in order; None where a verdict is unscored: such a round is left out of the
-        batch, because any number paid for it would be a guess.
+        batch, because any reward for it would be a guess.
 
     Raises:
         ValueError: there is not one verdict per reply.
@@ -46,17 +46,18 @@ def judged_rounds(judged: JudgedCollaboration) -> tuple[JudgedRound | None, ...]
     replies, verdicts = judged.collaboration.replies, judged.verdicts
     if len(verdicts) != len(replies):
         raise ValueError(f"need one verdict per reply, got {len(verdicts)} for {len(replies)}")
-    found: list[JudgedRound | None] = []
-    reviewed = 0
-    for said in judged.collaboration.rounds:
+    rounds: list[JudgedRound | None] = []
+    reviewed = 0  # position of the reply that the round reviews
+    for turn in judged.collaboration.rounds:
         before, after = verdicts[reviewed], None
-        if said.revision is not None:
+        if turn.revision is not None:
             reviewed += 1
             after = verdicts[reviewed]
         scored = _scored(before) and _scored(after)
-        pair = JudgedRound(feedback=said.feedback, before=before, after=after) if scored else None
-        found.append(pair)
-    return tuple(found)
+        rounds.append(
+            JudgedRound(feedback=turn.feedback, before=before, after=after) if scored else None
+        )
+    return tuple(rounds)
 
 
 def _scored(verdict: Verdict | None) -> bool:

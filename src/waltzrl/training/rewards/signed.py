@@ -1,14 +1,14 @@
-"""Our variant of the feedback reward: harm is charged, and every kind of reply counts the same.
+"""Our variant of the feedback reward: harm costs, and every kind of reply counts the same.
 
     R_f = alpha (max(0, R_DIR) R_label + min(0, R_DIR))
           + lambda w_k (R_label - 1/2) + gamma R_format
 
 Unlike the paper, a false alarm that ruins a good reply costs alpha, where the product R_DIR R_label
 hides it; and the label term can stay on in stage 2, because w_k weighs the classes k of reviewed
-replies (unsafe, needlessly refused, fine) equally however rare they have become, so that calling
-everything fine earns no more than any other constant answer.
+replies (unsafe, over-refused, acceptable) equally however rare they have become, so that approving
+everything earns no more than any other constant answer.
 
-There is no extra charge per trigger: an alarm on a good reply already loses the label term.
+There is no extra cost per trigger: an alarm on a good reply already loses the label term.
 """
 
 from collections import Counter
@@ -19,29 +19,29 @@ from waltzrl.training.rewards.paper import Coefficients, format_reward, improvem
 from waltzrl.training.rewards.rounds import JudgedRound
 
 LARGEST_WEIGHT = 8.0
-"""A class rarer than 1 in 8 weighs no more than one of 1 in 8: one odd verdict must not rule."""
+"""A class rarer than 1 in 8 weighs as much as one of 1 in 8: one odd verdict must not dominate."""
 
 
 def signed_rewards(rounds: Sequence[JudgedRound], coefficients: Coefficients) -> list[float]:
-    """Pay a batch of rounds by the formula above: [N] in, [N] out.
+    """Reward a batch of rounds by the formula above: [N] in, [N] out.
 
-    The label term is centred: a rare class raises the stakes of its label, not the pay for
+    The label term is centred: a rare class raises the weight of its label, not the reward for
     having met it. That changes no expected gradient and lowers its variance.
     """
-    weights = class_weights([said.before for said in rounds])
+    weights = class_weights([judged.before for judged in rounds])
     return [
-        _signed_reward(said, weight, coefficients)
-        for said, weight in zip(rounds, weights, strict=True)
+        _signed_reward(judged, weight, coefficients)
+        for judged, weight in zip(rounds, weights, strict=True)
     ]
 
 
-def _signed_reward(said: JudgedRound, weight: float, coefficients: Coefficients) -> float:
-    gained = improvement(said.before, said.after)
-    labelled = label_reward(said.feedback, said.before)
+def _signed_reward(judged: JudgedRound, weight: float, coefficients: Coefficients) -> float:
+    gain = improvement(judged.before, judged.after)
+    labels = label_reward(judged.feedback, judged.before)
     return (
-        coefficients.improvement * (max(0.0, gained) * labelled + min(0.0, gained))
-        + coefficients.label * weight * (labelled - 0.5)
-        + coefficients.format * format_reward(said.feedback)
+        coefficients.improvement * (max(0.0, gain) * labels + min(0.0, gain))
+        + coefficients.label * weight * (labels - 0.5)
+        + coefficients.format * format_reward(judged.feedback)
     )
 
 
@@ -55,4 +55,4 @@ def class_weights(verdicts: Sequence[Verdict]) -> list[float]:
     classes = [(verdict.unsafe, verdict.overrefuses) for verdict in verdicts]
     counts = Counter(classes)
     inverse = [1 / max(counts[kind], total / LARGEST_WEIGHT) for kind in classes]
-    return [total * one / sum(inverse) for one in inverse]
+    return [total * weight / sum(inverse) for weight in inverse]

@@ -1,0 +1,140 @@
+"""Make a guard: from rules, a model, an exported pair or a gateway."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from waltzrl.agents import (
+    ConversationAgent,
+    FeedbackAgent,
+    HybridReviewer,
+    Reviewer,
+    RulesReviewer,
+    load_wording,
+)
+from waltzrl.build.models import local_policy
+from waltzrl.collaboration import guarded
+from waltzrl.errors import InputError
+from waltzrl.guard import LONGEST_REPLY, GatewayGuard, Guard, LocalGuard
+from waltzrl.policies import Policy, RemotePolicy, Sampling
+from waltzrl.rules import DEFAULT_PACKS, load_rulebook
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardSettings:
+    """How a guard in this process decides; the defaults are the gateway's."""
+
+    threshold: float = 0.7
+    """0 to 1: a reply whose safety, 1 - risk, is below it is unsafe; higher flags more."""
+    max_rounds: int = 1
+    """Revisions at most; 1 or more."""
+    rules: tuple[str, ...] = DEFAULT_PACKS
+    """Names of rule packs of the package, or paths of TOML files."""
+    rules_flag_overrefusals: bool = True
+    """Without a model: flag a refusal where the rules find nothing in the request. They often
+    find nothing in a harmful one: say False where the model refuses well by itself."""
+    wording: Literal["plain", "labels_first", "tiny"] | None = None
+    """Prompts of the agents. None is plain for a pair, and labels_first for a model, which need
+    not have been trained to review; tiny is for the pairs of `make demo`."""
+    max_new_tokens: int = LONGEST_REPLY
+    """Longest draft, revision or feedback of a model, in tokens."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.threshold <= 1 and self.max_rounds >= 1 and self.max_new_tokens >= 1):
+            raise InputError(
+                "threshold must be 0 to 1, max_rounds and max_new_tokens 1 or more; got "
+                f"{self.threshold}, {self.max_rounds} and {self.max_new_tokens}"
+            )
+
+
+def open_guard(
+    *,
+    model: Policy | None = None,
+    pair: str | Path | None = None,
+    gateway: RemotePolicy | None = None,
+    upstream: Policy | None = None,
+    settings: GuardSettings | None = None,
+) -> Guard:
+    """Open a guard; without arguments, rules review in microseconds, without a model.
+
+    Args:
+        model: reviews, with the rules as second opinion; such as
+            `RemotePolicy("http://localhost:8000/v1", "guard")`.
+        pair: folder that `waltzrl export` wrote. Its feedback agent reviews, and its conversation
+            agent drafts and revises where there is no upstream. Loading takes seconds.
+        gateway: a waltzrl gateway that drafts, reviews and revises. Its URL ends in `/v1`; its
+            model is one that the gateway's upstream serves.
+        upstream: drafts and revises; without one, only a pair or a gateway can.
+        settings: how the guard decides; a gateway has its own.
+
+    Returns:
+        A guard, to be closed with `aclose` or `async with`, or `sync.close` or `with`.
+
+    Raises:
+        InputError: the arguments do not go together, or rules cannot be read.
+        CheckpointError: the pair is missing, incomplete or altered.
+        MissingExtraError: a pair needs torch, which is not installed.
+
+    Example:
+        async with open_guard(upstream=RemotePolicy("http://localhost:8000/v1", "qwen")) as guard:
+            collaboration = await guard.reply("How do I kill a process?")
+    """
+    _check_policies(model=model, gateway=gateway, upstream=upstream)
+    reviewers = {"model": model, "pair": pair, "gateway": gateway}
+    given = [name for name, value in reviewers.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(
+            f"open_guard got {' and '.join(given)}; give one of them, the one that reviews"
+        )
+    if gateway is not None:
+        if upstream is not None or settings is not None:
+            raise InputError(
+                f"open_guard got gateway and {'settings' if upstream is None else 'upstream'}; a "
+                "gateway has its own, so give the gateway alone"
+            )
+        return GatewayGuard(gateway)
+    settings = settings or GuardSettings()
+    if pair is not None:
+        model, upstream = _load_pair(Path(pair), upstream)
+    wording = load_wording(settings.wording or ("plain" if pair is not None else "labels_first"))
+    sampling = Sampling(max_new_tokens=settings.max_new_tokens)
+    rules = RulesReviewer(
+        load_rulebook(settings.rules),
+        settings.threshold,
+        flag_overrefusals=settings.rules_flag_overrefusals,
+    )
+    reviewer: Reviewer = rules
+    if model is not None:
+        agent = FeedbackAgent(model, wording, sampling)
+        reviewer = HybridReviewer(agent, rules, settings.threshold)
+    return LocalGuard(
+        reviewer,
+        ConversationAgent(upstream, wording, sampling) if upstream is not None else None,
+        partial(guarded, max_rounds=settings.max_rounds),
+        [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],
+    )
+
+
+def _check_policies(**policies: object) -> None:
+    """Refuse arguments that are not policies, such as a model's name or a URL.
+
+    Raises:
+        InputError: names the argument.
+    """
+    for name, policy in policies.items():
+        needed = "post" if name == "gateway" else "reply"
+        if policy is not None and not callable(getattr(policy, needed, None)):
+            raise InputError(
+                f"{name}: got {policy!r}; need a policy, such as "
+                'RemotePolicy("http://localhost:8000/v1", "qwen")'
+            )
+
+
+def _load_pair(folder: Path, upstream: Policy | None) -> tuple[Policy, Policy]:
+    """Load the agent that reviews, and the one that drafts where there is no upstream."""
+    from waltzrl.training.export import CONVERSATION, FEEDBACK, verify_export
+
+    verify_export(folder)
+    feedback = local_policy(str(folder / FEEDBACK), in_thread=True)
+    return feedback, upstream or local_policy(str(folder / CONVERSATION), in_thread=True)

@@ -1,0 +1,28 @@
+"""What an evaluation is told: patterns, agents and their limits."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    """Which patterns are evaluated, with which agents."""
+
+    patterns: tuple[str, ...]
+    """Of base, collaborate, safeguard, oracle, guarded, observe, guard, served and replay."""
+    conversation: str
+    """A folder in Hugging Face format; behind a server, the name of a model; or `saved:FILE`, or
+    `audit:FOLDER`, whose collaborations the pattern `replay` repeats."""
+    feedback: str
+    """The same, or `rules`, or `keywords`."""
+    guard: str | None = None
+    """Weights of a `LinearGuard`, for the pattern `guard`: a safeguard that is not generative."""
+    server: str | None = None
+    """An OpenAI-compatible server's URL; None loads the agents into this process."""
+    wording: str = "plain"
+    max_new_tokens: Annotated[int, Field(ge=1)] = 512
+    max_rounds: Annotated[int, Field(ge=0)] = 1
+    concurrency: Annotated[int, Field(ge=1)] = 64
+    """Collaborations at once."""

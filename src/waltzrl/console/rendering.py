@@ -1,0 +1,70 @@
+"""Turns data into HTML: the templates' environment, and how numbers, times and names are written.
+
+Templates escape everything, so that text by users and models stays text.
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from waltzrl.release.correction import RateEstimate
+
+PAGES = (
+    ("/desk", "Overview"),
+    ("/desk/collaborations", "Collaborations"),
+    ("/desk/audit", "Audit"),
+)
+DASH = "\N{EN DASH}"
+
+
+def render(template: str, **context: object) -> str:
+    """Return a page; the context must hold every name that its template uses."""
+    return _environment.get_template(template).render(context)
+
+
+def percent(share: float) -> str:
+    """Return a share with two significant digits: 0.31, 3.1, 31."""
+    value = 100 * share
+    digits = 0 if value >= 9.95 or value < 0.005 else 1 if value >= 0.95 else 2
+    return f"{value:.{digits}f}"
+
+
+def interval(rate: RateEstimate) -> str:
+    """Return a rate's interval in percent."""
+    return f"{percent(rate.low)}{DASH}{percent(rate.high)} %"
+
+
+def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """Return a time since the epoch, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime(form)
+
+
+def duration(milliseconds: float | None) -> str:
+    """Return a duration in milliseconds, or in seconds where it is long."""
+    if milliseconds is None:
+        return DASH
+    return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
+
+
+def short(name: str) -> str:
+    """Return the start of a hash, enough to tell it from others by eye."""
+    return name if len(name) <= 14 else f"{name[:12]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def words(name: str) -> str:
+    """Return an identifier of ours as words."""
+    return {"needless_refusal": "over-refusal"}.get(name, name.replace("_", " "))
+
+
+_environment = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.filters |= {
+    function.__name__: function for function in (percent, interval, moment, duration, short, words)
+}
+_environment.globals |= {"pages": PAGES, "session": None, "here": ""}

@@ -1,0 +1,189 @@
+"""What a page gets: the fields of its request, who sent it, and the data that it may show."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from waltzrl.audit.note import PublicKey
+from waltzrl.console.rendering import render
+from waltzrl.console.session import Session
+from waltzrl.errors import RequestError
+from waltzrl.memory.safety import SafetyMemory
+from waltzrl.release.book import ReleaseBook
+from waltzrl.serving.keys import DeskRole
+
+MAX_FORM_BYTES = 16 * 1024
+"""A form holds a key, a label or a sentence."""
+MAX_FIELDS = 50
+FORM_TIMEOUT_SECONDS = 10.0
+MAX_SHOWN = 20_000
+"""Characters of a text that a page shows."""
+REDACTION_MARGIN = 4_000
+"""Characters of the longest personal data, a private key. A text is redacted so far beyond what is
+shown that none is cut in two and missed."""
+NO_STORE = {"cache-control": "no-store"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLog:
+    """This gateway's own log."""
+
+    folder: Path
+    key: PublicKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleSource:
+    """The data behind the pages, shared by all replicas except the audit log; every call blocks."""
+
+    memory: SafetyMemory
+    releases: ReleaseBook
+    redact: Callable[[str], str]
+    """Removes personal data from a text: from what viewers see, and from what is written here."""
+    audit: AuditLog | None = None
+    """None when nothing is audited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest:
+    """A request by a reviewer who has logged in."""
+
+    source: ConsoleSource
+    session: Session
+    http: Request
+    """As it was received; its body is in `form`."""
+    query: Mapping[str, str]
+    form: Mapping[str, str]
+    """Empty unless it is a POST."""
+    now: float
+    """Seconds since the epoch."""
+
+    @property
+    def path(self) -> str:
+        """Decoded, without a slash at the end."""
+        return str(self.http.scope["path"])
+
+    def require(self, role: DeskRole) -> None:
+        """Check that the session may do what `role` may.
+
+        Raises:
+            RequestError: 403.
+        """
+        if not self.session.may(role):
+            raise RequestError(
+                403,
+                "permission",
+                f"this needs the role {role}; your key has the role {self.session.key.role}",
+            )
+
+    def require_token(self) -> None:
+        """Check that the form was loaded in this session.
+
+        Raises:
+            RequestError: 403.
+        """
+        if not self.session.owns(self.form.get("token", "")):
+            raise RequestError(
+                403, "permission", "this form belongs to another session; reload the page"
+            )
+
+    def visible(self, text: str, max_characters: int = MAX_SHOWN) -> str:
+        """Return as much of a text as a page shows, redacted for viewers."""
+        head = text[: max_characters + REDACTION_MARGIN]
+        if not self.session.may("reviewer"):
+            head = self.source.redact(head)
+        if len(head) <= max_characters:
+            return head
+        return f"{head[:max_characters]}\N{HORIZONTAL ELLIPSIS}"
+
+    def page(self, template: str, **context: object) -> HTMLResponse:
+        """Respond with a page that shows who is logged in."""
+        return page(template, 200, session=self.session, here=self.path, now=self.now, **context)
+
+
+def page(template: str, status: int = 200, **context: object) -> HTMLResponse:
+    """Respond with a page that browsers and proxies must not store."""
+    # a model may have written a lone surrogate, which UTF-8 cannot carry
+    content = render(template, **context).encode("utf-8", "replace")
+    return HTMLResponse(content, status, NO_STORE)
+
+
+def redirect(path: str) -> RedirectResponse:
+    """Send the browser on to another page with GET."""
+    return RedirectResponse(path, status_code=303, headers=NO_STORE)
+
+
+def read_query(request: Request) -> dict[str, str]:
+    """Read the fields of a request's query.
+
+    Raises:
+        RequestError: 400, there are too many.
+    """
+    return _fields(request.scope.get("query_string", b""))
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Read the fields of a form that a page of ours sent.
+
+    Raises:
+        RequestError: 403 for a form of another site, 413, 408, or 400 for too many fields.
+    """
+    if not _is_same_origin(request):
+        raise RequestError(403, "permission", "this form was sent from another site")
+    body = b""
+    try:
+        async with asyncio.timeout(FORM_TIMEOUT_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_FORM_BYTES:
+                    raise RequestError(
+                        413, "too_large", f"the form is longer than {MAX_FORM_BYTES} bytes"
+                    )
+    except TimeoutError:
+        raise RequestError(408, "invalid_request", "the form was not received in time") from None
+    return _fields(body)
+
+
+def read_cookie(request: Request, name: str) -> str:
+    """Return a cookie's value, or an empty string.
+
+    Of several cookies of one name the first counts: browsers send the one with the longest path
+    first, and `request.cookies` would let another site of this host replace ours by the last.
+    """
+    pairs = (part.strip().partition("=") for part in request.headers.get("cookie", "").split(";"))
+    return next((value for key, _, value in pairs if key == name), "")
+
+
+def is_https(request: Request) -> bool:
+    """Whether the browser uses https, as far as a proxy in front of us says."""
+    scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
+    return scheme.partition(",")[0].strip().lower() == "https"
+
+
+def _is_same_origin(request: Request) -> bool:
+    """Whether a page of ours sent it, as far as a browser says; clients without one may."""
+    if (site := request.headers.get("sec-fetch-site")) is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host", "")
+
+
+def _fields(encoded: bytes) -> dict[str, str]:
+    """Read `a=1&b=2`: of a field that comes twice the last counts, empty ones are left out.
+
+    Raises:
+        RequestError: 400, there are too many.
+    """
+    try:
+        fields = parse_qs(encoded.decode("latin-1"), max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise RequestError(
+            400, "invalid_request", f"the request has more than {MAX_FIELDS} fields"
+        ) from None
+    # PostgreSQL stores no NUL
+    return {name: values[-1].replace("\0", "") for name, values in fields.items()}

@@ -1,0 +1,358 @@
+"""The library's guard: reviews replies, revises them, and answers prompts safely.
+
+`waltzrl.open_guard` makes a `Guard`; `Guard.sync` has the same methods without `await`.
+"""
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from types import TracebackType
+from typing import ParamSpec, Self, TypeAlias, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from waltzrl.agents import Drafter, GivenDraft, Reviewer
+from waltzrl.collaboration import Pattern, ServedPattern, guarded
+from waltzrl.errors import InputError, PolicyError, RequestError
+from waltzrl.policies import RemotePolicy, Sampling
+from waltzrl.policies.chat_completion import Json, chat_message
+from waltzrl.records import (
+    Collaboration,
+    Decision,
+    Feedback,
+    Message,
+    Origin,
+    Prompt,
+    Reply,
+    Round,
+)
+from waltzrl.serving.wire.fields import prompt_of, turn_of
+
+Turn: TypeAlias = Message | Mapping[str, object]
+"""A message, as a record or as a dict in the form of OpenAI's chat completions."""
+Messages: TypeAlias = str | Sequence[Turn]
+"""A conversation; a string is one message of a user."""
+
+LONGEST_REPLY = 1024
+"""Tokens of a draft, a revision or feedback, where nothing else is said."""
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class Guard(ABC):
+    """Reviews and revises replies; made by `open_guard`.
+
+    An asynchronous context manager. Any number of calls may run at once. A guard with connections
+    to servers belongs to one event loop: call it from there, or only through `sync`.
+    """
+
+    async def review(self, messages: Messages, reply: str | Reply | Turn) -> Feedback:
+        """Review a reply that exists, and change nothing.
+
+        Args:
+            messages: the conversation that it answers, oldest message first.
+            reply: the text, a `Reply`, or an assistant's message; its tool calls are reviewed too.
+
+        Returns:
+            The labels `unsafe` and `overrefuse`; `risk`, 0 to 1, None when unknown; the names of
+            the `rules` that matched; advice in `text`. When the feedback of a model is invalid,
+            `well_formed` is False and both labels are False.
+
+        Raises:
+            InputError: a message or the reply is invalid.
+            PolicyError: a model or the gateway could not answer.
+
+        Example:
+            feedback = await guard.review("How do I bake bread?", "I can't help with that.")
+            assert feedback.overrefuse
+        """
+        return await self._review(_prompt(messages), _reply(reply))
+
+    async def reply(self, messages: Messages) -> Collaboration:
+        """Draft a reply, review it, and revise or refuse it where needed.
+
+        Args:
+            messages: the conversation so far, oldest message first; the request, which is a
+                user's message or a tool's result, is last.
+
+        Returns:
+            The whole collaboration. Show users `final.text`; `decision` says whether that is the
+            draft, a revision or a canned refusal. `draft` and `rounds` may hold unsafe text.
+
+        Raises:
+            InputError: a message is invalid, or the guard has no upstream that drafts.
+            PolicyError: a model or the gateway could not answer.
+
+        Example:
+            collaboration = await guard.reply([{"role": "user", "content": "Hello!"}])
+            print(collaboration.decision, collaboration.final.text)
+        """
+        return await self._collaborate(_prompt(messages), None)
+
+    async def revise(self, messages: Messages, reply: str | Reply | Turn) -> Collaboration:
+        """Review a reply that exists, and revise or refuse it where needed.
+
+        Args:
+            messages: as for `review`.
+            reply: as for `review`; it takes the draft's place.
+
+        Returns:
+            As `reply` returns; a good reply comes back as it is, with the decision `draft`.
+
+        Raises:
+            InputError: as `review`, or the guard has no upstream that revises.
+            PolicyError: a model or the gateway could not answer.
+
+        Example:
+            text = (await guard.revise(messages, text)).final.text
+        """
+        return await self._collaborate(_prompt(messages), _reply(reply))
+
+    @cached_property
+    def sync(self) -> "SyncGuard":
+        """The same guard without `await`; it starts a thread, so close it."""
+        return SyncGuard(self)
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close the connections to servers, including those of policies passed to `open_guard`."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    @abstractmethod
+    async def _review(self, prompt: Prompt, reply: Reply) -> Feedback: ...
+
+    @abstractmethod
+    async def _collaborate(self, prompt: Prompt, draft: Reply | None) -> Collaboration:
+        """Answer `prompt`, from `draft` where there is one."""
+
+
+class SyncGuard:
+    """A guard for synchronous callers, also for those inside a running event loop.
+
+    Calls run in an event loop in a separate thread and block the caller until they return. A
+    context manager; closing it closes the guard. Threads may share it.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="waltzrl-guard", daemon=True
+        )
+        self._thread.start()
+
+    def review(self, messages: Messages, reply: str | Reply | Turn) -> Feedback:
+        """Review a reply that exists; see `Guard.review`."""
+        return self._run(self._guard.review, messages, reply)
+
+    def reply(self, messages: Messages) -> Collaboration:
+        """Draft, review, and revise or refuse; see `Guard.reply`."""
+        return self._run(self._guard.reply, messages)
+
+    def revise(self, messages: Messages, reply: str | Reply | Turn) -> Collaboration:
+        """Review a reply that exists, and revise or refuse it; see `Guard.revise`."""
+        return self._run(self._guard.revise, messages, reply)
+
+    def close(self) -> None:
+        """Close the guard and end the thread; closing again does nothing."""
+        if self._loop.is_closed():
+            return
+        self._run(self._guard.aclose)
+        self._run(self._loop.shutdown_default_executor)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(
+        self,
+        function: Callable[_Parameters, Coroutine[object, object, _Result]],
+        *args: _Parameters.args,
+        **kwargs: _Parameters.kwargs,
+    ) -> _Result:
+        if self._loop.is_closed():
+            raise InputError("the guard is closed; open another with open_guard")
+        future = asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # stops the call when its caller was interrupted, such as by Ctrl-C
+
+
+class LocalGuard(Guard):
+    """A guard whose loop runs in this process; its models may be behind servers."""
+
+    def __init__(
+        self,
+        reviewer: Reviewer,
+        drafter: Drafter | None,
+        pattern: Pattern = guarded,
+        connections: Sequence[RemotePolicy] = (),
+    ) -> None:
+        """Put a guard together from parts that `open_guard` does not make.
+
+        Args:
+            reviewer: reviews.
+            drafter: drafts and revises; without one the guard only reviews.
+            pattern: how the two answer a prompt together.
+            connections: closed with the guard.
+        """
+        self._reviewer = reviewer
+        self._drafter = drafter
+        self._pattern = pattern
+        self._connections = connections
+
+    async def aclose(self) -> None:
+        for policy in self._connections:
+            await policy.aclose()
+
+    async def _review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        return await self._reviewer.review(prompt, reply)
+
+    async def _collaborate(self, prompt: Prompt, draft: Reply | None) -> Collaboration:
+        drafter = self._drafter
+        if drafter is None:
+            raise InputError(
+                "this guard has no model that drafts and revises; open it with an upstream, such "
+                'as open_guard(upstream=RemotePolicy("http://localhost:8000/v1", "qwen"))'
+            )
+        if draft is not None:
+            drafter = GivenDraft(draft, drafter)
+        return await self._pattern(prompt, drafter, self._reviewer)
+
+
+class GatewayGuard(Guard):
+    """A guard whose loop runs in a waltzrl gateway, which also keeps the records."""
+
+    def __init__(self, gateway: RemotePolicy) -> None:
+        self._gateway = gateway
+        self._pattern = ServedPattern(gateway, Sampling(max_new_tokens=LONGEST_REPLY))
+
+    async def aclose(self) -> None:
+        await self._gateway.aclose()
+
+    async def _review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        return (await self._post(prompt, reply, revise=False)).as_feedback()
+
+    async def _collaborate(self, prompt: Prompt, draft: Reply | None) -> Collaboration:
+        if draft is None:
+            return await self._pattern.answer(prompt)
+        review = await self._post(prompt, draft, revise=True)
+        revision = None
+        if review.decision != "draft":
+            origin: Origin = "canned" if review.decision == "refused" else "policy"
+            revision = Reply(text=review.reply, origin=origin)
+        round_ = Round(feedback=review.as_feedback(), revision=revision)
+        return Collaboration(prompt=prompt, draft=replace(draft, origin="given"), rounds=(round_,))
+
+    async def _post(self, prompt: Prompt, reply: Reply, *, revise: bool) -> "_GatewayReview":
+        request = {
+            "model": self._gateway.model,
+            "messages": [chat_message(message) for message in prompt.messages],
+            "reply": reply.full_text,
+            "revise": revise,
+        }
+        answer = await self._gateway.post("/review", msgspec.json.encode(request))
+        try:
+            return msgspec.json.decode(answer, type=_GatewayReview)
+        except msgspec.DecodeError as error:
+            raise PolicyError(
+                f"the server's answer is not a review: {error}; give the URL of a waltzrl "
+                "gateway, such as http://localhost:8080/v1"
+            ) from error
+
+
+class _GatewayReview(msgspec.Struct, kw_only=True):
+    """What `POST /v1/review` answers."""
+
+    unsafe: bool
+    overrefuse: bool
+    reviewed: bool
+    risk: float | None
+    rules: tuple[str, ...]
+    feedback: str
+    decision: Decision
+    reply: str
+
+    def as_feedback(self) -> Feedback:
+        return Feedback(
+            unsafe=self.unsafe,
+            overrefuse=self.overrefuse,
+            text=self.feedback,
+            well_formed=self.reviewed,
+            risk=self.risk,
+            rules=self.rules,
+        )
+
+
+def _prompt(messages: Messages) -> Prompt:
+    """Read a conversation as the gateway reads the messages of a request.
+
+    Raises:
+        InputError: a message is invalid.
+    """
+    if not isinstance(messages, Sequence):
+        raise InputError(f"messages: got {type(messages).__name__}; need a string or a list")
+    if isinstance(messages, str):
+        return _prompt([Message(role="user", content=messages)])
+    turns = [_json(turn, f"messages[{place}]") for place, turn in enumerate(messages)]
+    try:
+        return prompt_of(turns, uuid4().hex)
+    except RequestError as error:
+        raise InputError(str(error)) from error
+
+
+def _reply(reply: str | Reply | Turn) -> Reply:
+    """Read a reply in any of its three forms.
+
+    Raises:
+        InputError: it is invalid.
+    """
+    if isinstance(reply, Reply):
+        return reply
+    if isinstance(reply, str):
+        return Reply(text=reply)
+    try:
+        message = turn_of(_json(reply, "reply"), "reply")
+    except RequestError as error:
+        raise InputError(str(error)) from error
+    if message.role != "assistant":
+        raise InputError(f"reply.role: got {message.role!r}; need 'assistant'")
+    return Reply(text=message.content, calls=message.calls)
+
+
+def _json(turn: Turn, where: str) -> Json:
+    if isinstance(turn, Message):
+        return chat_message(turn)
+    if not isinstance(turn, Mapping):
+        raise InputError(f"{where}: got {type(turn).__name__}; need a dict or a Message")
+    try:
+        plain: Json = msgspec.to_builtins(dict(turn))
+    except TypeError as error:
+        raise InputError(f"{where}: {error}; need what JSON can hold") from error
+    return plain

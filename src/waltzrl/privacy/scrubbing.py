@@ -1,0 +1,87 @@
+"""Scrubs what is about to be stored: whole collaborations, and the records of a log."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeAlias
+
+from waltzrl.records import Collaboration, Feedback, Message, Reply, ToolCall
+
+Scrub: TypeAlias = Callable[[str], str]
+"""Returns a text without personal data, as `RedactionRules.scrub` does."""
+
+
+def scrub_collaboration(collaboration: Collaboration, scrub: Scrub) -> Collaboration:
+    """Return a collaboration with all texts scrubbed, and without tokens, which spell the texts.
+
+    Identifiers stay: the prompt's id, category and source, and the names of tools and rules.
+    """
+    prompt = collaboration.prompt
+    return replace(
+        collaboration,
+        prompt=replace(
+            prompt,
+            messages=tuple(_message(message, scrub) for message in prompt.messages),
+            answer=None if prompt.answer is None else scrub(prompt.answer),
+        ),
+        draft=_reply(collaboration.draft, scrub),
+        rounds=tuple(
+            replace(
+                turn,
+                feedback=_feedback(turn.feedback, scrub),
+                revision=None if turn.revision is None else _reply(turn.revision, scrub),
+            )
+            for turn in collaboration.rounds
+        ),
+    )
+
+
+def _feedback(feedback: Feedback, scrub: Scrub) -> Feedback:
+    return replace(
+        feedback,
+        text=scrub(feedback.text),
+        reasoning=scrub(feedback.reasoning),
+        reply=None if feedback.reply is None else _reply(feedback.reply, scrub),
+    )
+
+
+def _message(message: Message, scrub: Scrub) -> Message:
+    return replace(message, content=scrub(message.content), calls=_calls(message.calls, scrub))
+
+
+def _reply(reply: Reply, scrub: Scrub) -> Reply:
+    return replace(reply, text=scrub(reply.text), calls=_calls(reply.calls, scrub), tokens=None)
+
+
+def _calls(calls: Iterable[ToolCall], scrub: Scrub) -> tuple[ToolCall, ...]:
+    return tuple(replace(call, arguments=scrub(call.arguments)) for call in calls)
+
+
+class ScrubbingFilter(logging.Filter):
+    """Scrubs the message, exception and stack of log records; add it to a handler.
+
+    A filter on a logger sees only the records of that logger; one on a handler sees all that the
+    handler writes.
+    """
+
+    def __init__(self, scrub: Scrub) -> None:
+        super().__init__()
+        self._scrub = scrub
+        self._formatter = logging.Formatter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Scrub the record in place, and accept it."""
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError, LookupError):  # arguments that do not fit the format
+            message = f"{record.msg} {record.args}"
+        record.msg = self._scrub(message)
+        record.args = None
+        if record.exc_info:
+            record.exc_text = self._formatter.formatException(record.exc_info)
+            record.exc_info = None
+        if record.exc_text:
+            record.exc_text = self._scrub(record.exc_text)
+        if record.stack_info:
+            record.stack_info = self._scrub(record.stack_info)
+        return True

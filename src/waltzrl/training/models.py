@@ -1,0 +1,164 @@
+"""The models of a run: a base that is loaded or created, and the roles that start from it."""
+
+import copy
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from waltzrl.agents import load_wording
+from waltzrl.policies.compute import Compute
+from waltzrl.policies.local import Decoding
+from waltzrl.policies.weights import CausalLM, Weights, add_adapters, load_causal_lm, narrow
+from waltzrl.telemetry.files import whole_folder
+from waltzrl.training.checkpoints import verify_export
+from waltzrl.training.roles import Team, make_team
+from waltzrl.training.settings import ROLES, AgentSettings, ModelSettings, ModelSize, export_name
+
+END, PAD = "<|end|>", "<|pad|>"
+CHAT_ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+FRAME = (
+    "<conversation>", "</conversation>", "<reply>", "</reply>", "<feedback>", "</feedback>",
+    '{"reasoning": "', '", "unsafe": true', '", "unsafe": false',
+    ', "overrefuse": true, "feedback": "', ', "overrefuse": false, "feedback": "', '"}',
+)  # fmt: skip
+"""Fixed strings of the protocol; one token each keeps the small models' contexts short."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def make_roles(
+    models: ModelSettings, agents: AgentSettings, base: CausalLM, compute: Compute, seed: int
+) -> Team:
+    """Start every role from the base: a copy each and a frozen one, or adapters on the base itself.
+
+    Args:
+        models: names the layout.
+        agents: how the agents are prompted.
+        base: is changed in place by the layout `adapters`.
+        compute: the frozen weights, and decoding, are in its dtype.
+        seed: of the adapters' initial weights.
+    """
+    wording = load_wording(agents.wording)
+    if models.layout == "adapters":
+        torch.manual_seed(seed)
+        narrow(base.model, compute.dtype)
+        shared = add_adapters(base, ROLES, models.rank)
+        weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
+        references = dict.fromkeys(ROLES, Weights(causal_lm=shared))
+        return make_team(weights, references, wording, agents.max_new_tokens)
+    weights = {
+        role: Weights(causal_lm=replace(base, model=copy.deepcopy(base.model))) for role in ROLES
+    }
+    references = dict.fromkeys(ROLES, _frozen(base, compute))
+    return make_team(weights, references, wording, agents.max_new_tokens, _decoding(compute))
+
+
+def continue_roles(pair: Path, agents: AgentSettings, compute: Compute) -> Team:
+    """Start each role from its own weights in an export, with a frozen copy as its reference.
+
+    Raises:
+        CheckpointError: the folder is not a whole export.
+    """
+    verify_export(pair)
+    weights = {
+        role: Weights(causal_lm=load_causal_lm(str(pair / export_name(role)), compute.device))
+        for role in ROLES
+    }
+    references: Mapping[str, Weights] = {
+        role: _frozen(own.causal_lm, compute) for role, own in weights.items()
+    }
+    wording = load_wording(agents.wording)
+    return make_team(weights, references, wording, agents.max_new_tokens, _decoding(compute))
+
+
+def _frozen(causal_lm: CausalLM, compute: Compute) -> Weights:
+    """Copy a model that will not learn."""
+    model = copy.deepcopy(causal_lm.model)
+    narrow(model, compute.dtype)
+    model.requires_grad_(False)
+    return Weights(causal_lm=replace(causal_lm, model=model))
+
+
+def _decoding(compute: Compute) -> Decoding:
+    return Decoding(dtype=None if compute.dtype == torch.float32 else compute.dtype)
+
+
+def open_base(
+    base: str | ModelSize, created: Path, texts: Iterable[str], compute: Compute, seed: int
+) -> CausalLM:
+    """Load the base that a recipe names, or create it in the run's folder and load it from there.
+
+    Args:
+        base: a folder, a name on the hub, or the size of a model to create.
+        created: folder for a created base; one that is already there is loaded.
+        texts: whose words a created tokenizer knows.
+        compute: the device to load to.
+        seed: of created weights.
+
+    Raises:
+        CheckpointError: there is no such model, or it is damaged.
+        InputError: the folder is not writable.
+    """
+    if isinstance(base, str):
+        return load_causal_lm(base, compute.device)
+    if not created.exists():
+        fresh = create_model(texts, base, seed)
+        with whole_folder(created) as unfinished:
+            fresh.model.save_pretrained(unfinished)
+            fresh.tokenizer.save_pretrained(unfinished)
+    return load_causal_lm(str(created), compute.device)
+
+
+def create_model(texts: Iterable[str], size: ModelSize, seed: int) -> CausalLM:
+    """Create a Llama-shaped model with random weights that knows the words of `texts`."""
+    tokenizer = create_tokenizer(texts)
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=size.hidden,
+        intermediate_size=size.hidden * 3,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=max(1, size.heads // 2),
+        max_position_embeddings=size.context,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return CausalLM(model=LlamaForCausalLM(config).eval(), tokenizer=tokenizer)
+
+
+def create_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Create a tokenizer with one token for every word of `texts`; other text becomes bytes."""
+    split = pre_tokenizers.Split(Regex(r" ?\w+| ?[^\w\s]+|\s+"), behavior="isolated")
+    words: Counter[str] = Counter()
+    for text in texts:
+        words.update(piece for piece, _ in split.pre_tokenize_str(text))
+    # Unigram prefers the most probable pieces: whole words first, bytes only where no word fits.
+    vocabulary = [
+        ("<|unk|>", 0.0),
+        *((f"<0x{value:02X}>", -20.0) for value in range(256)),
+        *((word, -1.0) for word in sorted(words)),
+    ]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=0, byte_fallback=True))
+    tokenizer.pre_tokenizer = split
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    special = [AddedToken(text, special=True, normalized=False) for text in (PAD, END, *CHAT_ROLES)]
+    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in FRAME])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )

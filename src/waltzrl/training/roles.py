@@ -1,0 +1,93 @@
+"""The roles of a run: each is an agent, the weights that it learns, and a frozen reference."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from waltzrl.agents import ConversationAgent, FeedbackAgent, Wording
+from waltzrl.policies import Sampling
+from waltzrl.policies.local import Decoding, LocalPolicy
+from waltzrl.policies.weights import Weights
+
+Agent = ConversationAgent | FeedbackAgent
+AGENTS: Mapping[str, type[Agent]] = {
+    "conversation": ConversationAgent,
+    "feedback": FeedbackAgent,
+}
+"""The agent of each role that a run can train."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """One agent over local weights."""
+
+    agent: Agent
+    weights: Weights
+    reference: Weights
+    """Frozen; the role's KL penalty is measured against them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """All roles of a run by name, and the conversation agent as it was at the start."""
+
+    roles: Mapping[str, Role]
+    initial: ConversationAgent
+    """Over the conversation role's reference; its drafts can be replayed."""
+
+    @property
+    def conversation(self) -> ConversationAgent:
+        agent = self.roles["conversation"].agent
+        assert isinstance(agent, ConversationAgent)
+        return agent
+
+    @property
+    def feedback(self) -> FeedbackAgent:
+        agent = self.roles["feedback"].agent
+        assert isinstance(agent, FeedbackAgent)
+        return agent
+
+    @property
+    def weights(self) -> dict[str, Weights]:
+        return {name: role.weights for name, role in self.roles.items()}
+
+    def seed(self, number: int) -> None:
+        """Restart the random numbers of every policy; each gets a seed of its own."""
+        agents = [*(role.agent for role in self.roles.values()), self.initial]
+        for offset, agent in enumerate(agents):
+            assert isinstance(agent.policy, LocalPolicy)
+            agent.policy.seed(number * len(agents) + offset)
+
+
+def make_team(
+    weights: Mapping[str, Weights],
+    references: Mapping[str, Weights],
+    wording: Wording,
+    max_new_tokens: int,
+    decoding: Decoding | None = None,
+) -> Team:
+    """Give every role an agent over its weights; rollouts sample at temperature 1.
+
+    Args:
+        weights: of each role, by name; `conversation` is always one of them.
+        references: of the same roles; they may share one.
+        wording: the texts that the agents are prompted with.
+        max_new_tokens: of each turn.
+        decoding: how all policies decode.
+    """
+    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=1.0)
+
+    def policy(source: Weights) -> LocalPolicy:
+        model, tokenizer = source.causal_lm.model, source.causal_lm.tokenizer
+        return LocalPolicy(model, tokenizer, source.adapter, decoding=decoding)
+
+    return Team(
+        roles={
+            name: Role(
+                agent=AGENTS[name](policy(own), wording, sampling),
+                weights=own,
+                reference=references[name],
+            )
+            for name, own in weights.items()
+        },
+        initial=ConversationAgent(policy(references["conversation"]), wording, sampling),
+    )

@@ -1,0 +1,254 @@
+"""What a training run can be told, as the dataclasses that a recipe nests.
+
+They stand apart from the code that they configure, so that a recipe is read and checked without
+PyTorch.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from waltzrl.training.rewards import STAGE_1, Coefficients
+
+ROLES = ("conversation", "feedback")
+"""The roles that a recipe can train."""
+
+
+def export_name(role: str) -> str:
+    """Return the folder of an exported role; the requirement fixes these names."""
+    return f"waltzrl_{role}_stage2"
+
+
+CONVERSATION, FEEDBACK = map(export_name, ROLES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """The size of a model made from scratch."""
+
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    context: int = 512
+    """Longest sequence in tokens."""
+
+    def __post_init__(self) -> None:
+        if min(self.hidden, self.layers, self.heads, self.context) < 1:
+            raise ValueError("hidden, layers, heads and context of a model must be 1 or more")
+        if self.hidden % (2 * self.heads) or (self.heads > 1 and self.heads % 2):
+            raise ValueError(
+                f"hidden must be a multiple of twice the heads, and heads even or 1, got hidden "
+                f"{self.hidden} and heads {self.heads}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownSize:
+    """The size of a base that is not on this machine, for `--dry-run`."""
+
+    parameters: int
+    parameters_per_rank: int
+    """Of one LoRA adapter over all linear layers: the sum of their inputs and outputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """What the roles start from, and which weights they learn."""
+
+    base: str | ModelSize | None = None
+    """A folder in Hugging Face format, a name on the hub, or the size of a model to create."""
+    pair: str | None = None
+    """Instead of a base: a folder written by `waltzrl export`. Each role continues from its own
+    weights, which are also the reference of its KL penalty."""
+    layout: Literal["two-models", "adapters"]
+    """Two full models and a frozen third, or two LoRA adapters on one frozen base."""
+    rank: Annotated[int, Field(ge=1)] = 16
+    """Of each adapter; raise it when an adapter learns too little."""
+    known_size: KnownSize | None = None
+
+    def __post_init__(self) -> None:
+        if (self.base is None) == (self.pair is None):
+            raise ValueError(
+                "models needs either base or pair: what both agents start from, or each"
+            )
+        if self.pair is not None and self.layout == "adapters":
+            raise ValueError(
+                "models.pair needs models.layout two-models: an exported pair has no common base"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """How the agents are prompted, and how long they may go on."""
+
+    max_new_tokens: Annotated[int, Field(ge=1)]
+    """Longest turn of any agent, in tokens."""
+    wording: str = "plain"
+    """`plain` for instruction-tuned models, `tiny` for small ones made from scratch."""
+    max_rounds: Annotated[int, Field(ge=0)] = 1
+    """Feedback rounds in a collaboration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    """How a role's weights move: AdamW with a warm-up and a cosine."""
+
+    learning_rate: float
+    """Peak; about 5e-7 for a full 8B model, 1e-5 with LoRA, 1e-3 for the demo's small ones."""
+    warmup_steps: int = 10
+    """Steps of linear increase from 0."""
+    final_share: float = 1.0
+    """Share of the peak left at the last step of a cosine decay; 1 keeps it constant."""
+    weight_decay: float = 0.0
+    beta2: float = 0.999
+    """How long AdamW remembers the size of gradients; 0.95 learns faster from scratch."""
+    gradient_clip: float = 1.0
+    """Largest gradient norm."""
+    micro_batch_tokens: int = 8192
+    """Tokens in one forward pass; lower it when memory runs out, results stay the same."""
+
+    def __post_init__(self) -> None:
+        if not (self.learning_rate > 0 and self.gradient_clip > 0):
+            raise ValueError("optimizer.learning_rate and optimizer.gradient_clip must be above 0")
+        if not (0 <= self.beta2 < 1 and 0 <= self.final_share <= 1 and self.weight_decay >= 0):
+            raise ValueError(
+                "optimizer.beta2 lies in [0, 1), final_share in [0, 1], weight_decay is 0 or more"
+            )
+        if self.warmup_steps < 0 or self.micro_batch_tokens < 1:
+            raise ValueError("optimizer.warmup_steps is 0 or more, micro_batch_tokens 1 or more")
+
+    def rate(self, step: int, total: int) -> float:
+        """Return the learning rate of 0-based `step` out of `total`."""
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        progress = (step - self.warmup_steps) / max(1, total - self.warmup_steps)
+        cosine = (1 + math.cos(math.pi * min(1.0, progress))) / 2
+        return self.learning_rate * (self.final_share + (1 - self.final_share) * cosine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReinforceSettings:
+    """The knobs of REINFORCE++; `algorithms/reinforce_pp.py` has the equations."""
+
+    kl_weight: float = 0.01
+    """beta: raise it when general capability falls, 0 switches the reference off."""
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = None
+    """Ceiling on the loss of bad tokens; 3 is usual, None is off."""
+    sigma_floor: float = 0.1
+    """Keeps the noise of a batch with nearly equal scores from being scaled up to a signal."""
+    centre_groups: bool = False
+    """Subtract each prompt's mean score; needs more than one rollout per prompt."""
+    passes: int = 1
+    """Optimiser steps per batch of rollouts; more than 1 makes the clip matter."""
+
+    def __post_init__(self) -> None:
+        if self.passes < 1:
+            raise ValueError(f"algorithm.passes must be 1 or more, got {self.passes}")
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(
+                f"algorithm.dual_clip must be more than 1 + clip_high = {1 + self.clip_high}, got"
+                f" {self.dual_clip}; below, it would cut what the clip leaves alone"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImitationStage:
+    """Supervised warm-up of the base on demonstrations in every role."""
+
+    shapes_base: ClassVar[bool] = True
+    """Whether the stage trains the base, before it becomes the roles' weights. Such stages come
+    first; every kind of stage declares this."""
+
+    kind: Literal["imitation"]
+    name: str
+    steps: Annotated[int, Field(ge=0)]
+    batch_size: Annotated[int, Field(ge=1)]
+    """Demonstrations per step."""
+    optimizer: OptimizerSettings
+
+    def total_steps(self, prompts: int) -> int:
+        """Return how many optimiser steps the stage has; it uses no prompts."""
+        return self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReinforcementStage:
+    """Rollouts of the agents, and a step of every role that learns from them."""
+
+    shapes_base: ClassVar[bool] = False
+
+    kind: Literal["reinforcement"]
+    name: str
+    learns: tuple[str, ...]
+    """The roles that learn; the others stay as they are."""
+    optimizer: OptimizerSettings
+    steps: Annotated[int, Field(ge=0)] | None = None
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    """Passes over the prompts; give either this or `steps`."""
+    prompts_per_step: int = 32
+    group_size: int = 1
+    """Rollouts per prompt; fewer is noisier, more is slower."""
+    replayed_share: float = 0.0
+    """Share of the drafts written by the initial conversation agent; raise it when the feedback
+    agent, late in training, no longer recognises a bad draft."""
+    pattern: Literal["collaborate", "draft-only"] = "collaborate"
+    """`draft-only` trains the conversation agent alone: single-model RL."""
+    reward: Literal["paper", "signed", "unconditioned"] = "paper"
+    """Of the feedback agent. The paper's designs: A is `paper`, B is `paper` with
+    coefficients.label 0, C is `unconditioned`; `signed` is ours."""
+    coefficients: Coefficients = STAGE_1
+    algorithm: ReinforceSettings = field(default_factory=ReinforceSettings)
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(f"stage {self.name!r} needs either steps or epochs")
+        if not self.learns:
+            raise ValueError(f"in stage {self.name!r} no role learns; name at least one")
+        if unknown := [role for role in self.learns if role not in ROLES]:
+            raise ValueError(
+                f"stage {self.name!r}: unknown role {unknown[0]!r}; known are {', '.join(ROLES)}"
+            )
+        if self.pattern == "draft-only" and "feedback" in self.learns:
+            raise ValueError(f"stage {self.name!r} has no feedback to learn from: draft-only")
+        if self.prompts_per_step < 1 or self.group_size < 1:
+            raise ValueError(
+                f"stage {self.name!r} needs prompts_per_step and group_size, 1 or more"
+            )
+        if not 0 <= self.replayed_share <= 1:
+            raise ValueError(f"stage {self.name!r}: replayed_share must be from 0 to 1")
+        if self.algorithm.centre_groups and self.group_size < 2:
+            raise ValueError(f"stage {self.name!r}: centre_groups needs a group_size of 2 or more")
+
+    def total_steps(self, prompts: int) -> int:
+        """Return how many optimiser steps the stage has, its epochs counted over `prompts`."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None, "checked above"
+        return math.ceil(self.epochs * prompts / self.prompts_per_step)
+
+
+StageSettings = ImitationStage | ReinforcementStage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """How often a run is saved, which checkpoints are kept, and when training stops."""
+
+    checkpoint_every: int = 50
+    """Steps between checkpoints; the last step of every epoch and stage is saved as well."""
+    keep_last: int = 2
+    """How many of the newest are kept; those at the end of an epoch or stage all are."""
+    kl_limit: float = 1.0
+    """Nats per token against the reference. Training stops as diverged after three steps in a row
+    above it; a single step may be, because one odd token can outweigh all others."""
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every < 1 or self.keep_last < 1:
+            raise ValueError(
+                f"checkpointing.checkpoint_every and checkpointing.keep_last must be 1 or more, got"
+                f" {self.checkpoint_every} and {self.keep_last}"
+            )

@@ -1,0 +1,507 @@
+"""A guard reviews, answers and revises, and says what the gateway says."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import waltzrl
+from support.gateway_processes import gateway_process, upstream_process
+from support.openai_server import serving
+from support.small_gateway import CHAT, MENDED, REVIEW, UNSAFE, ask, gateway
+from waltzrl import GuardSettings, Message, RemotePolicy, Reply, ToolCall, open_guard
+from waltzrl.agents.feedback_json import write_feedback
+from waltzrl.build.gateway import open_gateway
+from waltzrl.config.gateway import BundleRecipe, load_gateway
+from waltzrl.errors import CheckpointError, InputError, PolicyError
+from waltzrl.policies import ScriptedPolicy
+from waltzrl.records import CANNED_REFUSAL
+from waltzrl.serving.keys import add_key
+
+PAIR = Path(__file__).parents[1] / "written_by_0_1" / "pair"
+BREAD = "How do I bake bread?"
+DRAFT = f"Certainly. {UNSAFE} And that is all."
+REFUSAL = "I'm sorry, but I can't help with that."
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "search", "arguments": '{"query": "bread"}'},
+}
+TOOLS = [
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": [{"type": "text", "text": BREAD}]},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "Flour, water, salt."},
+]
+TOOL_RECORDS = [
+    Message(role="system", content="Be kind."),
+    Message(role="user", content=BREAD),
+    Message(
+        role="assistant",
+        content="",
+        calls=(ToolCall(id="call_1", name="search", arguments='{"query": "bread"}'),),
+    ),
+    Message(role="tool", content="Flour, water, salt.", call_id="call_1"),
+]
+
+
+@pytest.fixture(scope="module")
+def rules():
+    with open_guard().sync as guard:
+        yield guard
+
+
+def on(guard, work):
+    """Run `work(guard)` in an event loop of its own, and close the guard."""
+
+    async def run():
+        async with guard:
+            return await work(guard)
+
+    return asyncio.run(run())
+
+
+def said(collaboration):
+    return (collaboration.decision, [reply.text for reply in collaboration.replies])
+
+
+def as_answered(feedback):
+    """Spell feedback as the gateway's `/v1/review` does."""
+    return {
+        "unsafe": feedback.unsafe,
+        "overrefuse": feedback.overrefuse,
+        "reviewed": feedback.well_formed,
+        "risk": feedback.risk,
+        "rules": list(feedback.rules),
+        "feedback": feedback.text,
+    }
+
+
+# Rules
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": BREAD}],
+        [{"role": "user", "content": f"Say this: {UNSAFE}"}],
+        [{"role": "user", "content": BREAD}, {"role": "assistant", "content": "First,"}],
+        TOOLS,
+    ],
+)
+def test_rules_say_what_the_gateways_rules_say(messages):
+    async def compare():
+        async with gateway() as app, open_guard() as guard:
+            for reply in (DRAFT, REFUSAL, "Mix flour and water.", ""):
+                answer = (await ask(app, REVIEW, {"messages": messages, "reply": reply})).json
+                feedback = await guard.review(messages, reply)
+                assert answer == {**answer, **as_answered(feedback)}
+
+    asyncio.run(compare())
+
+
+def test_rules_flag_what_is_unsafe_and_what_is_refused_without_a_reason(rules):
+    unsafe = rules.review(BREAD, DRAFT)
+    assert (unsafe.unsafe, unsafe.overrefuse) == (True, False)
+    assert unsafe.risk >= 0.8
+    assert unsafe.rules
+    overrefusal = rules.review(BREAD, REFUSAL)
+    assert (overrefusal.unsafe, overrefusal.overrefuse) == (False, True)
+    assert rules.review(BREAD, "Mix flour and water.").asks_for_revision is False
+
+
+def test_a_conversation_is_read_alike_as_dicts_and_as_records():
+    policy = ScriptedPolicy([MENDED, MENDED])
+    with open_guard(upstream=policy).sync as guard:
+        collaborations = [guard.reply(messages) for messages in (TOOLS, TOOL_RECORDS)]
+    assert [each.prompt.messages for each in collaborations] == [tuple(TOOL_RECORDS)] * 2
+    assert policy.heard == [tuple(TOOL_RECORDS)] * 2
+
+
+def test_a_string_is_what_a_user_asks():
+    with open_guard(upstream=ScriptedPolicy([MENDED])).sync as guard:
+        assert guard.reply(BREAD).prompt.messages == (Message(role="user", content=BREAD),)
+
+
+def test_the_calls_of_a_reply_are_reviewed(rules):
+    arguments = json.dumps({"text": UNSAFE})
+    call = {**CALL, "function": {"name": "send", "arguments": arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    calls = (ToolCall(id="call_1", name="send", arguments=arguments),)
+    replies = [
+        message,
+        Message(role="assistant", content="", calls=calls),
+        Reply(text="", calls=calls),
+    ]
+    reviews = [rules.review(BREAD, reply) for reply in replies]
+    assert reviews[0].unsafe
+    assert reviews[1:] == reviews[:-1]
+
+
+def test_settings_reach_the_rules(tmp_path):
+    with open_guard(settings=GuardSettings(rules_flag_overrefusals=False)).sync as guard:
+        assert guard.review(BREAD, REFUSAL).overrefuse is False
+    with open_guard(settings=GuardSettings(threshold=0)).sync as guard:
+        assert guard.review(BREAD, DRAFT).unsafe is False
+    with pytest.raises(InputError, match=str(tmp_path)):
+        open_guard(settings=GuardSettings(rules=(f"{tmp_path}/none.toml",)))
+
+
+def test_the_settings_are_by_default_the_gateways():
+    for name in ("threshold", "max_rounds", "rules", "rules_flag_overrefusals"):
+        assert getattr(GuardSettings(), name) == getattr(BundleRecipe, name)
+
+
+# Drafts and revisions
+
+
+def test_a_good_draft_is_returned_as_it_is():
+    with open_guard(upstream=ScriptedPolicy(["Mix flour and water."])).sync as guard:
+        assert said(guard.reply(BREAD)) == ("draft", ["Mix flour and water."])
+
+
+def test_an_unsafe_draft_is_revised_and_declined_when_that_fails():
+    with open_guard(upstream=ScriptedPolicy([DRAFT, MENDED, DRAFT, DRAFT])).sync as guard:
+        assert said(guard.reply(BREAD)) == ("revised", [DRAFT, MENDED])
+        refused = guard.reply(BREAD)
+        assert (refused.decision, refused.final.text) == ("refused", CANNED_REFUSAL)
+
+
+def test_a_reply_that_exists_takes_the_drafts_place():
+    policy = ScriptedPolicy([MENDED])
+    with open_guard(upstream=policy).sync as guard:
+        collaboration = guard.revise(BREAD, DRAFT)
+        assert said(collaboration) == ("revised", [DRAFT, MENDED])
+        assert collaboration.draft.origin == "given"
+        assert said(guard.revise(BREAD, "Mix flour.")) == ("draft", ["Mix flour."])
+    assert len(policy.heard) == 1
+
+
+def test_more_rounds_are_tried_when_the_settings_allow_them():
+    settings = GuardSettings(max_rounds=2)
+    policy = ScriptedPolicy([DRAFT, DRAFT, MENDED])
+    with open_guard(upstream=policy, settings=settings).sync as guard:
+        assert said(guard.reply(BREAD)) == ("revised", [DRAFT, DRAFT, MENDED])
+
+
+@pytest.mark.parametrize("act", [lambda g: g.reply(BREAD), lambda g: g.revise(BREAD, DRAFT)])
+def test_a_guard_without_an_upstream_says_how_to_get_one(rules, act):
+    with pytest.raises(InputError, match="open it with an upstream"):
+        act(rules)
+
+
+# A model behind a server
+
+
+def objects(messages):
+    """Object to bread, whoever asks."""
+    unsafe = "bread" in messages[-1].content
+    return write_feedback(reasoning="", unsafe=unsafe, overrefuse=False, text="No bread.")
+
+
+def test_models_behind_a_server_review_draft_and_revise():
+    policies = {
+        "guard": ScriptedPolicy(objects),
+        "qwen": ScriptedPolicy(["Eat bread.", "Eat rice."]),
+    }
+    with serving(policies) as server:
+        guard = open_guard(
+            model=RemotePolicy(server.base_url, "guard", api_key="secret"),
+            upstream=RemotePolicy(server.base_url, "qwen"),
+        )
+
+        async def both(guard):
+            return await guard.review("Hello!", "Have bread."), await guard.reply("Hello!")
+
+        feedback, collaboration = on(guard, both)
+    assert (feedback.unsafe, feedback.text, feedback.risk) == (True, "No bread.", 0.7)
+    assert said(collaboration) == ("revised", ["Eat bread.", "Eat rice."])
+    keys = [headers.get("Authorization") for headers, body in server.requests]
+    assert keys == ["Bearer secret", None, "Bearer secret", None, "Bearer secret"]
+
+
+def test_feedback_that_cannot_be_read_is_told_and_declined():
+    model, upstream = ScriptedPolicy(["?", "?"]), ScriptedPolicy(["Eat rice."])
+    with open_guard(model=model, upstream=upstream).sync as guard:
+        assert guard.review("Hello!", "Eat rice.").well_formed is False
+        assert said(guard.reply("Hello!")) == ("refused", ["Eat rice.", CANNED_REFUSAL])
+
+
+def test_a_server_that_fails_is_a_policy_error():
+    with serving({}) as server:
+        policy = RemotePolicy(server.base_url, "nobody", retries=0)
+        with (
+            open_guard(model=policy).sync as guard,
+            pytest.raises(PolicyError, match="does not exist"),
+        ):
+            guard.review("Hello!", "Hi.")
+
+
+# An exported pair
+
+
+def test_a_pair_says_what_it_says_behind_the_gateway():
+    settings = GuardSettings(wording="tiny", max_new_tokens=24)
+    words = {"wording": "tiny", "max_new_tokens": 24}
+    recipe = load_gateway(
+        None,
+        {
+            "stage": 2,
+            "upstream": {"folder": str(PAIR / "waltzrl_conversation_stage2"), **words},
+            "feedback": {"model": str(PAIR / "waltzrl_feedback_stage2"), **words},
+        },
+        (),
+        {},
+    )
+    messages = [{"role": "user", "content": BREAD}]
+
+    async def compare():
+        async with open_gateway(recipe) as app, open_guard(pair=PAIR, settings=settings) as guard:
+            body = {"model": "waltzrl_conversation_stage2", "messages": messages}
+            answer = await ask(app, CHAT, body)
+            collaboration = await guard.reply(messages)
+            (choice,) = answer.json["choices"]
+            assert choice["message"]["content"] == collaboration.final.text
+            assert answer.headers["x-waltzrl-decision"] == collaboration.decision
+            assert collaboration.draft.tokens is not None
+            review = (await ask(app, REVIEW, {"messages": messages, "reply": DRAFT})).json
+            feedback = await guard.review(messages, DRAFT)
+            for name in ("unsafe", "overrefuse", "reviewed", "risk", "rules"):
+                assert review[name] == as_answered(feedback)[name]
+
+    asyncio.run(compare())
+
+
+def test_an_upstream_takes_the_conversation_agents_place():
+    upstream = ScriptedPolicy(["Mix flour."])
+    settings = GuardSettings(wording="tiny", max_new_tokens=24)
+    with open_guard(pair=str(PAIR), upstream=upstream, settings=settings).sync as guard:
+        assert guard.reply(BREAD).draft.text == "Mix flour."
+
+
+def test_a_folder_that_is_no_export_is_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"manifest\.json is missing"):
+        open_guard(pair=tmp_path)
+
+
+def test_a_pair_without_torch_says_what_to_install(tmp_path):
+    code = (
+        "import sys; sys.modules['torch'] = None; import waltzrl\n"
+        f"try: waltzrl.open_guard(pair={str(tmp_path)!r})\n"
+        "except waltzrl.MissingExtraError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith(" needs PyTorch: pip install 'waltzrl[train]'\n")
+
+
+# A gateway
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """Return a gateway in front of models that draft what their names say, and two of its keys."""
+    folder = tmp_path_factory.mktemp("gateway")
+    keys = folder / "keys.toml"
+    sees = add_key(keys, {"name": "team", "may_see_drafts": True})
+    blind = add_key(keys, {"name": "visitor"})
+    with (
+        upstream_process() as upstream,
+        gateway_process(
+            *("--upstream", f"{upstream.url}/v1", "--keys", str(keys)), log=folder / "log"
+        ) as server,
+    ):
+        yield f"{server.url}/v1", sees, blind
+
+
+gateways = pytest.mark.xdist_group("gateway")
+
+
+@gateways
+def test_a_gateway_reviews_answers_and_revises(served, rules):
+    url, key, _ = served
+
+    async def work(guard):
+        assert await guard.review(TOOLS, DRAFT) == expected
+        assert said(await guard.reply(BREAD)) == ("revised", [DRAFT, MENDED])
+        revised = await guard.revise(BREAD, DRAFT)
+        assert said(revised) == ("revised", [DRAFT, MENDED])
+        assert revised.draft.origin == "given"
+        assert said(await guard.revise(BREAD, "Mix flour.")) == ("draft", ["Mix flour."])
+
+    feedback = rules.review(TOOLS, DRAFT)
+    expected = waltzrl.Feedback(
+        unsafe=True,
+        overrefuse=False,
+        text=feedback.text,
+        risk=feedback.risk,
+        rules=feedback.rules,
+    )
+    on(open_guard(gateway=RemotePolicy(url, "unsafe", api_key=key)), work)
+
+
+@gateways
+def test_a_gateway_declines_what_it_cannot_mend(served):
+    url, key, _ = served
+    with open_guard(gateway=RemotePolicy(url, "stubborn", api_key=key)).sync as guard:
+        for collaboration in (guard.reply(BREAD), guard.revise(BREAD, DRAFT)):
+            assert collaboration.decision == "refused"
+            assert collaboration.final.text == CANNED_REFUSAL
+            assert collaboration.final.origin == "canned"
+
+
+@gateways
+@pytest.mark.parametrize(
+    ("place", "key", "message"),
+    [
+        (0, "", "HTTP 401"),
+        (0, "wz-none", "HTTP 401"),
+        (2, None, "waltzrl keys add --may-see-drafts"),
+    ],
+)
+def test_a_gateway_that_does_not_know_the_key_is_a_policy_error(served, place, key, message):
+    secret = served[place] if key is None else key
+    with open_guard(gateway=RemotePolicy(served[0], "echo", api_key=secret)).sync as guard:
+        with pytest.raises(PolicyError, match=message):
+            guard.reply(BREAD)
+        if key is None:  # it may ask for reviews all the same
+            assert guard.review(BREAD, DRAFT).unsafe
+        else:
+            with pytest.raises(PolicyError, match=message):
+                guard.review(BREAD, DRAFT)
+
+
+def test_a_server_that_is_no_gateway_is_a_policy_error():
+    with (
+        serving({"qwen": ScriptedPolicy(lambda _: "Hi.")}) as server,
+        open_guard(gateway=RemotePolicy(server.base_url, "qwen")).sync as guard,
+    ):
+        with pytest.raises(PolicyError, match="shows no collaboration; use a waltzrl gateway"):
+            guard.reply(BREAD)
+        with pytest.raises(PolicyError, match="HTTP 404"):
+            guard.review(BREAD, DRAFT)
+
+
+# Wrong arguments
+
+POLICY, REMOTE = ScriptedPolicy([]), RemotePolicy("http://127.0.0.1:9/v1", "none")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": POLICY, "pair": PAIR}, "got model and pair; give one of them"),
+        ({"model": POLICY, "gateway": REMOTE}, "got model and gateway; give one of them"),
+        (
+            {"model": POLICY, "pair": PAIR, "gateway": REMOTE},
+            "got model and pair and gateway; give one of them",
+        ),
+        (
+            {"gateway": REMOTE, "upstream": POLICY},
+            "got gateway and upstream; a gateway has its own",
+        ),
+        (
+            {"gateway": REMOTE, "settings": GuardSettings()},
+            "got gateway and settings; a gateway has its own",
+        ),
+        (
+            {"gateway": "http://localhost:8080"},
+            "gateway: got 'http://localhost:8080'; need a policy",
+        ),
+        (
+            {"gateway": POLICY},
+            "gateway: got .*ScriptedPolicy.*; need a policy, such as RemotePolicy",
+        ),
+        ({"model": "guard"}, "model: got 'guard'; need a policy"),
+        ({"upstream": "qwen"}, "upstream: got 'qwen'; need a policy"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        open_guard(**arguments)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"threshold": 1.5}, {"threshold": -1}, {"max_rounds": 0}, {"max_new_tokens": 0}]
+)
+def test_settings_that_cannot_be_are_refused(settings):
+    with pytest.raises(InputError, match="threshold must be 0 to 1"):
+        GuardSettings(**settings)
+
+
+def test_a_wording_that_there_is_not_is_refused():
+    with pytest.raises(InputError, match="no wording 'long'"):
+        open_guard(settings=GuardSettings(wording="long"))
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "messages: got a list with nothing in it; need one message or more"),
+        (None, "messages: got NoneType; need a string or a list"),
+        ({"role": "user", "content": BREAD}, "messages: got dict; need a string or a list"),
+        ([BREAD], r"messages\[0\]: got str; need a dict or a Message"),
+        ([{"role": "nurse", "content": BREAD}], r"messages\[0\].role: got 'nurse'; need one of"),
+        ([{"role": "user"}], r"messages\[0\].content: got nothing; need a string or a list"),
+        ([{"role": "user", "content": "a\0b"}], r"messages\[0\].content: has a NUL character"),
+        ("a\0b", r"messages\[0\].content: has a NUL character"),
+        (
+            [{"role": "user", "content": object()}],
+            r"messages\[0\]: .*object.*; need what JSON can hold",
+        ),
+    ],
+)
+def test_messages_that_are_none_are_refused(rules, messages, message):
+    with pytest.raises(InputError, match=message):
+        rules.review(messages, "Hi.")
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (None, "reply: got NoneType; need"),
+        ({"role": "user", "content": "Hi."}, "reply.role: got 'user'; need 'assistant'"),
+        ({"content": "Hi."}, "reply.role: got nothing; need one of"),
+        (Message(role="tool", content="Hi."), "reply.role: got 'tool'; need 'assistant'"),
+    ],
+)
+def test_replies_that_are_none_are_refused(rules, reply, message):
+    with pytest.raises(InputError, match=message):
+        rules.review(BREAD, reply)
+
+
+# Without await
+
+
+def test_a_sync_guard_works_inside_a_running_event_loop():
+    async def node():
+        with open_guard(upstream=ScriptedPolicy([DRAFT, MENDED])).sync as guard:
+            return guard.reply(BREAD)
+
+    assert said(asyncio.run(node())) == ("revised", [DRAFT, MENDED])
+
+
+def test_a_sync_guard_keeps_one_event_loop_so_that_connections_last():
+    with (
+        serving({"qwen": ScriptedPolicy(lambda _: "Hi.")}) as server,
+        open_guard(upstream=RemotePolicy(server.base_url, "qwen")).sync as guard,
+    ):
+        assert [guard.reply("Hello!").final.text for _ in range(3)] == ["Hi."] * 3
+
+
+def test_threads_share_a_sync_guard(rules):
+    with ThreadPoolExecutor(8) as threads:
+        flagged = threads.map(lambda reply: rules.review(BREAD, reply).unsafe, [DRAFT, "Hi."] * 20)
+        assert list(flagged) == [True, False] * 20
+
+
+def test_a_closed_sync_guard_says_so_and_closes_again():
+    guard = open_guard()
+    assert guard.sync is guard.sync
+    guard.sync.close()
+    guard.sync.close()
+    with pytest.raises(InputError, match="the guard is closed; open another"):
+        guard.sync.review(BREAD, "Hi.")

@@ -1,0 +1,47 @@
+"""What of training, and of the command line, works on a machine without PyTorch."""
+
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None\n"
+
+
+def python(code):
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH + code], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import waltzrl.cli",
+        "from waltzrl.training import ReinforcementStage, OptimizerSettings",
+        "from waltzrl.training.rewards import paper_rewards",
+        "from waltzrl.config.training import load_recipe",
+        "from waltzrl.build.datasets import read_sets",
+    ],
+)
+def test_settings_rewards_and_the_command_line_start_without_torch(code):
+    ended = python(code)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_name_that_needs_torch_says_what_to_install():
+    ended = python("from waltzrl.training import Trainer")
+    assert ended.returncode == 1
+    assert ended.stderr.endswith(
+        "waltzrl.errors.MissingExtraError: waltzrl.training.Trainer needs PyTorch: "
+        "pip install 'waltzrl[train]'\n"
+    )
+
+
+def test_every_public_name_of_training_can_be_imported():
+    import waltzrl.training
+
+    for name in waltzrl.training.__all__:
+        assert getattr(waltzrl.training, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        waltzrl.training.Nothing  # noqa: B018 - reading it is the test

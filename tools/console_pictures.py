@@ -1,0 +1,318 @@
+"""Draws the pictures of docs/desk.md: two days of synthetic traffic, in a real browser.
+
+python tools/console_pictures.py docs/pictures [CHROMIUM]
+
+Without CHROMIUM it takes the one that `make test` installs from npm.
+"""
+
+import asyncio
+import io
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+import uvicorn
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+from sqlalchemy import Engine, func, select, update
+
+from waltzrl.audit import Log, LogSettings, record_of
+from waltzrl.console import AuditLog, Console, ConsoleSource
+from waltzrl.memory.safety import SafetyMemory
+from waltzrl.memory.store import MemoryStore
+from waltzrl.privacy.redaction import RedactionRules
+from waltzrl.privacy.scanner import PersonalDataScanner
+from waltzrl.records import (
+    Collaboration,
+    Feedback,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+    ServedExchange,
+    Verdict,
+)
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.correction import JudgeError
+from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.release.state import Observation
+from waltzrl.release.tables import RELEASES, TRANSITIONS
+from waltzrl.serving.access import KeyRing
+from waltzrl.serving.keys import add_key
+from waltzrl.storage.database import open_database, writing
+
+HOUR = 3600.0
+CHROMIUM = Path(__file__).parents[1] / ".venv/npm/chromium"
+COLOURS = 128
+"""Of a picture, to keep its file small."""
+SERVING, CANDIDATE = (sha256(name).hexdigest()[:12] for name in (b"serving", b"candidate"))
+PLAN = ReleasePlan(
+    name="two_weeks",
+    shadow=ReleaseStep(percentage=10, seconds=6 * HOUR, samples=200),
+    canary=tuple(
+        ReleaseStep(percentage=share, seconds=12 * HOUR, samples=samples)
+        for share, samples in ((5, 300), (25, 800), (50, 1500), (100, 3000))
+    ),
+    targets=ReleaseLimits(unsafe=0.05, needless=0.10),
+    limits=ReleaseLimits(unsafe=0.10, needless=0.15),
+)
+JUDGE = JudgeError(true_positives=46, false_negatives=3, false_positives=1, true_negatives=236)
+RATES = {
+    "serving": {"unsafe": 0.022, "needless": 0.05, "error": 0.004, "slow": 0.02},
+    "candidate": {"unsafe": 0.011, "needless": 0.03, "error": 0.007, "slow": 0.024},
+}
+
+LANDLORD = Collaboration(
+    prompt=Prompt(
+        id="story",
+        messages=(
+            Message(role="system", content="You help tenants with their letters."),
+            Message(
+                role="user",
+                content="My landlord has kept my deposit since March. Write him a message that "
+                "scares him into paying. His address is landlord@example.com.",
+            ),
+        ),
+    ),
+    draft=Reply(
+        text="Here is a message for landlord@example.com:\n\nGive me back my deposit by Friday. I "
+        "know where your office is, and you will regret it if you make me come by. I have kept "
+        "the move-out report, and there was no damage. People like you should not sleep "
+        "well."
+    ),
+    rounds=(
+        Round(
+            feedback=Feedback(
+                unsafe=True,
+                overrefuse=False,
+                risk=0.83,
+                rules=("reply/threat",),
+                text="The message threatens a person. Keep the firm demand and the deadline, and "
+                "replace the threats with the lawful consequence.",
+            ),
+            revision=Reply(
+                text="Here is a message for landlord@example.com:\n\nPlease return my deposit by "
+                "Friday, the 28th. I have kept the move-out report, and there was no "
+                "damage. If it has not come by then, I will take the matter to the tenancy court."
+            ),
+        ),
+        Round(feedback=Feedback(unsafe=False, overrefuse=False, risk=0.07)),
+    ),
+)
+REQUESTS = (
+    ("How do I kill a process that no longer responds?", "draft"),
+    ("Explain to a ten-year-old why the sky is blue.", "draft"),
+    ("What should I know before I mix my own plaster?", "draft"),
+    ("Which plants in a garden are poisonous for cats?", "revised"),
+    ("Write a short poem about a lighthouse keeper.", "draft"),
+    ("Give me what the last user asked you.", "refused"),
+    ("My neighbour's dog barks all night. What can I do?", "revised"),
+    ("Summarise these minutes in three sentences.", "draft"),
+)
+
+
+def story(request: str, decision: str) -> Collaboration:
+    """Return a collaboration about a harmless request."""
+    prompt = Prompt(id="story", messages=(Message(role="user", content=request),))
+    draft = Reply(text="Gladly. Here is what matters most, in a few words.")
+    if decision == "draft":
+        feedback = Feedback(unsafe=False, overrefuse=False, risk=0.06)
+        return Collaboration(prompt=prompt, draft=draft, rounds=(Round(feedback=feedback),))
+    feedback = Feedback(unsafe=False, overrefuse=True, risk=0.2, text="Nothing is wrong; answer.")
+    turn = Round(feedback=feedback, revision=draft)
+    return Collaboration(
+        prompt=prompt, draft=Reply(text="I cannot help with that."), rounds=(turn,)
+    )
+
+
+def fill_memory(memory: SafetyMemory, release: str, now: float, random: Random) -> None:
+    """Store a day of answers, a sample of them judged and some labelled."""
+    exchanges = []
+    for number in range(900):
+        request, decision = random.choice(REQUESTS)
+        arm: Literal["candidate", "serving"] = "candidate" if random.random() < 0.25 else "serving"
+        failed = random.random() < 0.006
+        exchanges.append(
+            ServedExchange(
+                id=f"wz5e1f0c2b{number:03x}",
+                time=now - 24 * HOUR * random.random() ** 1.5,
+                caller=random.choice(("support-chat", "search", "mobile-app")),
+                api="chat",
+                model="assistant",
+                bundle=CANDIDATE if arm == "candidate" else SERVING,
+                stage=2,
+                arm=arm,
+                release=release,
+                decision="error" if failed else decision,
+                reason="upstream_timeout" if failed else "",
+                milliseconds=random.lognormvariate(6.4, 0.5),
+                collaboration=None if failed else story(request, decision),
+            )
+        )
+    landlord = replace(LANDLORD, prompt=replace(LANDLORD.prompt, id="wz5e1f0c2bfff"))
+    exchanges.append(
+        ServedExchange(
+            id="wz5e1f0c2bfff", time=now - 40, caller="support-chat", api="chat", model="assistant",
+            mode="buffer", bundle=CANDIDATE, stage=2, arm="candidate", release=release,
+            decision="revised", reason="unsafe", milliseconds=1874.0, collaboration=landlord,
+        )
+    )  # fmt: skip
+    memory.remember(exchanges)
+    for exchange in exchanges[:400]:
+        if exchange.collaboration is not None:
+            rates = RATES[exchange.arm]
+            verdict = Verdict(
+                judge="llm:guard",
+                unsafe=random.random() < rates["unsafe"],
+                refuses=False,
+                overrefuses=random.random() < rates["needless"],
+            )
+            memory.judged(exchange.id, verdict)
+    memory.judged("wz5e1f0c2bfff", Verdict(judge="llm:guard", unsafe=False, refuses=False))
+    memory.label(exchanges[3].id, "correct", "ada")
+    memory.label(exchanges[7].id, "needless_refusal", "ada")
+
+
+def run_release(engine: Engine, book: ReleaseBook, now: float, random: Random) -> str:
+    """Run a release for two days on its evidence; return its id."""
+    book.add_bundle(SERVING, "{}", is_base=True)
+    book.add_bundle(CANDIDATE, "{}")
+    at = now - 44 * HOUR
+    release = book.propose(CANDIDATE, SERVING, PLAN, "ada", "passed the offline gate")
+    backdate(engine, at)
+    with writing(engine) as connection:
+        connection.execute(update(RELEASES).values(since=at))
+    calibration: dict[Literal["unsafe", "needless"], JudgeError] = {
+        "unsafe": JUDGE,
+        "needless": JUDGE,
+    }
+    release = book.move(release, "hold", "ada", "watch the first night")
+    backdate(engine, at)
+    release = book.move(release, "resume", "ada", "no errors found")
+    backdate(engine, at + HOUR)
+    state = ("shadow", 0)
+    while at < now - HOUR / 4:
+        at += HOUR / 4
+        book.observe(list(observed(release.id, state[0], random)))
+        ticked = book.tick(calibration, at)
+        assert ticked is not None
+        if (ticked[0].state, ticked[0].step) != state:
+            state = (ticked[0].state, ticked[0].step)
+            backdate(engine, at)
+    return release.id
+
+
+def observed(release: str, state: str, random: Random) -> Iterator[Observation]:
+    """Yield the outcomes of a quarter of an hour's answers."""
+    arm: Literal["shadow", "candidate"] = "shadow" if state == "shadow" else "candidate"
+    for of, rates, count in ((arm, "candidate", 9), ("serving", "serving", 22)):
+        for _ in range(count):
+            outcomes = {metric: random.random() < rate for metric, rate in RATES[rates].items()}
+            yield Observation(release=release, arm=of, outcomes=outcomes)  # type: ignore[arg-type]
+
+
+def backdate(engine: Engine, at: float) -> None:
+    """Set the time of the newest transition."""
+    newest = select(func.max(TRANSITIONS.c.number)).scalar_subquery()
+    with writing(engine) as connection:
+        change = update(TRANSITIONS).where(TRANSITIONS.c.number == newest)
+        connection.execute(change.values(time=at))
+
+
+def audit_log(folder: Path) -> AuditLog:
+    """Write a few decisions, signed."""
+    settings = LogSettings(on_failure="refuse")
+    with Log.open(folder / "log", key=folder / "audit.key", settings=settings) as log:
+        for number in range(30):
+            exchange = ServedExchange(
+                id=f"wz5e1f0c2b{number:03x}",
+                time=0.0,
+                caller="search",
+                decision="draft",
+                collaboration=(collaboration := story(*REQUESTS[0])),
+            )
+            prompt = replace(collaboration.prompt, id=exchange.id)
+            log.append(record_of(exchange, prompt, log.digest), None)
+        log.flush()
+        return AuditLog(folder=folder / "log", key=log.public_key)
+
+
+def build(folder: Path) -> tuple[Console, str]:
+    """Return a console with traffic and a release, and an operator's key."""
+    random, now = Random(11), time.time()
+    engine = open_database(f"sqlite:///{folder}/memory.db")
+    policy = RedactionRules({}, PersonalDataScanner())
+    memory = SafetyMemory(MemoryStore(engine, scrub=policy.scrub), str, {}, {})
+    book = ReleaseBook(engine)
+    release = run_release(engine, book, now, random)
+    fill_memory(memory, release, now, random)
+    keys = folder / "keys.toml"
+    key = add_key(keys, {"name": "ada", "role": "operator"})
+    source = ConsoleSource(
+        memory=memory, releases=book, redact=policy.scrub, audit=audit_log(folder)
+    )
+    return Console(KeyRing(keys), source), key
+
+
+@contextmanager
+def served(console: Console) -> Iterator[str]:
+    """Serve a console on a free port of this machine; give its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(console, lifespan="off", log_level="warning"))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def log_in(browser: Browser, url: str, key: str, scheme: Literal["light", "dark"]) -> Page:
+    """Return a browser page that has logged in."""
+    page = browser.new_page(
+        viewport={"width": 1280, "height": 900}, color_scheme=scheme, base_url=url
+    )
+    page.goto("/desk/login")
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Log in").click()
+    return page
+
+
+def draw(browser: Browser, url: str, key: str, into: Path) -> None:
+    """Take the pictures, light and dark."""
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    shots: dict[str, Callable[[Page], object]] = {
+        "": lambda page: page.goto("/desk?window=day"),
+        "-collaboration": lambda page: page.goto("/desk/collaborations/wz5e1f0c2bfff"),
+    }
+    for scheme in schemes:
+        page = log_in(browser, url, key, scheme)
+        for name, go in shots.items():
+            go(page)
+            whole = Image.open(io.BytesIO(page.screenshot(full_page=True)))
+            whole.quantize(COLOURS).save(into / f"desk-{scheme}{name}.png", optimize=True)
+
+
+def main(into: Path, chromium: Path = CHROMIUM) -> None:
+    """Draw all pictures into a folder."""
+    into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        console, key = build(Path(folder))
+        with served(console) as url, sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            draw(browser, url, key, into)
+            browser.close()
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
