@@ -6,14 +6,12 @@ python examples/ask_through_the_gateway.py
 import asyncio
 import json
 
-from waltzrl.serving.selector import SingleBundle
-
 from waltzrl.agents import RulesReviewer, load_wording
 from waltzrl.collaboration import guarded
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.rules import load_rulebook
-from waltzrl.serving.decisions import DecisionLog
-from waltzrl.serving.gateway import Assignment, Bundle, Gateway, GatewayRequest, ServedChoice
+from waltzrl.serving.exchange import Assignment, Bundle, GatewayRequest, ServedChoice
+from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
 from waltzrl.serving.keys import ANONYMOUS
 from waltzrl.serving.upstream import PolicyUpstream
 from waltzrl.serving.wire import CHAT
@@ -36,21 +34,22 @@ RULES = Bundle(
 )
 
 
-def tell(served: ServedChoice) -> None:
-    """Hear of all that was served, as metrics and traces do."""
-    said = served.collaboration
-    assert said is not None
-    print(f"draft     {said.draft.text}")
-    print(f"feedback  {said.rounds[0].feedback.text}")
-    print(f"decision  {served.decision}, by {served.bundle.id}")
+def print_decision(served: ServedChoice) -> None:
+    """Called with every choice that was served, as metrics and traces are."""
+    collaboration = served.exchange.collaboration
+    assert collaboration is not None
+    print(f"draft     {collaboration.draft.text}")
+    print(f"feedback  {collaboration.rounds[0].feedback.text}")
+    print(f"decision  {collaboration.decision}, by {served.exchange.bundle}")
 
 
 async def post(body: bytes) -> bytes:
     """Answer the body of `POST /v1/chat/completions`."""
-    gateway = Gateway(roster=SingleBundle(Assignment(RULES)), ledger=DecisionLog(None, [tell]))
-    exchange = CHAT.read(body, "example-1")
-    answers = await gateway.answers(GatewayRequest(exchange=exchange, caller=ANONYMOUS))
-    return CHAT.write(exchange, answers)
+    decisions = DecisionLog(None, [print_decision])
+    gateway = Gateway(selector=SingleBundle(Assignment(RULES)), decisions=decisions)
+    chat = CHAT.read(body, "example-1")
+    answers = await gateway.answers(GatewayRequest(chat=chat, caller=ANONYMOUS))
+    return CHAT.write(chat, answers)
 
 
 reply = json.loads(asyncio.run(post(json.dumps(ASKED).encode())))

@@ -87,7 +87,7 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if not self.messages or self.messages[-1].role not in ("user", "tool"):
-            raise ValueError(f"prompt {self.id!r} must end with a message of a user or a tool")
+            raise ValueError(f"prompt {self.id!r} must end with a user message or a tool message")
 
     @property
     def request(self) -> str:

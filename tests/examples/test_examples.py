@@ -9,7 +9,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SHOWN = {
     "ask_through_the_gateway": "decision  revised, by rules",
     "collaborate_with_scripted_agents": "verdicts  acceptable: [False, True]",
-    "evaluate_two_patterns": "│ asr    │   45.0 │   5.0 │  -40.0 │",
+    "evaluate_two_patterns": "│ asr │   45.0 │   5.0 │  -40.0 │",
     "guard_a_reply": "revise    revised: Find its number with `ps`, then end it.",
     "judge_replies": "kappa 1.0 (n = 5)",
     "remember_and_release": "I am [REDACTED:email]. How do I kill a process that hangs?",

@@ -15,7 +15,7 @@ from waltzrl.agents import (
 )
 from waltzrl.build.models import local_policy
 from waltzrl.collaboration import guarded
-from waltzrl.errors import InputError
+from waltzrl.errors import InputError, missing_extra
 from waltzrl.guard import LONGEST_REPLY, GatewayGuard, Guard, LocalGuard
 from waltzrl.policies import Policy, RemotePolicy, Sampling
 from waltzrl.rules import DEFAULT_PACKS, load_rulebook
@@ -133,8 +133,11 @@ def _check_policies(**policies: object) -> None:
 
 def _load_pair(folder: Path, upstream: Policy | None) -> tuple[Policy, Policy]:
     """Load the agent that reviews, and the one that drafts where there is no upstream."""
-    from waltzrl.training.export import CONVERSATION, FEEDBACK, verify_export
-
+    try:
+        from waltzrl.training import CONVERSATION, FEEDBACK
+        from waltzrl.training.checkpoints import verify_export
+    except ModuleNotFoundError as missing:
+        raise missing_extra(missing) or missing from missing
     verify_export(folder)
     feedback = local_policy(str(folder / FEEDBACK), in_thread=True)
     return feedback, upstream or local_policy(str(folder / CONVERSATION), in_thread=True)

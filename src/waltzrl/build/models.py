@@ -5,7 +5,6 @@ import os
 from waltzrl.errors import MissingExtraError
 from waltzrl.policies import Policy, RemotePolicy
 from waltzrl.policies.address import server_address
-from waltzrl.policies.compute import ComputeSettings, resolve_compute
 
 
 def remote_policy(
@@ -38,6 +37,7 @@ def local_policy(name: str, *, in_thread: bool = False) -> Policy:
         MissingExtraError: torch is missing.
     """
     try:
+        from waltzrl.policies.compute import ComputeSettings, resolve_compute
         from waltzrl.policies.local import Decoding, LocalPolicy
         from waltzrl.policies.weights import load_causal_lm
     except ModuleNotFoundError as missing:

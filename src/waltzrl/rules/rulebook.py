@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import get_args
 
 from waltzrl.errors import InputError
-from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, Folded, foldable, readings
+from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, readings
 from waltzrl.rules.pack import DEFAULT_PACKS, Rule, Side, digest_of, load_pack
-from waltzrl.rules.scan import PatternScanner, compiled
+from waltzrl.rules.scan import Folded, PatternScanner, compiled, foldable
 
 OPENING = 320
 """Characters at the start of a reply that are searched for a refusal."""

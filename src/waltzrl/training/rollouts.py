@@ -33,7 +33,7 @@ BoundPattern = Callable[[Prompt, Drafter], Awaitable[Collaboration]]
 
 
 class ReplayedDrafts:
-    """A drafter whose drafts come from a frozen agent, and whose revisions from the one that learns.
+    """A drafter whose drafts a frozen agent writes, and whose revisions the one that learns.
 
     Late in training nearly every draft is fine, and a feedback agent that sees no bad draft forgets
     what one looks like; the initial agent's drafts keep some among its rollouts.
