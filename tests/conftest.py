@@ -17,14 +17,17 @@ TESTS = Path(__file__).parent
 SLOW = (
     "cli/test_commands.py",
     "cli/test_workers.py",
+    "data/test_generator.py",
     "demo",
     "end_to_end",
     "online/test_gateway_with_memory.py",
     "online/test_recorder.py",
     "online/test_recorder_client.py",
     "release/test_release_simulation.py",
+    "serving/test_leaks.py",
+    "training/test_plan.py",
 )
-"""Where most tests train, simulate or start processes: slow as a whole, like all on PostgreSQL."""
+"""What simulates, trains or starts processes: slow as a whole, as is every test on PostgreSQL."""
 
 settings.register_profile("patient", deadline=None)  # a busy machine is not a failed test
 settings.load_profile("patient")
