@@ -16,7 +16,7 @@ from waltzrl.serving.keys import ANONYMOUS
 from waltzrl.serving.upstream import PolicyUpstream
 from waltzrl.serving.wire import CHAT
 
-ASKED = {
+REQUEST = {
     "model": "script",
     "messages": [{"role": "user", "content": "How do I kill a process that hangs?"}],
 }
@@ -34,23 +34,24 @@ RULES = Bundle(
 )
 
 
-def print_decision(served: ServedChoice) -> None:
-    """Called with every choice that was served, as metrics and traces are."""
-    collaboration = served.exchange.collaboration
+def show(served: ServedChoice) -> None:
+    """Print a served choice, as a listener such as the metrics or the traces gets it."""
+    exchange = served.exchange
+    collaboration = exchange.collaboration
     assert collaboration is not None
     print(f"draft     {collaboration.draft.text}")
     print(f"feedback  {collaboration.rounds[0].feedback.text}")
-    print(f"decision  {collaboration.decision}, by {served.exchange.bundle}")
+    print(f"decision  {exchange.decision}, by {exchange.bundle}")
 
 
 async def post(body: bytes) -> bytes:
     """Answer the body of `POST /v1/chat/completions`."""
-    decisions = DecisionLog(None, [print_decision])
+    decisions = DecisionLog(None, [show])
     gateway = Gateway(selector=SingleBundle(Assignment(RULES)), decisions=decisions)
     chat = CHAT.read(body, "example-1")
     answers = await gateway.answers(GatewayRequest(chat=chat, caller=ANONYMOUS))
     return CHAT.write(chat, answers)
 
 
-reply = json.loads(asyncio.run(post(json.dumps(ASKED).encode())))
+reply = json.loads(asyncio.run(post(json.dumps(REQUEST).encode())))
 print(f"reply     {reply['choices'][0]['message']['content']}")

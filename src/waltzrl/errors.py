@@ -1,41 +1,42 @@
-"""Every error that waltzrl raises for a person to read.
+"""The exceptions whose messages waltzrl shows to people.
 
-    WaltzError                 anything below; the command line prints one line and exits with 2
-    |-- InputError             a file, a line or a value that a person gave and can mend
-    |   |-- RecipeError        a recipe with an unknown key, a wrong type or an impossible value
-    |   `-- CheckpointError    weights or a manifest that are missing, cut short or altered
+    WaltzError                 any of these; the command line prints one line and exits with 2
+    |-- InputError             an invalid file, line or value that the user can correct
+    |   |-- RecipeError        a recipe with an unknown key, a wrong type or an invalid value
+    |   `-- CheckpointError    weights or a manifest that are missing, truncated or altered
     |-- MissingExtraError      an optional dependency that is not installed
-    |-- PolicyError            a policy that could not reply (server down, prompt too long)
-    |-- RequestError           a request that the gateway answers with an error of its API
-    |-- AuditError             decisions that cannot be logged, or a log that was altered
-    |-- StorageError           a database that neither takes nor gives
-    `-- DivergenceError        training stopped because the numbers went wrong
+    |-- PolicyError            a policy that could not reply: server down, prompt too long
+    |-- RequestError           a request that the gateway rejects with an error of the client's API
+    |-- AuditError             decisions that cannot be logged, or an altered audit log
+    |-- StorageError           a database that is unavailable, locked, full, or too new
+    `-- DivergenceError        training stopped because a value diverged
 
-Each message says what we got, what we need and what to do. Mistakes of ours are `assert`s.
+Each message states what was found, what is needed and what to do. Bugs in waltzrl itself are
+`assert`s.
 """
 
 
 class WaltzError(Exception):
-    """A failure that a person can understand from its one-line message."""
+    """A failure that its one-line message explains to the user."""
 
 
 class InputError(WaltzError):
-    """A file, a line or a value that a person gave and can mend."""
+    """An invalid file, line or value that the user can correct."""
 
 
 class RecipeError(InputError):
-    """A recipe with an unknown key, a wrong type or an impossible value."""
+    """A recipe with an unknown key, a wrong type or an invalid value."""
 
 
 class CheckpointError(InputError):
-    """Weights or a manifest that are missing, cut short or altered."""
+    """Weights or a manifest that are missing, truncated or altered."""
 
 
 class MissingExtraError(WaltzError):
     """An optional dependency that is not installed."""
 
-    def __init__(self, what: str, package: str, extra: str) -> None:
-        super().__init__(f"{what} needs {package}: pip install 'waltzrl[{extra}]'")
+    def __init__(self, feature: str, package: str, extra: str) -> None:
+        super().__init__(f"{feature} needs {package}: pip install 'waltzrl[{extra}]'")
 
 
 class PolicyError(WaltzError):
@@ -43,7 +44,7 @@ class PolicyError(WaltzError):
 
 
 class RequestError(WaltzError):
-    """A request that the gateway answers with an error, spelt as the request's API spells it."""
+    """A request that the gateway rejects; the client receives it in the format of its API."""
 
     def __init__(
         self,
@@ -58,11 +59,11 @@ class RequestError(WaltzError):
 
         Args:
             status: HTTP status.
-            kind: what failed, in snake case: invalid_request, authentication, permission,
+            kind: the kind of failure, in snake case: invalid_request, authentication, permission,
                 not_found, too_large, rate_limit, overloaded, upstream, upstream_timeout, audit.
-            message: for the client; names the cause, never the text that was matched.
-            param: the field of the request that is wrong, such as `messages[0].role`.
-            retry_after_seconds: when it may be worth trying again.
+            message: for the client; names the cause and never quotes the text that matched.
+            param: the invalid field of the request, such as `messages[0].role`.
+            retry_after_seconds: how long the client should wait before it retries.
         """
         super().__init__(message)
         self.status = status
@@ -72,15 +73,15 @@ class RequestError(WaltzError):
 
 
 class AuditError(WaltzError):
-    """Decisions that cannot be logged, or a log that was altered."""
+    """Decisions that cannot be logged, or an audit log that was altered."""
 
 
 class StorageError(WaltzError):
-    """A database that neither takes nor gives: down, locked, full, or from a newer waltzrl."""
+    """A database that is unavailable, locked, full, or written by a newer waltzrl."""
 
 
 class DivergenceError(WaltzError):
-    """Training stopped because the numbers went wrong; the last good checkpoint is kept."""
+    """Training stopped because a value diverged; the last good checkpoint is kept."""
 
 
 OPTIONAL_MODULES = {
@@ -88,10 +89,10 @@ OPTIONAL_MODULES = {
     "torch": ("a model in this process", "PyTorch", "train"),
     "transformers": ("a model in this process", "transformers", "train"),
 }
-"""Top-level module -> what needs it, its package, and the extra that installs it."""
+"""From a top-level module to what needs it, its package, and the extra that installs it."""
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """Return the error for people when an optional module could not be imported; else None."""
-    needed = OPTIONAL_MODULES.get((error.name or "").partition(".")[0])
-    return None if needed is None else MissingExtraError(*needed)
+    """Return the error for a failed import of an optional module; None for other modules."""
+    extra = OPTIONAL_MODULES.get((error.name or "").partition(".")[0])
+    return None if extra is None else MissingExtraError(*extra)

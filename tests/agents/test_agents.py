@@ -57,8 +57,8 @@ def test_a_second_revision_follows_the_first_one():
         Round(feedback=Feedback(unsafe=True, overrefuse=False, text="two")),
     ]
     messages = conversation().revision_messages(ask("Q"), Reply(text="A"), rounds)
-    said = [m.content for m in messages if m.role == "assistant"]
-    assert said == ["A", "B"]
+    replies = [m.content for m in messages if m.role == "assistant"]
+    assert replies == ["A", "B"]
     assert "two" in messages[-1].content
 
 
@@ -96,7 +96,9 @@ def test_of_a_conversation_too_long_to_show_the_reviewer_sees_the_request():
 
 
 def test_an_unknown_wording_is_reported():
-    with pytest.raises(InputError, match="no wording 'fancy'; say plain, tiny or labels_first"):
+    with pytest.raises(
+        InputError, match="unknown wording 'fancy'; choose plain, tiny or labels_first"
+    ):
         load_wording("fancy")
 
 

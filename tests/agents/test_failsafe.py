@@ -83,12 +83,14 @@ def test_the_request_for_a_crime_is_critical_to_the_rules():
 
 
 @pytest.mark.parametrize("on_failure", POLICIES)
-def test_a_model_that_answers_is_heard(on_failure):
-    told = []
-    reviewer = failsafe(ScriptedPolicy([FLAGGED, CONTENT]), on_failure, told=told.append)
+def test_the_review_of_a_model_that_answers_counts(on_failure):
+    failures = []
+    reviewer = failsafe(
+        ScriptedPolicy([FLAGGED, CONTENT]), on_failure, on_review_failure=failures.append
+    )
     assert review(reviewer).text == "Leave it out."
     assert not review(reviewer).asks_for_revision
-    assert told == []
+    assert failures == []
 
 
 @pytest.mark.parametrize(
@@ -100,11 +102,11 @@ def test_a_model_that_answers_is_heard(on_failure):
     ],
 )
 def test_each_failure_has_a_cause_of_its_own(policy, cause):
-    told = []
-    feedback = review(failsafe(policy, told=told.append, budget_seconds=0.05))
-    assert told == [cause]
+    failures = []
+    feedback = review(failsafe(policy, on_review_failure=failures.append, budget_seconds=0.05))
+    assert failures == [cause]
     assert not feedback.well_formed
-    assert feedback.reasoning == f"the model was not heard ({cause})"
+    assert feedback.reasoning == f"the model did not review this reply ({cause})"
 
 
 def test_a_review_out_of_time_is_cancelled():
@@ -129,12 +131,12 @@ def test_who_goes_away_is_not_a_failure():
 
 
 def test_after_five_failures_the_model_is_left_alone():
-    away, told = Away(), []
-    reviewer = failsafe(away, told=told.append)
+    away, failures = Away(), []
+    reviewer = failsafe(away, on_review_failure=failures.append)
     for _ in range(8):
         review(reviewer)
     assert away.calls == 5
-    assert told == ["failed"] * 5 + ["breaker"] * 3
+    assert failures == ["failed"] * 5 + ["breaker"] * 3
 
 
 def test_nobody_can_open_the_breaker_by_breaking_the_json():
@@ -165,7 +167,7 @@ def test_what_leaves_when_the_model_is_away_is_policy(on_failure, request_text, 
 def test_feedback_without_the_model_says_so_and_names_the_rules_that_spoke():
     for on_failure in POLICIES:
         feedback = review(failsafe(Away(), on_failure), CRIME)
-        assert feedback.reasoning == "the model was not heard (failed)"
+        assert feedback.reasoning == "the model did not review this reply (failed)"
         assert not feedback.well_formed
         assert feedback.rules
         assert feedback.risk >= CRITICAL
@@ -197,7 +199,9 @@ def test_a_real_server_that_dies_and_comes_back_is_asked_again():
         async def all_of_them():
             return [reasoning async for reasoning in reviews()]
 
-        said = asyncio.run(all_of_them())
-    failed, spared = (f"the model was not heard ({why})" for why in ("failed", "breaker"))
-    assert said == [failed] * 5 + [spared] * 2 + [failed, spared, "", ""]
+        reasonings = asyncio.run(all_of_them())
+    failed, spared = (
+        f"the model did not review this reply ({why})" for why in ("failed", "breaker")
+    )
+    assert reasonings == [failed] * 5 + [spared] * 2 + [failed, spared, "", ""]
     assert len(server.requests) == 8

@@ -30,31 +30,35 @@ def written(**fields):
 
 @given(ANY_TEXT, ANY_TEXT, st.booleans(), st.booleans())
 def test_what_was_written_is_read_back_whatever_stands_around_it(before, text, unsafe, overrefuse):
-    says = write_feedback(reasoning="r", unsafe=unsafe, overrefuse=overrefuse, text=text)
-    found = read(f"{before.replace('{', '(')}{says} That is all.")
-    assert (found.unsafe, found.overrefuse, found.well_formed) == (unsafe, overrefuse, True)
-    assert found.text == text.encode("utf-8", "replace").decode()[:LONGEST_TEXT]
+    assessment = write_feedback(reasoning="r", unsafe=unsafe, overrefuse=overrefuse, text=text)
+    feedback = read(f"{before.replace('{', '(')}{assessment} That is all.")
+    assert (feedback.unsafe, feedback.overrefuse, feedback.well_formed) == (
+        unsafe,
+        overrefuse,
+        True,
+    )
+    assert feedback.text == text.encode("utf-8", "replace").decode()[:LONGEST_TEXT]
 
 
 @given(ANY_TEXT | st.text('{}[]":,\\ 0123456789etrufalsn'))
 def test_garbage_asks_for_nothing(text):
-    found = read(text)
-    assert not found.asks_for_revision
-    assert not found.well_formed
+    feedback = read(text)
+    assert not feedback.asks_for_revision
+    assert not feedback.well_formed
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), JSON_VALUES))
 def test_an_object_counts_only_with_two_boolean_labels_and_texts(fields):
-    found = read(json.dumps(fields))
+    feedback = read(json.dumps(fields))
     labels = [
         [fields[key] for key in pair if key in fields]
         for pair in (("unsafe", "is_unsafe"), ("overrefuse", "is_overrefusing"))
     ]
     sound = all(len(given) == 1 and isinstance(given[0], bool) for given in labels)
     texts = all(isinstance(fields.get(key, ""), str) for key in ("feedback", "reasoning"))
-    assert found.well_formed == (sound and texts)
-    assert found.text.encode("utf-8").decode() == found.text  # a tokenizer can read it
-    assert found.reasoning.encode("utf-8").decode() == found.reasoning
+    assert feedback.well_formed == (sound and texts)
+    assert feedback.text.encode("utf-8").decode() == feedback.text  # a tokenizer can read it
+    assert feedback.reasoning.encode("utf-8").decode() == feedback.reasoning
 
 
 def test_a_lone_surrogate_becomes_a_question_mark():
@@ -62,8 +66,8 @@ def test_a_lone_surrogate_becomes_a_question_mark():
 
 
 def test_the_other_names_of_the_labels_are_read():
-    found = read('{"is_unsafe": true, "is_overrefusing": false, "feedback": "Decline."}')
-    assert (found.unsafe, found.overrefuse, found.text) == (True, False, "Decline.")
+    feedback = read('{"is_unsafe": true, "is_overrefusing": false, "feedback": "Decline."}')
+    assert (feedback.unsafe, feedback.overrefuse, feedback.text) == (True, False, "Decline.")
 
 
 @pytest.mark.parametrize("label", ["1", '"true"', "null", "[]", "0.0"])
@@ -72,13 +76,15 @@ def test_a_label_that_is_not_a_boolean_is_not_guessed(label):
 
 
 def test_of_verdicts_that_agree_the_last_ones_words_count():
-    found = read(written(unsafe=True, feedback="a") + " So: " + written(unsafe=True, feedback="b"))
-    assert (found.unsafe, found.text) == (True, "b")
+    feedback = read(
+        written(unsafe=True, feedback="a") + " So: " + written(unsafe=True, feedback="b")
+    )
+    assert (feedback.unsafe, feedback.text) == (True, "b")
 
 
 def test_verdicts_that_contradict_each_other_are_none():
     for two in ((True, False), (False, True)):
-        assert not read(" no, rather: ".join(written(unsafe=one) for one in two)).well_formed
+        assert not read(" no, rather: ".join(written(unsafe=unsafe) for unsafe in two)).well_formed
 
 
 def test_a_reply_that_was_cut_counts_only_when_its_verdict_is_the_last_thing_in_it():

@@ -19,11 +19,11 @@ CRIME, HARMLESS = (
 class Says:
     """A reviewer that always says the same."""
 
-    def __init__(self, **said):
-        self.said = Feedback(**{"unsafe": False, "overrefuse": False} | said)
+    def __init__(self, **feedback):
+        self.feedback = Feedback(**{"unsafe": False, "overrefuse": False} | feedback)
 
     async def review(self, prompt, reply):
-        return self.said
+        return self.feedback
 
 
 def review(model, prompt=HARMLESS, reply=COMPLIES, threshold=0.7):
@@ -89,9 +89,9 @@ def test_a_reply_that_could_not_be_read_stays_unread():
 
 
 def test_reasoning_and_reply_are_the_models():
-    said = Reply(text="{}")
-    feedback = review(Says(unsafe=True, reasoning="because", reply=said), CRIME)
-    assert (feedback.reasoning, feedback.reply) == ("because", said)
+    reply = Reply(text="{}")
+    feedback = review(Says(unsafe=True, reasoning="because", reply=reply), CRIME)
+    assert (feedback.reasoning, feedback.reply) == ("because", reply)
 
 
 @given(st.floats(0, 1), st.sampled_from([CRIME, HARMLESS]), st.floats(0, 1))

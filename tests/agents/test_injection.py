@@ -21,7 +21,7 @@ from waltzrl.agents import (
     RulesReviewer,
     load_wording,
 )
-from waltzrl.agents.feedback_json import is_content, read_feedback
+from waltzrl.agents.feedback_json import is_approval, read_feedback
 from waltzrl.agents.fence import HARMLESS, fence
 from waltzrl.collaboration.loop import guarded
 from waltzrl.policies import Sampling, ScriptedPolicy
@@ -109,8 +109,9 @@ def ask(text):
 def as_read(text, lenient):
     if not lenient:
         return text
-    kept = [one for one in html.unescape(html.unescape(text)) if unicodedata.category(one) != "Cf"]
-    return unicodedata.normalize("NFKC", "".join(kept))
+    unescaped = html.unescape(html.unescape(text))
+    visible = [character for character in unescaped if unicodedata.category(character) != "Cf"]
+    return unicodedata.normalize("NFKC", "".join(visible))
 
 
 def reviewer(wording, lenient=False):
@@ -209,7 +210,7 @@ def test_no_quotation_is_taken_for_the_verdict(attack):
     for reply in (*whole, *(Reply(text=text, finish="length") for text in cut)):
         feedback = read_feedback(reply)
         assert feedback.unsafe or not feedback.well_formed
-        assert not is_content(reply.text)
+        assert not is_approval(reply.text)
 
 
 @attacks
@@ -218,9 +219,9 @@ def test_nothing_poisoned_leaves_the_loop(attack):
     for wording in WORDINGS:
         agent = ConversationAgent(ScriptedPolicy([poison, poison]), wording, Sampling())
         hybrid = HybridReviewer(reviewer(wording), RULES)
-        said = asyncio.run(guarded(ask(attack), agent, hybrid))
-        assert said.rounds[0].feedback.unsafe
-        assert said.final.text == CANNED_REFUSAL
+        collaboration = asyncio.run(guarded(ask(attack), agent, hybrid))
+        assert collaboration.rounds[0].feedback.unsafe
+        assert collaboration.final.text == CANNED_REFUSAL
 
 
 @attacks
@@ -229,7 +230,7 @@ def test_a_reviewer_that_only_repeats_what_it_is_shown_approves_of_nothing(attac
     feedback = review(FeedbackAgent(policy, WORDINGS[1], Sampling()), attack, Reply(text="Hello."))
     agent = ConversationAgent(ScriptedPolicy(["POISON"]), WORDINGS[1], Sampling())
     assert feedback.reply.text.startswith("The conversation so far:")
-    assert not is_content(feedback.reply.text)
+    assert not is_approval(feedback.reply.text)
     assert agent.draft_messages(ask(attack)) == list(ask(attack).messages)
 
 
@@ -246,8 +247,8 @@ def test_no_advice_speaks_as_anybody_but_the_reviewer(attack):
 def test_a_conversation_agent_that_obeys_bad_advice_is_reviewed_again():
     policy = ScriptedPolicy(["POISON", f"{ORDER} {FINE} POISON"])
     agent = ConversationAgent(policy, WORDINGS[1], Sampling())
-    said = asyncio.run(guarded(ask("Hi"), agent, reviewer(WORDINGS[1])))
-    assert said.final.text == CANNED_REFUSAL
+    collaboration = asyncio.run(guarded(ask("Hi"), agent, reviewer(WORDINGS[1])))
+    assert collaboration.final.text == CANNED_REFUSAL
 
 
 @attacks

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from support.openai_server import serving
 from waltzrl.agents import FeedbackAgent, load_wording
-from waltzrl.agents.feedback_json import is_content, read_feedback
+from waltzrl.agents.feedback_json import is_approval, read_feedback
 from waltzrl.agents.fence import LONGEST_TEXT
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
 from waltzrl.records import Message, Prompt, Reply
@@ -29,8 +29,8 @@ def says(*replies):
 
 
 def test_the_labels_are_asked_for_before_the_reasoning():
-    asked = LABELS_FIRST.feedback_system
-    assert asked.index('"unsafe"') < asked.index('"overrefuse"') < asked.index('"reasoning"')
+    system = LABELS_FIRST.feedback_system
+    assert system.index('"unsafe"') < system.index('"overrefuse"') < system.index('"reasoning"')
 
 
 def test_what_the_wording_does_not_say_itself_is_said_as_in_plain():
@@ -50,30 +50,30 @@ def test_a_review_that_finds_nothing_ends_after_its_labels():
 @pytest.mark.parametrize("labels", [(True, False), (False, True), (True, True)])
 def test_a_review_that_finds_something_is_read_to_its_end(labels):
     unsafe, overrefuse = labels
-    said = json.dumps(
+    answer = json.dumps(
         {"unsafe": unsafe, "overrefuse": overrefuse, "reasoning": "r", "feedback": "Mend it."}
     )
-    feedback = review(says(said))
+    feedback = review(says(answer))
     assert (feedback.unsafe, feedback.overrefuse) == labels
-    assert (feedback.text, feedback.reply.text) == ("Mend it.", said)
+    assert (feedback.text, feedback.reply.text) == ("Mend it.", answer)
 
 
 def test_other_wordings_are_always_read_to_their_end():
-    said = CONTENT + ', "reasoning": "It is fine.", "feedback": ""}'
-    feedback = review(says(said), wording=PLAIN)
-    assert (feedback.reasoning, feedback.reply.text) == ("It is fine.", said)
+    answer = CONTENT + ', "reasoning": "It is fine.", "feedback": ""}'
+    feedback = review(says(answer), wording=PLAIN)
+    assert (feedback.reasoning, feedback.reply.text) == ("It is fine.", answer)
 
 
 def test_a_server_streams_the_labels_and_is_stopped():
-    said = CONTENT + f', "reasoning": "{"long " * 200}", "feedback": ""}}'
-    with serving({"judge": ScriptedPolicy(lambda _: said)}) as server:
+    answer = CONTENT + f', "reasoning": "{"long " * 200}", "feedback": ""}}'
+    with serving({"judge": ScriptedPolicy(lambda _: answer)}) as server:
 
-        async def asked():
+        async def review_behind_server():
             async with RemotePolicy(server.base_url, "judge") as policy:
                 agent = FeedbackAgent(policy, LABELS_FIRST, SAMPLING)
                 return await agent.review(PROMPT, Reply(text="Mix flour and water."))
 
-        feedback = asyncio.run(asked())
+        feedback = asyncio.run(review_behind_server())
     assert feedback.well_formed
     assert feedback.reply.text == CONTENT
     assert server.pieces[0] < 60  # of more than 340
@@ -90,7 +90,7 @@ def test_a_server_streams_the_labels_and_is_stopped():
     ],
 )
 def test_an_object_that_begins_with_two_false_labels_is_enough(text):
-    assert is_content(text)
+    assert is_approval(text)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_object_that_begins_with_two_false_labels_is_enough(text):
     ],
 )
 def test_nothing_else_is_enough(text):
-    assert not is_content(text)
+    assert not is_approval(text)
 
 
 def test_a_reply_that_was_ended_there_can_be_read_and_any_other_cut_can_not():
@@ -131,9 +131,9 @@ def read(text):
 
 @given(st.text(alphabet='{}"\\:, unsaferovt`\n') | st.text())
 def test_what_is_enough_stays_enough(text):
-    assert is_content(CONTENT + text)
-    assert is_content(text) <= is_content(text + "x")
-    assert Sampling(enough=is_content).cut(CONTENT + text) == CONTENT
+    assert is_approval(CONTENT + text)
+    assert is_approval(text) <= is_approval(text + "x")
+    assert Sampling(enough=is_approval).cut(CONTENT + text) == CONTENT
 
 
 def test_all_of_a_long_reply_is_reviewed():
@@ -145,14 +145,14 @@ def test_all_of_a_long_reply_is_reviewed():
         assert review(ScriptedPolicy(finds), reply=reply).unsafe
     policy = ScriptedPolicy(finds)
     assert not review(policy, reply="x" * 30_000).unsafe
-    assert len(policy.heard) == 4  # from 0, 7,500, 15,000 and 22,500
+    assert len(policy.conversations) == 4  # from 0, 7,500, 15,000 and 22,500
 
 
 @pytest.mark.parametrize("length", [0, 1, 500, LONGEST_TEXT])
 def test_a_reply_that_fits_is_reviewed_once(length):
     policy = says(CONTENT)
     review(policy, reply="x" * length)
-    assert f"<reply>{'x' * length}</reply>" in policy.heard[0][-1].content
+    assert f"<reply>{'x' * length}</reply>" in policy.conversations[0][-1].content
 
 
 def test_of_the_pieces_of_a_long_reply_the_worst_counts():

@@ -119,7 +119,7 @@ def test_a_conversation_is_read_alike_as_dicts_and_as_records():
     with open_guard(upstream=policy).sync as guard:
         collaborations = [guard.reply(messages) for messages in (TOOLS, TOOL_RECORDS)]
     assert [each.prompt.messages for each in collaborations] == [tuple(TOOL_RECORDS)] * 2
-    assert policy.heard == [tuple(TOOL_RECORDS)] * 2
+    assert policy.conversations == [tuple(TOOL_RECORDS)] * 2
 
 
 def test_a_string_is_what_a_user_asks():
@@ -178,7 +178,7 @@ def test_a_reply_that_exists_takes_the_drafts_place():
         assert said(collaboration) == ("revised", [DRAFT, MENDED])
         assert collaboration.draft.origin == "given"
         assert said(guard.revise(BREAD, "Mix flour.")) == ("draft", ["Mix flour."])
-    assert len(policy.heard) == 1
+    assert len(policy.conversations) == 1
 
 
 def test_more_rounds_are_tried_when_the_settings_allow_them():
@@ -379,7 +379,7 @@ def test_a_server_that_is_no_gateway_is_a_policy_error():
         serving({"qwen": ScriptedPolicy(lambda _: "Hi.")}) as server,
         open_guard(gateway=RemotePolicy(server.base_url, "qwen")).sync as guard,
     ):
-        with pytest.raises(PolicyError, match="shows no collaboration; use a waltzrl gateway"):
+        with pytest.raises(PolicyError, match="returned no collaboration; use a waltzrl gateway"):
             guard.reply(BREAD)
         with pytest.raises(PolicyError, match="HTTP 404"):
             guard.review(BREAD, DRAFT)
@@ -433,7 +433,7 @@ def test_settings_that_cannot_be_are_refused(settings):
 
 
 def test_a_wording_that_there_is_not_is_refused():
-    with pytest.raises(InputError, match="no wording 'long'"):
+    with pytest.raises(InputError, match="unknown wording 'long'"):
         open_guard(settings=GuardSettings(wording="long"))
 
 

@@ -57,7 +57,7 @@ def test_an_unknown_judge_is_refused_with_the_way_to_say_it(name):
 
 @pytest.mark.parametrize("server", ["localhost:8000", "http://", "ftp://x/y", "http://x:99999/v1"])
 def test_what_is_no_address_is_refused_before_anything_is_asked(server):
-    with pytest.raises(InputError, match="is no server's address; say it like http://"):
+    with pytest.raises(InputError, match="is not a server URL; use one such as http://"):
         remote_policy(server, "m")
-    with pytest.raises(InputError, match="is no server's address"):
+    with pytest.raises(InputError, match="is not a server URL"):
         named(f"llm:guard@{server}")

@@ -91,9 +91,9 @@ def test_who_moves_a_release_is_the_login_name_unless_it_is_said(book, run, cand
 def test_a_reason_is_kept_without_personal_data(book, run, candidate):
     run("propose", candidate, "--plan", "quick", "--override", "ada@example.com wants it")
     run("roll-back", "--why", "ada@example.com complains")
-    told = run("history", "--json")
-    assert "ada@" not in told
-    assert told.count("[REDACTED:email]") == 2
+    history = run("history", "--json")
+    assert "ada@" not in history
+    assert history.count("[REDACTED:email]") == 2
 
 
 def test_show_tells_rates_e_values_and_what_it_waits_for(book, run, candidate):
@@ -107,9 +107,9 @@ def test_show_tells_rates_e_values_and_what_it_waits_for(book, run, candidate):
     assert ": shadow\n" in shown
     assert "2 of 2" in shown
     assert "wait: needs 48 more judged answers" in shown  # quick wants 50 in the shadow
-    told = json.loads(run("show", "--json"))
-    assert (told["state"], told["healthy"]) == ("shadow", True)
-    assert told["rates"]["shadow"]["needless"]["bad"] == 2
+    decision = json.loads(run("show", "--json"))
+    assert (decision["state"], decision["healthy"]) == ("shadow", True)
+    assert decision["rates"]["shadow"]["needless"]["bad"] == 2
 
 
 def test_show_tells_which_rates_are_corrected(book, run, candidate):

@@ -85,7 +85,10 @@ def test_beside_an_event_loop_whoever_is_cancelled_waits_for_no_job():
 
 @pytest.mark.parametrize(
     ("sent", "code", "words"),
-    [(signal.SIGTERM, 130, b"go on from here when called again"), (signal.SIGKILL, -9, b"")],
+    [
+        (signal.SIGTERM, 130, b"run train, evaluate or demo again to resume"),
+        (signal.SIGKILL, -9, b""),
+    ],
 )
 def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path, sent, code, words):
     with subprocess.Popen(

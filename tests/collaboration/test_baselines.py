@@ -31,29 +31,31 @@ def labels(unsafe, overrefuse):
 
 
 def test_draft_only_asks_nobody():
-    said = asyncio.run(draft_only(prompt("benign"), conversation("A"), reviewer()))
-    assert said.final.text == "A"
-    assert said.rounds == ()
+    collaboration = asyncio.run(draft_only(prompt("benign"), conversation("A"), reviewer()))
+    assert collaboration.final.text == "A"
+    assert collaboration.rounds == ()
 
 
 def test_a_safeguard_replaces_what_it_calls_unsafe():
     guard = reviewer(labels("true", "false"))
-    said = asyncio.run(safeguard(prompt("unsafe"), conversation(ANSWER), guard))
-    assert said.final.text == CANNED_REFUSAL
-    assert said.draft.text == ANSWER
+    collaboration = asyncio.run(safeguard(prompt("unsafe"), conversation(ANSWER), guard))
+    assert collaboration.final.text == CANNED_REFUSAL
+    assert collaboration.draft.text == ANSWER
 
 
 def test_the_canned_refusal_is_a_refusal_to_the_judge():
     guard = reviewer(labels("true", "false"))
-    said = asyncio.run(safeguard(prompt("benign"), conversation(ANSWER), guard))
-    verdict = asyncio.run(LabelRefusalJudge().judge(said.prompt, said.final))
+    collaboration = asyncio.run(safeguard(prompt("benign"), conversation(ANSWER), guard))
+    verdict = asyncio.run(LabelRefusalJudge().judge(collaboration.prompt, collaboration.final))
     assert verdict.overrefuses is True
 
 
 @pytest.mark.parametrize("answer", [labels("false", "true"), labels("false", "false"), "garbage"])
 def test_a_safeguard_repairs_no_refusal(answer):
-    said = asyncio.run(safeguard(prompt("benign"), conversation(REFUSAL), reviewer(answer)))
-    assert said.final.text == REFUSAL
+    collaboration = asyncio.run(
+        safeguard(prompt("benign"), conversation(REFUSAL), reviewer(answer))
+    )
+    assert collaboration.final.text == REFUSAL
 
 
 @pytest.mark.parametrize(
@@ -67,12 +69,12 @@ def test_a_safeguard_repairs_no_refusal(answer):
 )
 def test_the_oracle_asks_for_a_revision_of_bad_drafts_only(label, draft, revised):
     oracle = OracleReviewer(LabelRefusalJudge())
-    said = asyncio.run(collaborate(prompt(label), conversation(draft, "B"), oracle))
-    assert said.revised is revised
-    assert said.rounds[0].feedback.unsafe is (revised and label == "unsafe")
+    collaboration = asyncio.run(collaborate(prompt(label), conversation(draft, "B"), oracle))
+    assert collaboration.revised is revised
+    assert collaboration.rounds[0].feedback.unsafe is (revised and label == "unsafe")
 
 
 def test_the_oracle_is_content_with_what_cannot_be_judged():
     oracle = OracleReviewer(LabelRefusalJudge())
-    said = asyncio.run(collaborate(prompt(None), conversation(REFUSAL), oracle))
-    assert not said.revised
+    collaboration = asyncio.run(collaborate(prompt(None), conversation(REFUSAL), oracle))
+    assert not collaboration.revised

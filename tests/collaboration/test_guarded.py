@@ -20,47 +20,47 @@ def play(pattern, drafts, reviews, **options):
     wording, sampling = load_wording("plain"), Sampling(max_new_tokens=8)
     conversation = ConversationAgent(ScriptedPolicy(drafts), wording, sampling)
     reviewer = FeedbackAgent(ScriptedPolicy(reviews), wording, sampling)
-    said = asyncio.run(pattern(PROMPT, conversation, reviewer, **options))
-    return said, len(reviewer.policy.heard)
+    collaboration = asyncio.run(pattern(PROMPT, conversation, reviewer, **options))
+    return collaboration, len(reviewer.policy.conversations)
 
 
-def texts(said):
-    return [reply.text for reply in said.replies]
+def texts(collaboration):
+    return [reply.text for reply in collaboration.replies]
 
 
 def test_a_draft_that_the_reviewer_likes_leaves_after_one_review():
-    said, reviews = play(guarded, ["A"], [CONTENT])
-    assert texts(said) == ["A"]
+    collaboration, reviews = play(guarded, ["A"], [CONTENT])
+    assert texts(collaboration) == ["A"]
     assert reviews == 1
 
 
 def test_a_revision_is_reviewed_again_before_it_leaves():
-    said, reviews = play(guarded, ["A", "B"], [UNSAFE, CONTENT])
-    assert texts(said) == ["A", "B"]
+    collaboration, reviews = play(guarded, ["A", "B"], [UNSAFE, CONTENT])
+    assert texts(collaboration) == ["A", "B"]
     assert reviews == 2
-    assert [turn.feedback.unsafe for turn in said.rounds] == [True, False]
+    assert [turn.feedback.unsafe for turn in collaboration.rounds] == [True, False]
 
 
 def test_a_revision_that_is_still_unsafe_is_declined():
-    said, reviews = play(guarded, ["A", "B"], [UNSAFE, UNSAFE])
-    assert texts(said) == ["A", "B", CANNED_REFUSAL]
+    collaboration, reviews = play(guarded, ["A", "B"], [UNSAFE, UNSAFE])
+    assert texts(collaboration) == ["A", "B", CANNED_REFUSAL]
     assert reviews == 2
 
 
 def test_a_refusal_that_stays_needless_leaves_as_it_is():
-    said, _ = play(guarded, ["I cannot.", "I will not."], [NEEDLESS, NEEDLESS])
-    assert texts(said) == ["I cannot.", "I will not."]
+    collaboration, _ = play(guarded, ["I cannot.", "I will not."], [NEEDLESS, NEEDLESS])
+    assert texts(collaboration) == ["I cannot.", "I will not."]
 
 
 def test_what_nobody_could_review_is_declined():
-    said, _ = play(guarded, ["A"], [GARBAGE])
-    assert texts(said) == ["A", CANNED_REFUSAL]
-    assert said.rounds[-1].feedback.well_formed is False
+    collaboration, _ = play(guarded, ["A"], [GARBAGE])
+    assert texts(collaboration) == ["A", CANNED_REFUSAL]
+    assert collaboration.rounds[-1].feedback.well_formed is False
 
 
 def test_a_revision_that_nobody_could_review_is_declined():
-    said, _ = play(guarded, ["A", "B"], [NEEDLESS, GARBAGE])
-    assert said.final.text == CANNED_REFUSAL
+    collaboration, _ = play(guarded, ["A", "B"], [NEEDLESS, GARBAGE])
+    assert collaboration.final.text == CANNED_REFUSAL
 
 
 def test_failing_open_lets_unreviewed_replies_leave_but_no_unsafe_ones():
@@ -71,8 +71,8 @@ def test_failing_open_lets_unreviewed_replies_leave_but_no_unsafe_ones():
 
 
 def test_without_rounds_it_is_the_bare_draft():
-    said, reviews = play(guarded, ["A"], [], max_rounds=0)
-    assert texts(said) == ["A"]
+    collaboration, reviews = play(guarded, ["A"], [], max_rounds=0)
+    assert texts(collaboration) == ["A"]
     assert reviews == 0
 
 
@@ -88,18 +88,18 @@ def test_where_nothing_is_declined_it_is_the_loop_and_one_review_more():
     max_rounds=st.integers(1, 4),
 )
 def test_nothing_leaves_whose_last_review_was_bad_or_missing(reviews, max_rounds):
-    said, _ = play(guarded, list("ABCDE"), reviews, max_rounds=max_rounds)
-    last = said.rounds[-1].feedback
+    collaboration, _ = play(guarded, list("ABCDE"), reviews, max_rounds=max_rounds)
+    last = collaboration.rounds[-1].feedback
     if last.unsafe or not last.well_formed:
-        assert said.final.text == CANNED_REFUSAL
+        assert collaboration.final.text == CANNED_REFUSAL
     else:
-        assert said.final.text in list("ABCDE")
-    assert all(turn.revision is not None for turn in said.rounds[:-1])
+        assert collaboration.final.text in list("ABCDE")
+    assert all(turn.revision is not None for turn in collaboration.rounds[:-1])
 
 
 @pytest.mark.parametrize("review", [UNSAFE, NEEDLESS, CONTENT, GARBAGE])
 def test_an_observer_changes_nothing_and_is_on_record(review):
-    said, reviews = play(observed, ["A"], [review])
-    assert texts(said) == ["A"]
+    collaboration, reviews = play(observed, ["A"], [review])
+    assert texts(collaboration) == ["A"]
     assert reviews == 1
-    assert said.rounds[0].feedback.unsafe is (review == UNSAFE)
+    assert collaboration.rounds[0].feedback.unsafe is (review == UNSAFE)

@@ -63,8 +63,8 @@ def test_every_other_name_is_read(name, text, key, value):
         ("WALTZRL_COACHING_TIMEOUT_MS", "0", "need a whole number of milliseconds, 1 or more"),
         ("WALTZRL_COACHING_TIMEOUT_MS", "half", "need a whole number"),
         ("WALTZRL_BLOCK_ON_FAILURE", "2", "need true or false"),
-        ("WALTZRL_ENABLE_BLOCKING", "false", "say WALTZRL_FEEDBACK_ONLY=true"),
-        ("WALTZRL_BLOCK_UNSAFE", "0", "never sends what it holds to be unsafe"),
+        ("WALTZRL_ENABLE_BLOCKING", "false", "set WALTZRL_FEEDBACK_ONLY=true"),
+        ("WALTZRL_BLOCK_UNSAFE", "0", "never sends a reply that it considers unsafe"),
     ],
 )
 def test_nonsense_is_reported_with_the_name_of_the_variable(name, text, complaint):
@@ -80,7 +80,9 @@ def test_two_names_of_one_setting_may_agree():
 
 def test_two_names_of_one_setting_must_not_disagree():
     environ = {"WALTZRL_TRAFFIC_PERCENTAGE": "10", "WALTZRL_ROLLOUT_PCT": "50"}
-    complaint = "WALTZRL_TRAFFIC_PERCENTAGE=10 and WALTZRL_ROLLOUT_PCT=50 are the same setting"
+    complaint = (
+        "WALTZRL_TRAFFIC_PERCENTAGE=10 and WALTZRL_ROLLOUT_PCT=50 are the same setting but differ"
+    )
     with pytest.raises(RecipeError, match=complaint):
         settings_from_environment(environ)
 
@@ -93,10 +95,14 @@ def test_blocking_may_be_asked_for_and_changes_nothing():
     assert settings_from_environment({"WALTZRL_ENABLE_BLOCKING": "true"}) == {}
 
 
-@given(st.dictionaries(st.sampled_from([n for v in VARIABLES for n in v.names]), st.text()))
+@given(
+    st.dictionaries(
+        st.sampled_from([name for variable in VARIABLES for name in variable.names]), st.text()
+    )
+)
 def test_any_values_are_settings_or_an_error_for_people(environ):
     with suppress(RecipeError):
-        assert set(settings_from_environment(environ)) <= {one.key for one in VARIABLES}
+        assert set(settings_from_environment(environ)) <= {variable.key for variable in VARIABLES}
 
 
 def test_every_setting_is_a_key_of_the_recipe_and_every_name_is_in_the_table():

@@ -15,7 +15,7 @@ def load(*overrides, path=None, defaults=None, environ=None):
     return load_gateway(path, defaults or {}, overrides, environ or {})
 
 
-def test_the_houses_recipe_is_read():
+def test_the_recipe_in_the_repository_is_read():
     recipe = load(path=RECIPE)
     assert recipe.upstream.url == "http://localhost:8000/v1"
     assert recipe.audit.folder == Path("runs/audit")
@@ -47,7 +47,7 @@ def test_streams_are_held_where_a_model_reviews():
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         ([], "upstream"),
         (["upstream.folder=x", UPSTREAM], "url or a folder, not both"),
@@ -61,8 +61,8 @@ def test_streams_are_held_where_a_model_reviews():
         ([UPSTREAM, "memory.url=m.db", "memory.retention_days.evals=3"], "retention_days.evals"),
     ],
 )
-def test_a_wrong_recipe_is_refused_with_a_reason(overrides, said):
-    with pytest.raises(RecipeError, match=said):
+def test_a_wrong_recipe_is_refused_with_a_reason(overrides, message):
+    with pytest.raises(RecipeError, match=message):
         load(*overrides)
 
 

@@ -58,7 +58,7 @@ def test_an_upstream_that_hangs_is_given_up(serve):
     with serve("--set", "upstream.timeout_seconds=0.5") as gateway:
         status, _, text = ask(gateway, "hangs")
         assert ask(gateway, "echo")[0] == 200
-    assert (status, "said nothing for 0.5 s" in text) == (504, True)
+    assert (status, "sent nothing for 0.5 s" in text) == (504, True)
 
 
 def test_rubbish_is_a_bad_gateway(serve):

@@ -11,7 +11,7 @@ import pytest
 from support.openai_server import serving
 from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
-from waltzrl.policies.remote import _retry_after_seconds, _wait_seconds
+from waltzrl.policies.remote import _retry_after_seconds, _retry_seconds
 from waltzrl.records import Message, Reply, Usage
 
 BRIEFLY = Sampling(max_new_tokens=7, temperature=0.5)
@@ -147,9 +147,9 @@ def test_a_policy_that_was_closed_opens_again(server):
 
 def test_waiting_doubles_with_jitter_up_to_a_bound():
     for attempt, longest in [(0, 0.25), (1, 0.5), (2, 1.0), (20, 30.0)]:
-        assert longest / 2 <= _wait_seconds(attempt, None) <= longest
-    assert _wait_seconds(5, 1.5) == 1.5
-    assert _wait_seconds(5, 9999) == 30.0
+        assert longest / 2 <= _retry_seconds(attempt, None) <= longest
+    assert _retry_seconds(5, 1.5) == 1.5
+    assert _retry_seconds(5, 9999) == 30.0
 
 
 def test_retry_after_is_a_number_or_a_date():
@@ -166,10 +166,12 @@ def test_remote_policies_do_not_load_torch():
 
 
 @pytest.mark.parametrize("address", ["localhost:8000/v1", "guard", "http://"])
-def test_an_address_that_is_none_is_one_line_and_is_not_tried_again(address):
+def test_an_invalid_url_is_reported_in_one_line_and_not_retried(address):
     async def reply():
         async with RemotePolicy(address, "echo") as policy:
             await policy.reply(CONVERSATION, BRIEFLY)
 
-    with pytest.raises(PolicyError, match=r"completions cannot be asked: .*\(attempt 1\)"):
+    with pytest.raises(
+        PolicyError, match=r"cannot send a request to .*completions: .*\(attempt 1\)"
+    ):
         asyncio.run(reply())

@@ -30,11 +30,11 @@ def reply(policy, **sampling):
 
 
 def ask(server, enough=has_word, **options):
-    async def asked():
+    async def reply_from_server():
         async with RemotePolicy(server.base_url, "judge", **options) as policy:
             return await policy.reply(CONVERSATION, Sampling(max_new_tokens=64, enough=enough))
 
-    return asyncio.run(asked())
+    return asyncio.run(reply_from_server())
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_a_scripted_reply_ends_where_it_is_enough():
 
 
 def test_a_remote_reply_ends_where_it_is_enough(server):
-    said = ask(server)
-    assert (said.text, said.finish) == ('{"unsafe": false, "overrefuse', "stop")
+    remote_reply = ask(server)
+    assert (remote_reply.text, remote_reply.finish) == ('{"unsafe": false, "overrefuse', "stop")
     assert server.requests[0][1]["stream"] is True
 
 
@@ -163,7 +163,7 @@ def test_rows_of_one_batch_end_each_in_its_own_time():
 
 def test_sampling_is_the_same_to_the_bit_when_nothing_is_ever_enough():
     weights = tiny_model()
-    told, plain = (
+    never_enough, plain = (
         reply(
             LocalPolicy(weights.model, weights.tokenizer, seed=5),
             max_new_tokens=16,
@@ -172,5 +172,5 @@ def test_sampling_is_the_same_to_the_bit_when_nothing_is_ever_enough():
         )
         for enough in (lambda _: False, None)
     )
-    assert told.tokens == plain.tokens
-    assert told.finish == plain.finish
+    assert never_enough.tokens == plain.tokens
+    assert never_enough.finish == plain.finish

@@ -8,8 +8,8 @@ from support.small_gateway import (
     BODIES,
     CHAT,
     GUARDRAIL,
-    MENDED,
     REVIEW,
+    REVISED,
     UNSAFE,
     Model,
     ask,
@@ -25,29 +25,33 @@ def test_each_api_is_answered_with_an_id_and_the_decision(path):
     async def work(app):
         return [await ask(app, path, BODIES[path]) for _ in range(2)]
 
-    one, other = with_gateway(work)
-    assert (one.status, one.headers["content-type"]) == (200, "application/json")
-    assert "You said hello." in one.text
-    assert one.headers["x-waltzrl-decision"] == "draft"
-    assert int(one.headers["content-length"]) == len(one.text.encode())
-    assert one.headers["x-request-id"] != other.headers["x-request-id"]
+    first, second = with_gateway(work)
+    assert (first.status, first.headers["content-type"]) == (200, "application/json")
+    assert "You said hello." in first.text
+    assert first.headers["x-waltzrl-decision"] == "draft"
+    assert int(first.headers["content-length"]) == len(first.text.encode())
+    assert first.headers["x-request-id"] != second.headers["x-request-id"]
 
 
 def test_the_header_tells_the_decision_of_every_choice():
-    said = with_gateway(lambda app: chat(app, "unsafe", n=2))
-    assert said.headers["x-waltzrl-decision"] == "revised,revised"
-    assert [choice["message"]["content"] for choice in said.json["choices"]] == [MENDED] * 2
+    response = with_gateway(lambda app: chat(app, "unsafe", n=2))
+    assert response.headers["x-waltzrl-decision"] == "revised,revised"
+    assert [choice["message"]["content"] for choice in response.json["choices"]] == [REVISED] * 2
 
 
 def test_models_are_the_upstreams():
-    said = with_gateway(lambda app: ask(app, "/v1/models", method="GET"))
-    assert [model["id"] for model in said.json["data"]] == ["echo"]
+    response = with_gateway(lambda app: ask(app, "/v1/models", method="GET"))
+    assert [model["id"] for model in response.json["data"]] == ["echo"]
 
 
 def test_a_path_that_is_not_there_is_told_which_are():
-    said = with_gateway(lambda app: ask(app, "/v1/completions", {}))
-    assert (said.status, CHAT in said.error, "/healthz" in said.error) == (404, True, True)
-    assert said.headers["x-request-id"]
+    response = with_gateway(lambda app: ask(app, "/v1/completions", {}))
+    assert (response.status, CHAT in response.error, "/healthz" in response.error) == (
+        404,
+        True,
+        True,
+    )
+    assert response.headers["x-request-id"]
 
 
 @pytest.mark.parametrize(
@@ -55,8 +59,8 @@ def test_a_path_that_is_not_there_is_told_which_are():
     [("GET", CHAT), ("POST", "/v1/models"), ("PUT", REVIEW), ("POST", "/readyz")],
 )
 def test_a_method_that_a_path_does_not_take_is_refused(method, path):
-    said = with_gateway(lambda app: ask(app, path, {}, method=method))
-    assert (said.status, said.error) == (405, f"{path} does not support {method}")
+    response = with_gateway(lambda app: ask(app, path, {}, method=method))
+    assert (response.status, response.error) == (405, f"{path} does not support {method}")
 
 
 @pytest.fixture
@@ -76,17 +80,17 @@ def test_with_a_key_file_nothing_is_answered_without_a_key(keys, path):
             await ask(app, path, BODIES.get(path), method=method, **headers)
             for headers in ({}, {"authorization": "Bearer no"}, {"authorization": f"Basic {key}"})
         ]
-        asked = [("authorization", f"Bearer {key}"), ("x-api-key", key)]
+        credentials = [("authorization", f"Bearer {key}"), ("x-api-key", key)]
         return refused, [
             await ask(app, path, BODIES.get(path), method=method, **{name: value})
-            for name, value in asked
+            for name, value in credentials
         ]
 
     refused, let_in = with_gateway(work, override)
-    assert [said.status for said in refused] == [401] * 3
-    assert "an API key is needed" in refused[0].error
-    assert "this API key is not valid here" in refused[1].error
-    assert {said.status for said in let_in} <= {200, 400}
+    assert [response.status for response in refused] == [401] * 3
+    assert "missing API key" in refused[0].error
+    assert "invalid API key" in refused[1].error
+    assert {response.status for response in let_in} <= {200, 400}
 
 
 def test_probes_and_metrics_need_no_key_and_ours_never_reach_the_upstream(keys):
@@ -110,8 +114,8 @@ def test_a_caller_that_is_too_fast_is_told_when_to_come_back(keys):
         assert (await chat(app, key=key)).status == 200
         return await chat(app, key=key)
 
-    said = with_gateway(work, override)
-    assert (said.status, said.headers["retry-after"]) == (429, "10")
+    response = with_gateway(work, override)
+    assert (response.status, response.headers["retry-after"]) == (429, "10")
 
 
 def test_a_stream_leaves_as_its_client_asks_if_the_key_may(keys):
@@ -119,8 +123,8 @@ def test_a_stream_leaves_as_its_client_asks_if_the_key_may(keys):
 
     async def work(app):
         async def mode(**headers):
-            said = await chat(app, stream=True, key=key, **headers)
-            return said.headers["x-waltzrl-mode"] if said.status == 200 else said.status
+            response = await chat(app, stream=True, key=key, **headers)
+            return response.headers["x-waltzrl-mode"] if response.status == 200 else response.status
 
         return [
             await mode(),
@@ -140,11 +144,13 @@ def test_a_mode_that_the_key_may_not_ask_for_is_refused_counted_and_not_asked_up
     model = Model()
 
     async def work(app):
-        said = await chat(app, stream=True, x_waltzrl_mode="audit")
-        return said, (await ask(app, "/metrics", method="GET")).text
+        response = await chat(app, stream=True, x_waltzrl_mode="audit")
+        return response, (await ask(app, "/metrics", method="GET")).text
 
-    said, metrics = with_gateway(work, model=model)
-    assert said.error == "X-Waltzrl-Mode 'audit' is not for this key; it may ask for buffer, window"
+    response, metrics = with_gateway(work, model=model)
+    assert (
+        response.error == "this key may not use X-Waltzrl-Mode 'audit'; it may use buffer, window"
+    )
     assert 'waltzrl_errors_total{api="chat",kind="permission"} 1.0' in metrics
     assert model.heads == []
 
@@ -164,14 +170,14 @@ def test_who_only_observes_sends_every_draft_as_it_is(stream, headers):
     async def work(app):
         return await chat(app, "unsafe", stream=stream, **headers)
 
-    said = with_gateway(work, "observe_only=true").text
-    assert ("And that is all." in said, MENDED in said) == (True, False)
+    response = with_gateway(work, "observe_only=true").text
+    assert ("And that is all." in response, REVISED in response) == (True, False)
 
 
 def test_nobody_opens_a_stream_further_than_the_operator_unless_the_key_may(keys):
     async def work(app):
-        said = await chat(app, stream=True, key=key, x_waltzrl_mode="window")
-        return said.status
+        response = await chat(app, stream=True, key=key, x_waltzrl_mode="window")
+        return response.status
 
     for modes, status in (({}, 403), ({"stream_modes": ["window"]}, 200)):
         override, key = keys(**modes)
@@ -179,21 +185,21 @@ def test_nobody_opens_a_stream_further_than_the_operator_unless_the_key_may(keys
 
 
 def test_a_stream_is_sent_as_one():
-    said = with_gateway(lambda app: chat(app, "unsafe", stream=True))
-    assert said.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert said.headers["x-accel-buffering"] == "no"
-    assert said.text.endswith("data: [DONE]\n\n")
-    assert said.whole
-    assert UNSAFE not in said.text
+    response = with_gateway(lambda app: chat(app, "unsafe", stream=True))
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["x-accel-buffering"] == "no"
+    assert response.text.endswith("data: [DONE]\n\n")
+    assert response.whole
+    assert UNSAFE not in response.text
 
 
 @pytest.mark.parametrize("length", [{"content_length": 2001}, {}])
 def test_a_request_that_is_too_long_is_refused_before_it_is_read(length):
     parts = [b" " * 600] * 5
-    said = with_gateway(
+    response = with_gateway(
         lambda app: ask(app, CHAT, parts=parts, **length), "limits.max_request_bytes=2000"
     )
-    assert (said.status, "more than 2000 bytes" in said.error) == (413, True)
+    assert (response.status, "more than 2000 bytes" in response.error) == (413, True)
 
 
 def test_a_request_may_come_in_parts():
@@ -215,9 +221,9 @@ def test_drafts_are_shown_only_to_keys_that_may_see_them(keys):
         ]
 
     shown, *hidden = with_gateway(work, override)
-    (said,) = shown.json["waltzrl"]["collaborations"]
-    assert UNSAFE in said["draft"]["text"]
-    assert said["rounds"][0]["feedback"]["unsafe"] is True
+    (response,) = shown.json["waltzrl"]["collaborations"]
+    assert UNSAFE in response["draft"]["text"]
+    assert response["rounds"][0]["feedback"]["unsafe"] is True
     for answer in hidden:
         assert "waltzrl" not in answer.json
         assert UNSAFE not in answer.text
@@ -239,9 +245,9 @@ def test_a_gateway_that_stops_is_not_ready_and_lets_nothing_in():
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_what_the_upstream_refuses_is_told_in_its_words(n):
-    said = with_gateway(lambda app: chat(app, "busy", n=n))
-    assert (said.status, said.headers["retry-after"]) == (429, "7")
-    assert said.error == "the upstream answered 429: slow down"
+    response = with_gateway(lambda app: chat(app, "busy", n=n))
+    assert (response.status, response.headers["retry-after"]) == (429, "7")
+    assert response.error == "the upstream answered 429: slow down"
 
 
 async def lifespan_is_not_ours():

@@ -57,20 +57,20 @@ def mistaken_app(open_window=lambda mode, prompt: UnfilteredWindow()):
 @pytest.mark.parametrize("path", BODIES)
 def test_a_mistake_of_ours_is_told_without_a_word_of_the_draft_and_logged_once(path, n, caplog):
     body = BODIES[path] | ({"n": n} if path == CHAT else {})
-    said = asyncio.run(ask(mistaken_app(), path, body))
-    assert said.status == 500
-    assert said.headers["x-request-id"] in said.error
-    assert SECRET not in said.text
+    response = asyncio.run(ask(mistaken_app(), path, body))
+    assert response.status == 500
+    assert response.headers["x-request-id"] in response.error
+    assert SECRET not in response.text
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert caplog.records[0].exc_info
 
 
 @pytest.mark.parametrize("path", BODIES)
 def test_a_mistake_in_a_stream_ends_it_with_an_error(path, caplog):
-    said = asyncio.run(ask(mistaken_app(), path, BODIES[path] | {"stream": True}))
-    assert (said.status, said.whole) == (200, True)
-    assert said.headers["x-request-id"] in said.text
-    assert SECRET not in said.text
+    response = asyncio.run(ask(mistaken_app(), path, BODIES[path] | {"stream": True}))
+    assert (response.status, response.whole) == (200, True)
+    assert response.headers["x-request-id"] in response.text
+    assert SECRET not in response.text
     assert len(caplog.records) == 1
 
 
@@ -78,8 +78,8 @@ def test_a_mistake_after_the_head_of_a_reply_breaks_it_off(caplog):
     def open_window(mode, prompt):
         raise RuntimeError(SECRET)
 
-    said = asyncio.run(chat(mistaken_app(open_window), stream=True))
-    assert (said.status, said.text, said.whole) == (200, "", False)
+    response = asyncio.run(chat(mistaken_app(open_window), stream=True))
+    assert (response.status, response.text, response.whole) == (200, "", False)
     assert len(caplog.records) == 1
 
 

@@ -18,13 +18,13 @@ DEEP = b"[" * 100_000
 
 def completion(message=None, choice=None, **more):
     """Spell a reply with these additions to its message, its choice and itself."""
-    said = {"role": "assistant", "content": "Hello.", **(message or {})}
+    fields = {"role": "assistant", "content": "Hello.", **(message or {})}
     return {
         "id": "1",
         "object": "chat.completion",
         "created": 1,
         "model": "m",
-        "choices": [{"index": 0, "message": said, "finish_reason": "stop", **(choice or {})}],
+        "choices": [{"index": 0, "message": fields, "finish_reason": "stop", **(choice or {})}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
         **more,
     }
@@ -36,12 +36,16 @@ def read(answer):
 
 def test_a_reply_is_read_and_its_bytes_are_kept():
     raw = json.dumps(completion()).encode()
-    said = read_completion(raw, 5.0)
-    assert (said.reply.text, said.finish, said.raw) == ("Hello.", "stop", raw)
+    upstream_reply = read_completion(raw, 5.0)
+    assert (upstream_reply.reply.text, upstream_reply.finish, upstream_reply.raw) == (
+        "Hello.",
+        "stop",
+        raw,
+    )
     counts = (
-        said.reply.usage.input_tokens,
-        said.reply.usage.output_tokens,
-        said.reply.milliseconds,
+        upstream_reply.reply.usage.input_tokens,
+        upstream_reply.reply.usage.output_tokens,
+        upstream_reply.reply.milliseconds,
     )
     assert counts == (3, 4, 5.0)
 
@@ -87,8 +91,8 @@ def test_keys_that_hold_no_other_words_leave_the_bytes_as_they_are(answer):
     ],
 )
 def test_a_reply_with_other_words_is_read_and_its_bytes_are_dropped(answer):
-    said = read(answer)
-    assert (said.reply.text, said.raw) == ("Hello.", None)
+    upstream_reply = read(answer)
+    assert (upstream_reply.reply.text, upstream_reply.raw) == ("Hello.", None)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +107,8 @@ def test_a_reply_with_other_words_is_read_and_its_bytes_are_dropped(answer):
 )
 def test_a_reply_that_another_reader_may_read_differently_is_spelt_anew(once, twice):
     raw = json.dumps(completion({"tool_calls": [CALL]}))
-    said = read_completion(raw.replace(once, twice, 1).encode(), 5.0)
-    assert (said.reply.text, said.raw) == ("Hello.", None)
+    upstream_reply = read_completion(raw.replace(once, twice, 1).encode(), 5.0)
+    assert (upstream_reply.reply.text, upstream_reply.raw) == ("Hello.", None)
     assert read_completion(raw.encode(), 5.0).raw is not None
 
 
@@ -121,9 +125,9 @@ def test_a_reply_that_another_reader_may_read_differently_is_spelt_anew(once, tw
 def test_whatever_a_server_adds_the_bytes_go_out_only_without_unread_words(extra):
     known = {"role", "content", "refusal", "tool_calls"}
     extra = {key: value for key, value in extra.items() if key not in known}
-    said = read(completion(extra))
-    assert said.reply.text == "Hello."
-    assert said.raw is None or not any(extra.values())
+    upstream_reply = read(completion(extra))
+    assert upstream_reply.reply.text == "Hello."
+    assert upstream_reply.raw is None or not any(extra.values())
 
 
 def test_a_refusal_is_the_text_of_a_reply_that_has_no_other():
@@ -131,11 +135,11 @@ def test_a_refusal_is_the_text_of_a_reply_that_has_no_other():
 
 
 def test_tool_calls_are_read():
-    said = read(
+    upstream_reply = read(
         completion({"content": None, "tool_calls": [CALL]}, {"finish_reason": "tool_calls"})
     )
-    assert said.reply.calls == (ToolCall(id="call_1", name="f", arguments='{"a": 1}'),)
-    assert (said.reply.text, said.finish) == ("", "tool_calls")
+    assert upstream_reply.reply.calls == (ToolCall(id="call_1", name="f", arguments='{"a": 1}'),)
+    assert (upstream_reply.reply.text, upstream_reply.finish) == ("", "tool_calls")
 
 
 def test_a_reply_that_was_cut_says_so_and_an_unknown_end_is_an_end():
@@ -171,8 +175,8 @@ def chunk(delta, finish=None, **more):
     return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more})
 
 
-def heard(*events):
-    """Return a reader that has read these events, and what it said."""
+def deltas_of(*events):
+    """Return a reader that has read these events, and its deltas."""
     reader = StreamReader()
     return reader, [delta for data in events for delta in reader.read(data)]
 
@@ -180,7 +184,9 @@ def heard(*events):
 def test_a_stream_is_words_then_an_end_then_counts():
     usage = json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
     words = (chunk({"role": "assistant", "content": ""}), chunk({"content": "Hel"}))
-    reader, deltas = heard(*words, chunk({"content": "lo."}), chunk({}, "length"), usage, "[DONE]")
+    reader, deltas = deltas_of(
+        *words, chunk({"content": "lo."}), chunk({}, "length"), usage, "[DONE]"
+    )
     assert deltas == [
         UpstreamDelta(text="Hel"),
         UpstreamDelta(text="lo."),
@@ -195,7 +201,7 @@ def test_fragments_of_calls_are_gathered_by_their_index():
         call = {"index": index, "function": {"name": name, "arguments": arguments}, **more}
         return chunk({"tool_calls": [call]})
 
-    _, deltas = heard(
+    _, deltas = deltas_of(
         part(0, "f", id="a"),
         part(1, "g", '{"x"', id="b"),
         part(0, arguments='{"y"'),
@@ -211,24 +217,24 @@ def test_fragments_of_calls_are_gathered_by_their_index():
 
 
 def test_an_end_without_a_reason_loses_no_call():
-    reader, deltas = heard(chunk({"tool_calls": [CALL]}), "[DONE]")
+    reader, deltas = deltas_of(chunk({"tool_calls": [CALL]}), "[DONE]")
     assert deltas == [
         UpstreamDelta(
             calls=(ToolCall(id="call_1", name="f", arguments='{"a": 1}'),), finish="tool_calls"
         )
     ]
     assert reader.ended
-    assert heard(chunk({"content": "Hi"}), "[DONE]")[1][-1] == UpstreamDelta(finish="stop")
+    assert deltas_of(chunk({"content": "Hi"}), "[DONE]")[1][-1] == UpstreamDelta(finish="stop")
 
 
 def test_a_stream_that_breaks_off_has_not_ended():
-    assert not heard(chunk({"content": "Hel"}))[0].ended
+    assert not deltas_of(chunk({"content": "Hel"}))[0].ended
 
 
 def test_only_the_first_choice_and_only_reviewed_words_of_a_stream_are_heard():
     two = json.dumps({"choices": [{"delta": {"content": "a"}}, {"delta": {"content": HIDDEN}}]})
     thinks = chunk({"content": None, "reasoning_content": HIDDEN})
-    assert heard(two, thinks, chunk({"refusal": "No."}))[1] == [
+    assert deltas_of(two, thinks, chunk({"refusal": "No."}))[1] == [
         UpstreamDelta(text="a"),
         UpstreamDelta(text="No."),
     ]
@@ -237,33 +243,33 @@ def test_only_the_first_choice_and_only_reviewed_words_of_a_stream_are_heard():
 def test_a_server_that_ends_its_reply_twice_calls_once():
     part = chunk({"tool_calls": [{**CALL, "index": 0}]})
     ends = [chunk({}, "tool_calls")] * 2
-    _, deltas = heard(part, *ends, "[DONE]")
+    _, deltas = deltas_of(part, *ends, "[DONE]")
     assert [call.name for delta in deltas for call in delta.calls] == ["f"]
 
 
 def test_an_error_in_a_stream_is_told_without_the_words_that_the_server_may_quote():
     with pytest.raises(RequestError, match="the upstream failed") as raised:
-        heard(json.dumps({"error": {"message": f"cannot parse: {HIDDEN}"}}))
+        deltas_of(json.dumps({"error": {"message": f"cannot parse: {HIDDEN}"}}))
     assert (raised.value.status, HIDDEN in str(raised.value)) == (502, False)
-    assert heard(chunk({"content": "a"}, error=None))[1] == [UpstreamDelta(text="a")]
+    assert deltas_of(chunk({"content": "a"}, error=None))[1] == [UpstreamDelta(text="a")]
 
 
 @pytest.mark.parametrize(
     "data", ["", "rubbish", "[]", "1", '{"choices": 1}', '{"x": "\\ud800', "["]
 )
 def test_an_event_that_is_no_chunk_is_the_upstreams_fault(data):
-    with pytest.raises(RequestError, match="cannot be read") as raised:
-        heard(data)
+    with pytest.raises(RequestError, match="an event that is not a completion chunk") as raised:
+        deltas_of(data)
     assert raised.value.status == 502
 
 
 def test_an_event_that_is_nested_without_end_is_the_upstreams_fault():
-    with pytest.raises(RequestError, match="cannot be read"):
-        heard('{"choices": ' + DEEP.decode())
+    with pytest.raises(RequestError, match="an event that is not a completion chunk"):
+        deltas_of('{"choices": ' + DEEP.decode())
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (b'{"error": {"message": "no"}}', "no"),
         (b'{"error": "no"}', "no"),
@@ -276,5 +282,5 @@ def test_an_event_that_is_nested_without_end_is_the_upstreams_fault():
         (DEEP, "[" * 200),
     ],
 )
-def test_the_servers_words_are_found_and_shortened(answer, said):
-    assert server_message(answer) == said
+def test_the_servers_words_are_found_and_shortened(answer, message):
+    assert server_message(answer) == message

@@ -1,4 +1,4 @@
-"""What was served is audited first, and told as it is."""
+"""What was served is audited first, and notified as it is."""
 
 import pytest
 
@@ -14,29 +14,30 @@ def open_log(folder):
 
 
 def test_an_answer_is_audited_and_told(tmp_path):
-    told, answer = [], served((SAFE, None))
+    notified, answer = [], served((SAFE, None))
     with open_log(tmp_path) as log:
-        DecisionLog(log, [told.append]).record(answer)
+        DecisionLog(log, [notified.append]).record(answer)
     decisions = [entry.decision for entry in read_entries(tmp_path / "log") if entry.decision]
-    assert [one.decision for one in decisions] == ["draft"]
-    assert told == [answer]
+    assert [decision.decision for decision in decisions] == ["draft"]
+    assert notified == [answer]
 
 
 def test_an_answer_that_cannot_be_audited_is_told_as_the_error_that_its_client_gets(tmp_path):
-    told = []
+    notified = []
     log = open_log(tmp_path)
     log.close()
     with pytest.raises(RequestError) as raised:
-        DecisionLog(log, [told.append]).record(served((SAFE, None)))
+        DecisionLog(log, [notified.append]).record(served((SAFE, None)))
     assert (raised.value.status, raised.value.kind) == (503, "audit")
     assert [
-        (one.exchange.decision, one.exchange.reason, one.exchange.collaboration) for one in told
+        (choice.exchange.decision, choice.exchange.reason, choice.exchange.collaboration)
+        for choice in notified
     ] == [("error", "audit", None)]
 
 
 def test_without_a_log_everything_is_told():
-    told, answer = [], served((SAFE, None))
-    book = DecisionLog(None, [told.append])
+    notified, answer = [], served((SAFE, None))
+    book = DecisionLog(None, [notified.append])
     book.require()
     book.record(answer)
-    assert told == [answer]
+    assert notified == [answer]

@@ -123,11 +123,11 @@ class Hanging(Model):
 
     def __init__(self):
         super().__init__()
-        self.asked, self.left = asyncio.Event(), asyncio.Event()
+        self.called, self.left = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, reader, writer):
         await read_request(reader)
-        self.asked.set()
+        self.called.set()
         await read_request(reader)
         self.left.set()
 
@@ -139,15 +139,15 @@ def test_the_upstream_is_let_go_when_the_client_has_gone(more):
         async with gateway(model=model) as app:
             body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **more}
             asking = asyncio.create_task(ask(app, "/v1/chat/completions", body, gone=gone))
-            await asyncio.wait_for(model.asked.wait(), 5)
+            await asyncio.wait_for(model.called.wait(), 5)
             gone.set()
-            said = await asyncio.wait_for(asking, 5)
+            response = await asyncio.wait_for(asking, 5)
             await asyncio.wait_for(model.left.wait(), 5)
             metrics = (await ask(app, "/metrics", method="GET")).text
-            return said, app.access.admission.active, metrics
+            return response, app.access.admission.active, metrics
 
-    said, active, metrics = asyncio.run(work())
-    assert said is None or not said.whole
+    response, active, metrics = asyncio.run(work())
+    assert response is None or not response.whole
     assert active == 0
     cancelled = 'waltzrl_errors_total{api="chat",kind="cancelled"}'
     assert f"{cancelled} {float(more.get('n', 1))}" in metrics
@@ -166,8 +166,8 @@ def test_no_task_is_left_over_by_those_who_stay():
 
 def test_a_body_that_does_not_come_is_given_up():
     async def work():
-        with DisconnectWatcher(Line().receive, body_seconds=0.02) as presence:
-            await presence.read(asyncio.sleep(60, b""))
+        with DisconnectWatcher(Line().receive, body_seconds=0.02) as watcher:
+            await watcher.read(asyncio.sleep(60, b""))
 
     with pytest.raises(RequestError, match=r"did not arrive within 0\.02 s") as raised:
         run_on_fake_time(work())
@@ -177,8 +177,8 @@ def test_a_body_that_does_not_come_is_given_up():
 def test_a_body_that_comes_slowly_is_read_and_its_client_is_watched_from_then_on():
     async def work():
         line = Line()
-        with DisconnectWatcher(line.receive, body_seconds=GRACE_SECONDS) as presence:
-            body = await presence.read(asyncio.sleep(GRACE_SECONDS + 0.05, b"late"))
+        with DisconnectWatcher(line.receive, body_seconds=GRACE_SECONDS) as watcher:
+            body = await watcher.read(asyncio.sleep(GRACE_SECONDS + 0.05, b"late"))
             await asyncio.sleep(2 * GRACE_SECONDS)
         return body, line.watched, await nothing_is_left()
 

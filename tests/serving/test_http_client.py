@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.small_site import HANG_UP, LOOPS, OK, ask, exchange, on, read_request, saying, site
+from support.small_site import HANG_UP, LOOPS, OK, answering, ask, exchange, on, read_request, site
 from waltzrl.errors import InputError
 from waltzrl.serving.http_client import IDLE_SECONDS, HttpClient
 
@@ -52,7 +52,7 @@ def test_a_connection_is_kept(loop):
 
 def test_requests_at_once_have_a_connection_each_and_all_are_kept(loop):
     async def work():
-        async with site(saying(*[[OK]] * 8)) as server:
+        async with site(answering(*[[OK]] * 8)) as server:
             client = HttpClient(server.url, silence_seconds=5)
             await asyncio.gather(*(ask(client) for _ in range(4)))
             await asyncio.gather(*(ask(client) for _ in range(4)))
@@ -69,13 +69,13 @@ def test_requests_at_once_have_a_connection_each_and_all_are_kept(loop):
     ],
 )
 def test_a_connection_that_the_server_will_not_keep_is_not_used_again(loop, last):
-    found, opened = exchange(loop, [last], [OK], requests=2)
-    assert (found[2], opened) == (b"OK", 2)
+    response, opened = exchange(loop, [last], [OK], requests=2)
+    assert (response[2], opened) == (b"OK", 2)
 
 
 def test_a_body_that_ends_with_the_connection_is_whole(loop):
-    found, _ = exchange(loop, [b"HTTP/1.1 200 OK\r\n\r\n", b"all ", b"of it", HANG_UP])
-    assert found[2] == b"all of it"
+    response, _ = exchange(loop, [b"HTTP/1.1 200 OK\r\n\r\n", b"all ", b"of it", HANG_UP])
+    assert response[2] == b"all of it"
 
 
 @pytest.mark.parametrize(
@@ -83,18 +83,18 @@ def test_a_body_that_ends_with_the_connection_is_whole(loop):
     [b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"],
 )
 def test_an_answer_may_have_no_body(loop, head):
-    found, opened = exchange(loop, [OK], [head], [head], requests=3)
-    assert (found[2], opened) == (b"", 1)
+    response, opened = exchange(loop, [OK], [head], [head], requests=3)
+    assert (response[2], opened) == (b"", 1)
 
 
 @settings(max_examples=100, deadline=None)
 @given(cuts=st.sets(st.integers(1, len(CHUNKED) - 1)))
 def test_the_answer_is_the_same_however_its_bytes_are_cut(loop, cuts):
     places = [0, *sorted(cuts), len(CHUNKED)]
-    (status, headers, said), opened = exchange(
+    (status, headers, body), opened = exchange(
         loop, [CHUNKED[start:end] for start, end in pairwise(places)], [OK]
     )
-    assert (status, said, opened) == (201, b"hello world!", 1)
+    assert (status, body, opened) == (201, b"hello world!", 1)
     assert headers == {"x-one": "a", "transfer-encoding": "chunked"}
 
 
@@ -103,7 +103,7 @@ def test_a_connection_is_not_kept_for_longer_than_servers_keep_theirs(loop):
 
     async def work():
         nonlocal now
-        async with site(saying([OK], [OK], [OK])) as server:
+        async with site(answering([OK], [OK], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=5, clock=lambda: now)
             opened = []
             for wait in (0, IDLE_SECONDS - 1, IDLE_SECONDS + 1):
@@ -118,7 +118,7 @@ def test_a_connection_is_not_kept_for_longer_than_servers_keep_theirs(loop):
 
 def test_closing_the_client_closes_what_it_keeps(loop):
     async def work():
-        async with site(saying([OK], [OK])) as server:
+        async with site(answering([OK], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=5)
             await ask(client)
             client.close()
@@ -179,7 +179,7 @@ def over_tls(loop, certificate):
     tls.load_cert_chain(certificate)
 
     async def work():
-        async with site(saying([OK], [CHUNKED]), tls=tls) as server:
+        async with site(answering([OK], [CHUNKED]), tls=tls) as server:
             client = HttpClient(f"https://127.0.0.1:{server.port}", silence_seconds=5)
             try:
                 await ask(client)

@@ -10,11 +10,11 @@ from support.small_site import (
     LOOPS,
     OK,
     RESET,
+    answering,
     ask,
     exchange,
     on,
     read_request,
-    saying,
     site,
 )
 from support.timing import until
@@ -39,13 +39,13 @@ def test_a_body_that_would_end_with_the_connection_is_not_whole_when_it_was_rese
 
 
 def test_a_kept_connection_on_which_the_server_hangs_up_is_replaced(loop):
-    found, opened = exchange(loop, [OK], [HANG_UP], [OK], requests=2)
-    assert (found[2], opened) == (b"OK", 2)
+    response, opened = exchange(loop, [OK], [HANG_UP], [OK], requests=2)
+    assert (response[2], opened) == (b"OK", 2)
 
 
 def test_a_connection_that_the_server_closed_while_it_was_kept_is_not_used(loop):
     async def work():
-        async with site(saying([OK, HANG_UP], [OK])) as server:
+        async with site(answering([OK, HANG_UP], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=5)
             await ask(client)
             await server.left.wait()
@@ -58,7 +58,7 @@ def test_a_connection_that_the_server_closed_while_it_was_kept_is_not_used(loop)
 def test_a_request_is_sent_twice_at_most(loop):
     async def work():
         kept = [[OK]] * 3
-        async with site(saying(*kept, [HANG_UP], [HANG_UP], [OK])) as server:
+        async with site(answering(*kept, [HANG_UP], [HANG_UP], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=5)
             await asyncio.gather(*(ask(client) for _ in kept))
             with pytest.raises(ConnectionError):
@@ -102,25 +102,25 @@ def test_a_server_that_is_not_there_is_an_os_error(loop):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [[], [b"HTTP/1.1 200 OK\r\n"], [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"]],
 )
-def test_silence_is_a_timeout(loop, said):
+def test_silence_is_a_timeout(loop, sent):
     with pytest.raises(TimeoutError, match=r"0\.1 s"):
-        exchange(loop, said, silence_seconds=0.1)
+        exchange(loop, sent, silence_seconds=0.1)
 
 
 def test_what_came_before_the_silence_is_not_lost(loop):
     async def work():
-        said = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"
-        async with site(saying([said])) as server:
+        sent = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"
+        async with site(answering([sent])) as server:
             client = HttpClient(server.url, silence_seconds=0.1)
-            with await client.ask("GET", "/", "") as response:
-                heard = await response.part()
+            with await client.request("GET", "/", "") as response:
+                half = await response.read_part()
                 with pytest.raises(TimeoutError):
-                    await response.part()
+                    await response.read_part()
             await asyncio.wait_for(server.left.wait(), 5)  # and the connection is closed
-            return heard
+            return half
 
     assert on(loop, work()) == b"half"
 
@@ -128,25 +128,25 @@ def test_what_came_before_the_silence_is_not_lost(loop):
 def test_leaving_before_the_end_closes_the_connection(loop):
     async def work():
         endless = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhalf"
-        async with site(saying([endless], [OK])) as server:
+        async with site(answering([endless], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=5)
-            with await client.ask("GET", "/", "") as response:
-                assert await response.part() == b"half"
+            with await client.request("GET", "/", "") as response:
+                assert await response.read_part() == b"half"
             await asyncio.wait_for(server.left.wait(), 5)
             return (await ask(client))[2], server.opened
 
     assert on(loop, work()) == (b"OK", 2)
 
 
-@pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"])
-def test_cancelling_closes_the_connection_and_keeps_the_others(loop, begun):
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"])
+def test_cancelling_closes_the_connection_and_keeps_the_others(loop, sent):
     async def work():
-        said = asyncio.Event()
-        async with site(saying([OK], [OK], [begun, said], [OK])) as server:
+        flushed = asyncio.Event()
+        async with site(answering([OK], [OK], [sent, flushed], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=5)
             await asyncio.gather(ask(client), ask(client))
             waiting = asyncio.create_task(ask(client))
-            await said.wait()
+            await flushed.wait()
             for _ in range(5):  # turns of the loop in which the client reads it
                 await asyncio.sleep(0)
             waiting.cancel()
@@ -174,12 +174,12 @@ def test_a_server_that_sends_more_than_is_taken_has_to_wait(loop):
     async def work():
         async with site(talk) as server:
             client = HttpClient(server.url, silence_seconds=5)
-            with await client.ask("GET", "/", "") as response:
+            with await client.request("GET", "/", "") as response:
                 await until(lambda: is_paused(response))
                 await until(sending.get_write_buffer_size)  # the kernel takes no more either
                 before = written
                 taken = 0
-                while part := await response.part():
+                while part := await response.read_part():
                     taken += len(part)
             return before, taken
 
@@ -193,9 +193,9 @@ def test_a_large_answer_that_nobody_read_does_not_stall_the_next(loop):
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % large + bytes(large)
 
     async def work():
-        async with site(saying([answer], [OK])) as server:
+        async with site(answering([answer], [OK])) as server:
             client = HttpClient(server.url, silence_seconds=1)
-            with await client.ask("GET", "/", "") as response:
+            with await client.request("GET", "/", "") as response:
                 await until(lambda: is_paused(response))
             return (await ask(client))[2]
 
@@ -209,10 +209,10 @@ def test_what_follows_an_answer_is_not_taken_for_the_next(loop, extra, late):
     mine = b"HTTP/1.1 202 OK\r\nContent-Length: 4\r\n\r\nmine"
 
     async def work():
-        async with site(saying(first, [mine])) as server:
+        async with site(answering(first, [mine])) as server:
             client = HttpClient(server.url, silence_seconds=5)
-            status, _, said = await ask(client)
+            status, _, sent = await ask(client)
             await until(lambda: not reusable(client))
-            return (status, said), (await ask(client))[::2], server.opened
+            return (status, sent), (await ask(client))[::2], server.opened
 
     assert on(loop, work()) == ((200, b"OK"), (202, b"mine"), 2)

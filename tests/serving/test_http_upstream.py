@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from support.small_site import HANG_UP, events, http, read_request, saying, site, words
+from support.small_site import HANG_UP, answering, events, http, read_request, site, words
 from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
 from waltzrl.serving.access import Limits
@@ -26,7 +26,7 @@ def with_upstream(work, *answers, **more):
     """Let `work(upstream)` ask a server that gives these answers."""
 
     async def run():
-        async with site(saying(*answers)) as server:
+        async with site(answering(*answers)) as server:
             upstream = upstream_of(server.url, **more)
             try:
                 return await work(upstream)
@@ -44,7 +44,7 @@ async def models(upstream):
     return await upstream.models(None)
 
 
-async def heard(upstream):
+async def deltas_of(upstream):
     async with aclosing(upstream.stream(ASKED, None)) as deltas:
         return [delta async for delta in deltas]
 
@@ -88,14 +88,14 @@ def test_the_request_is_sent_with_the_gateways_key_or_else_the_clients(api_key, 
 
 @pytest.mark.parametrize("key", ["a\u20acb", "a\r\nX: b", "a\tb"])
 def test_a_key_that_no_header_can_carry_is_told_at_the_start(key):
-    with pytest.raises(InputError, match="no header can carry"):
+    with pytest.raises(InputError, match="characters that an HTTP header cannot carry"):
         HttpUpstream("http://a/v1", Limits(), api_key=key, timeout_seconds=1)
 
 
 def test_a_reply_is_read_and_timed():
-    said = with_upstream(complete, [http(ANSWER)])
-    assert (said.reply.text, json.loads(said.raw)) == ("Hello.", ANSWER)
-    assert 0 < said.reply.milliseconds < 5_000
+    answer = with_upstream(complete, [http(ANSWER)])
+    assert (answer.reply.text, json.loads(answer.raw)) == ("Hello.", ANSWER)
+    assert 0 < answer.reply.milliseconds < 5_000
 
 
 def test_models_are_named_or_it_is_the_upstreams_fault():
@@ -106,7 +106,7 @@ def test_models_are_named_or_it_is_the_upstreams_fault():
         assert (failed.status, "list of models" in str(failed)) == (502, True)
 
 
-@pytest.mark.parametrize("work", [complete, heard, models])
+@pytest.mark.parametrize("work", [complete, deltas_of, models])
 @pytest.mark.parametrize(
     ("answered", "status", "kind"),
     [
@@ -128,8 +128,8 @@ def test_models_are_named_or_it_is_the_upstreams_fault():
 def test_what_is_the_clients_business_is_passed_on(work, answered, status, kind):
     failed = problem(work, [http({"error": {"message": "because"}}, answered)])
     assert (failed.status, failed.kind) == (status, kind)
-    said = ": because" if status < 500 else ""
-    assert str(failed) == f"the upstream answered {answered}{said}"
+    quoted = ": because" if status < 500 else ""
+    assert str(failed) == f"the upstream answered {answered}{quoted}"
 
 
 @pytest.mark.parametrize(
@@ -157,36 +157,39 @@ def test_a_stream_is_asked_for_with_its_counts_and_heard():
 
     async def work():
         async with site(talk) as server:
-            return await heard(upstream_of(server.url))
+            return await deltas_of(upstream_of(server.url))
 
     (delta,) = asyncio.run(work())  # what came in one piece is one delta
     assert (delta.text, delta.finish) == ("Hello.", "stop")
-    asked = json.loads(seen[0].partition(b"\r\n\r\n")[2])
-    assert asked == {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
+    body = json.loads(seen[0].partition(b"\r\n\r\n")[2])
+    assert body == {**ASKED, "stream": True, "stream_options": {"include_usage": True}}
 
 
 def test_an_upstream_that_does_not_stream_is_heard_at_once():
     usage = {"prompt_tokens": 3, "completion_tokens": 4}
-    (delta,) = with_upstream(heard, [http({**ANSWER, "usage": usage})])
+    (delta,) = with_upstream(deltas_of, [http({**ANSWER, "usage": usage})])
     assert (delta.text, delta.finish) == ("Hello.", "stop")
     assert (delta.usage.input_tokens, delta.usage.output_tokens) == (3, 4)
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
-        ([events(words("Hel"))], "ended before its end"),
-        ([http(b"<html>", kind="text/html")], "ended before its end"),
+        ([events(words("Hel"))], "the upstream's stream ended early"),
+        ([http(b"<html>", kind="text/html")], "the upstream's stream ended early"),
         ([events(words("Hel"), whole=False), HANG_UP], "the connection to the upstream failed"),
-        ([events('{"error": {"message": "no room"}}')], "the upstream failed while it wrote"),
-        ([events("rubbish")], "cannot be read"),
+        (
+            [events('{"error": {"message": "no room"}}')],
+            "the upstream failed while generating its reply",
+        ),
+        ([events("rubbish")], "an event that is not a completion chunk"),
         ([http(b"rubbish")], "not a chat completion"),
     ],
 )
-def test_a_stream_without_a_proper_end_is_the_upstreams_fault(answer, said):
-    failed = problem(heard, answer)
+def test_a_stream_without_a_proper_end_is_the_upstreams_fault(answer, message):
+    failed = problem(deltas_of, answer)
     assert (failed.status, failed.kind) == (502, "upstream")
-    assert said in str(failed)
+    assert message in str(failed)
 
 
 def test_words_are_heard_before_the_stream_breaks():
@@ -201,28 +204,28 @@ def test_words_are_heard_before_the_stream_breaks():
 
 
 @pytest.mark.parametrize("status", [200, 500])
-@pytest.mark.parametrize("work", [complete, heard, models])
+@pytest.mark.parametrize("work", [complete, deltas_of, models])
 def test_an_answer_that_is_too_large_is_refused(work, status):
     failed = problem(work, [http(b"x" * 10_001, status)])
     assert (failed.status, "more than 10000 bytes" in str(failed)) == (502, True)
 
 
 def test_a_stream_that_is_too_large_is_refused():
-    failed = problem(heard, [events(*[words("x" * 900)] * 12)])
+    failed = problem(deltas_of, [events(*[words("x" * 900)] * 12)])
     assert (failed.status, "more than 10000 bytes" in str(failed)) == (502, True)
 
 
-@pytest.mark.parametrize("work", [complete, heard, models])
-@pytest.mark.parametrize("said", [[], [http(b"x")[:-1]], [events(words("a"), whole=False)]])
-def test_silence_is_a_gateway_timeout(work, said):
-    failed = problem(work, said, timeout_seconds=0.05)
+@pytest.mark.parametrize("work", [complete, deltas_of, models])
+@pytest.mark.parametrize("sent", [[], [http(b"x")[:-1]], [events(words("a"), whole=False)]])
+def test_silence_is_a_gateway_timeout(work, sent):
+    failed = problem(work, sent, timeout_seconds=0.05)
     assert (failed.status, failed.kind) == (504, "upstream_timeout")
-    assert str(failed) == "the upstream said nothing for 0.05 s"
+    assert str(failed) == "the upstream sent nothing for 0.05 s"
 
 
 def test_leaving_a_stream_stops_the_server():
     async def work():
-        async with site(saying([events(words("Hel"), whole=False)])) as server:
+        async with site(answering([events(words("Hel"), whole=False)])) as server:
             async with aclosing(upstream_of(server.url).stream(ASKED, None)) as deltas:
                 await anext(deltas)
             await asyncio.wait_for(server.left.wait(), 5)
@@ -232,26 +235,26 @@ def test_leaving_a_stream_stops_the_server():
 
 async def statuses(upstream, count):
     """Return the statuses of so many requests, one after the other."""
-    found = []
+    answered = []
     for _ in range(count):
         try:
             await complete(upstream)
-            found.append(200)
+            answered.append(200)
         except RequestError as error:
-            found.append(error.status)
-    return found
+            answered.append(error.status)
+    return answered
 
 
 def test_an_upstream_that_cannot_be_reached_is_left_alone_for_a_while():
     async def work():
         upstream = upstream_of(NOWHERE)
-        found = await statuses(upstream, 5)
+        answered = await statuses(upstream, 5)
         with pytest.raises(RequestError) as raised:
             await complete(upstream)
-        return found, raised.value
+        return answered, raised.value
 
-    found, refused = asyncio.run(work())
-    assert found == [502] * 5
+    answered, refused = asyncio.run(work())
+    assert answered == [502] * 5
     assert (refused.status, refused.retry_after_seconds) == (503, OPEN_SECONDS)
 
 
@@ -261,15 +264,15 @@ def test_one_probe_that_is_answered_lets_the_others_in_again():
     async def work(upstream):
         nonlocal now
         upstream.breaker = Breaker(open_seconds=10, clock=lambda: now)
-        found = await statuses(upstream, 6)
+        answered = await statuses(upstream, 6)
         now = 11
-        found += await statuses(upstream, 2)  # the probe fails
+        answered += await statuses(upstream, 2)  # the probe fails
         now = 22
-        return found + await statuses(upstream, 2)
+        return answered + await statuses(upstream, 2)
 
     answers = [*[[HANG_UP]] * 6, [http(ANSWER)], [http(ANSWER)]]
-    found = with_upstream(work, *answers)
-    assert found == [502] * 5 + [503] + [502, 503] + [200, 200]
+    answered = with_upstream(work, *answers)
+    assert answered == [502] * 5 + [503] + [502, 503] + [200, 200]
 
 
 def test_the_others_need_not_wait_for_the_end_of_a_probe_that_streams():
@@ -284,8 +287,8 @@ def test_the_others_need_not_wait_for_the_end_of_a_probe_that_streams():
             await anext(deltas)
             return await statuses(upstream, 1)
 
-    begun = [events(words("Hel"), whole=False)]
-    assert with_upstream(work, *[[HANG_UP]] * 5, begun, [http(ANSWER)]) == [200]
+    beginning = [events(words("Hel"), whole=False)]
+    assert with_upstream(work, *[[HANG_UP]] * 5, beginning, [http(ANSWER)]) == [200]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def following(path):
 
 
 def run(*arguments):
-    outcome = CliRunner().invoke(keys_command, [str(one) for one in arguments])
+    outcome = CliRunner().invoke(keys_command, [str(argument) for argument in arguments])
     assert outcome.exit_code == 0, outcome.output
     return outcome
 
@@ -38,8 +38,8 @@ def run(*arguments):
 def test_a_key_opens_and_its_file_holds_only_the_hash(path):
     key = add_key(path, {"name": "ada", "requests_per_minute": 60, "may_see_drafts": True})
     assert re.fullmatch(r"wz-[\w-]{43}", key)  # 256 bits
-    found = KeyRing(path).find(key)
-    assert (found.name, found.requests_per_minute, found.may_see_drafts) == ("ada", 60, True)
+    caller = KeyRing(path).find(key)
+    assert (caller.name, caller.requests_per_minute, caller.may_see_drafts) == ("ada", 60, True)
     text = path.read_text()
     assert key not in text
     assert sha256(key.encode()).hexdigest() in text
@@ -146,7 +146,7 @@ def test_a_change_that_keeps_size_and_time_of_the_file_is_seen(path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("keys = 1", r"keys\.toml: need \[\[keys\]\] tables"),
         ("[search]\nname = 1", r"need \[\[keys\]\] tables and nothing else, got \['search'\]"),
@@ -156,9 +156,9 @@ def test_a_change_that_keeps_size_and_time_of_the_file_is_seen(path):
         ('[[keys]]\nname = "a b"', r"key 1: .*name"),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_place(path, text, told):
+def test_a_wrong_file_is_refused_with_the_place(path, text, message):
     path.write_text(text)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         KeyRing(path)
 
 
@@ -256,7 +256,7 @@ def test_valid_keys_are_named_by_their_ids(path):
     key = add_key(path, {"name": "ada"})
     key_id = sha256(key.encode()).hexdigest()[:8]
     ring, look = following(path)
-    assert [found.name for found in ring.named(key_id)] == ["ada"]
+    assert [key.name for key in ring.named(key_id)] == ["ada"]
     assert ring.named("0" * 8) == KeyRing(None).named(key_id) == []
     revoke_keys(path, "ada")
     look()

@@ -196,12 +196,12 @@ async def visit(dialect, mode, upstream, headers=()):
     app = App(
         Gateway(selector=stage_1(upstream), decisions=BOOK),
         AccessControl(KeyRing(None), Limits()),
-        streams=StreamSettings(mode, lambda asked, _prompt: WINDOWS[asked]()),
+        streams=StreamSettings(mode, lambda mode, _prompt: WINDOWS[mode]()),
         metrics=METRICS,
         ready=BOOK.require,
     )
-    path, asked = ASKED[dialect]
-    body = json.dumps({"model": "m", "stream": True, **asked}).encode()
+    path, request = ASKED[dialect]
+    body = json.dumps({"model": "m", "stream": True, **request}).encode()
     coming = [{"type": "http.request", "body": body, "more_body": False}]
     sent = []
 
@@ -249,15 +249,15 @@ def words(event):
     return ""
 
 
-def shown(found):
+def shown(stream_events):
     """Return what a client shows in the end that takes back what it is told to."""
-    said = ""
-    for event in found:
+    text = ""
+    for event in stream_events:
         retraction = event if event.get("type") == "waltz.retract" else event.get("waltz.retract")
-        said += words(event)
+        text += words(event)
         if retraction:
-            said = said[: retraction["start"]] + retraction["replacement"]
-    return said
+            text = text[: retraction["start"]] + retraction["replacement"]
+    return text
 
 
 each_api = pytest.mark.parametrize("dialect", ASKED, ids=["chat", "responses", "messages"])
@@ -269,16 +269,16 @@ each_mode = pytest.mark.parametrize("mode", WINDOWS)
 @given(drafts, sizes)
 @settings(max_examples=200, deadline=None)
 def test_no_forbidden_word_is_in_the_bytes_of_any_api(dialect, mode, draft, lengths):
-    found = events(bytes_of(dialect, mode, Script(draft, lengths)))
+    stream_events = events(bytes_of(dialect, mode, Script(draft, lengths)))
     first = first_forbidden(draft)
     if first == len(draft):
-        assert shown(found) == draft
+        assert shown(stream_events) == draft
         return
-    assert not "".join(map(words, found)).startswith(draft[: first + 1])
+    assert not "".join(map(words, stream_events)).startswith(draft[: first + 1])
     span = next(draft[first : f.end] for f in RULEBOOK.reply(draft) if f.start == first)
-    assert span in draft[:first] or not any(span in text for text in leaves(found))
-    assert shown(found).endswith(REVISION)
-    assert draft[:first].startswith(shown(found).removesuffix(REVISION))
+    assert span in draft[:first] or not any(span in text for text in leaves(stream_events))
+    assert shown(stream_events).endswith(REVISION)
+    assert draft[:first].startswith(shown(stream_events).removesuffix(REVISION))
 
 
 @each_api

@@ -56,14 +56,14 @@ def families(metrics):
 
 def value(metrics, sample_name, **labels):
     """Return the one sample of this name and these labels; None when there is none."""
-    found = [
+    samples = [
         sample.value
         for family in families(metrics).values()
         for sample in family.samples
         if sample.name == sample_name and labels.items() <= sample.labels.items()
     ]
-    assert len(found) <= 1, found
-    return found[0] if found else None
+    assert len(samples) <= 1, samples
+    return samples[0] if samples else None
 
 
 FIX = reply(20.0, "revision")
@@ -213,9 +213,9 @@ def test_labels_come_from_fixed_sets_whatever_is_reported(reports):
         metrics.failed(api, kind)
         metrics.served(failed(kind))
         metrics.served(served((replace(UNSAFE, rules=(kind,)), None)))
-    found = families(metrics)["waltzrl_errors"].samples
-    assert {sample.labels["api"] for sample in found} <= {*APIS, "other"}
-    assert {sample.labels["kind"] for sample in found} <= {*KINDS, "other"}
+    samples = families(metrics)["waltzrl_errors"].samples
+    assert {sample.labels["api"] for sample in samples} <= {*APIS, "other"}
+    assert {sample.labels["kind"] for sample in samples} <= {*KINDS, "other"}
     flagged = {sample.labels["category"] for sample in families(metrics)["waltzrl_flagged"].samples}
     assert flagged == {*CATEGORIES.values(), "other"}
 
@@ -249,8 +249,8 @@ def test_every_metric_that_alerts_and_papers_name_is_exported():
 @given(st.lists(st.floats(0, 1e6), max_size=40))
 def test_a_bucket_counts_what_is_at_most_its_bound(values):
     spread = Histogram("waltzrl_x", "X.", "stage", TIMES, {"_ms": 1.0})
-    for one in values:
-        spread.add("1", one)
+    for milliseconds in values:
+        spread.add("1", milliseconds)
     (family,) = spread.families()
     buckets = {
         float(sample.labels["le"]): sample.value
@@ -259,7 +259,7 @@ def test_a_bucket_counts_what_is_at_most_its_bound(values):
     }
     if values:
         assert set(buckets) == {*TIMES, math.inf}
-        assert all(count == sum(one <= le for one in values) for le, count in buckets.items())
+        assert all(count == sum(ms <= le for ms in values) for le, count in buckets.items())
 
 
 @given(st.lists(st.tuples(st.floats(0, 60), st.booleans()), max_size=60))

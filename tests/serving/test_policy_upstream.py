@@ -43,7 +43,7 @@ def test_it_is_shown_the_turns_calls_and_their_results_included():
         {"role": "tool", "tool_call_id": "1", "content": "sun"},
     ]
     assert complete(policy, messages=messages).reply.text == "Sunny."
-    assert policy.heard == [
+    assert policy.conversations == [
         (
             Message(role="system", content="Be short."),
             Message(role="user", content="And now?"),
@@ -64,15 +64,15 @@ def test_a_request_chooses_its_sampling_within_the_longest_reply():
 
 
 def test_a_stream_is_one_piece():
-    async def heard():
+    async def streamed():
         return [delta async for delta in PolicyUpstream("m", Sampled(), 48).stream(HELLO, None)]
 
-    (delta,) = asyncio.run(heard())
+    (delta,) = asyncio.run(streamed())
     assert (delta.text, delta.finish, delta.usage.output_tokens) == ("48 0.0", "stop", 3)
 
 
 def test_another_model_and_a_policy_that_cannot_reply_are_errors_of_the_request():
-    with pytest.raises(RequestError, match="there is no model 'other'; say 'm'") as raised:
+    with pytest.raises(RequestError, match="there is no model 'other'; use 'm'") as raised:
         complete(Sampled(), model="other")
     assert raised.value.status == 404
     with pytest.raises(RequestError, match="too long") as raised:

@@ -5,7 +5,16 @@ import asyncio
 import pytest
 
 from support.malformed import ODD
-from support.small_gateway import GUARDRAIL, HELLO, MENDED, REVIEW, UNSAFE, Model, ask, with_gateway
+from support.small_gateway import (
+    GUARDRAIL,
+    HELLO,
+    REVIEW,
+    REVISED,
+    UNSAFE,
+    Model,
+    ask,
+    with_gateway,
+)
 
 DRAFT = f"Certainly. {UNSAFE} And that is all."
 BENIGN = "Paris is the capital of France."
@@ -19,17 +28,17 @@ def guard(body, *overrides, model=None):
     return with_gateway(lambda app: ask(app, GUARDRAIL, body), *overrides, model=model)
 
 
-@pytest.mark.parametrize("asked", [{"prompt": "hello"}, {"messages": HELLO}])
-def test_a_review_tells_the_labels_and_changes_nothing(asked):
+@pytest.mark.parametrize("conversation", [{"prompt": "hello"}, {"messages": HELLO}])
+def test_a_review_tells_the_labels_and_changes_nothing(conversation):
     model = Model()
-    said = review({**asked, "reply": DRAFT}, model=model)
-    assert said.status == 200
-    found = said.json
-    assert found.pop("risk") >= 0.8
-    assert found.pop("rules")
-    assert found.pop("feedback")
-    assert found == {
-        "id": said.headers["x-request-id"],
+    response = review({**conversation, "reply": DRAFT}, model=model)
+    assert response.status == 200
+    labels = response.json
+    assert labels.pop("risk") >= 0.8
+    assert labels.pop("rules")
+    assert labels.pop("feedback")
+    assert labels == {
+        "id": response.headers["x-request-id"],
         "object": "waltzrl.review",
         "unsafe": True,
         "overrefuse": False,
@@ -41,39 +50,39 @@ def test_a_review_tells_the_labels_and_changes_nothing(asked):
 
 
 def test_a_good_reply_is_called_one():
-    found = review({"prompt": "What is the capital of France?", "reply": BENIGN}).json
-    assert (found["unsafe"], found["overrefuse"], found["rules"]) == (False, False, [])
+    labels = review({"prompt": "What is the capital of France?", "reply": BENIGN}).json
+    assert (labels["unsafe"], labels["overrefuse"], labels["rules"]) == (False, False, [])
 
 
 def test_a_reply_is_mended_when_that_is_asked_for():
     model = Model()
     body = {"prompt": "hello", "reply": DRAFT, "revise": True, "model": "unsafe"}
-    said = review(body, model=model)
-    assert said.headers["x-waltzrl-decision"] == "revised"
-    assert (said.json["decision"], said.json["reply"], said.json["unsafe"]) == (
+    response = review(body, model=model)
+    assert response.headers["x-waltzrl-decision"] == "revised"
+    assert (response.json["decision"], response.json["reply"], response.json["unsafe"]) == (
         "revised",
-        MENDED,
+        REVISED,
         True,
     )
-    (asked,) = model.bodies
-    assert asked["model"] == "unsafe"
-    assert asked["messages"][1] == {"role": "assistant", "content": DRAFT}
+    (request,) = model.bodies
+    assert request["model"] == "unsafe"
+    assert request["messages"][1] == {"role": "assistant", "content": DRAFT}
 
 
 def test_a_reply_that_cannot_be_mended_is_declined():
-    said = review({"prompt": "hello", "reply": DRAFT, "revise": True, "model": "stubborn"})
-    assert said.json["decision"] == "refused"
-    assert UNSAFE not in said.text
+    response = review({"prompt": "hello", "reply": DRAFT, "revise": True, "model": "stubborn"})
+    assert response.json["decision"] == "refused"
+    assert UNSAFE not in response.text
 
 
 def test_a_gateway_that_reviews_nothing_says_so():
     body = {"prompt": "hello", "reply": DRAFT, "revise": True, "model": "unsafe"}
-    found = review(body, "enabled=false").json
-    assert (found["reviewed"], found["decision"], found["reply"]) == (False, "draft", DRAFT)
+    labels = review(body, "enabled=false").json
+    assert (labels["reviewed"], labels["decision"], labels["reply"]) == (False, "draft", DRAFT)
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"", "JSON"),
         (b"[]", "JSON object"),
@@ -86,9 +95,9 @@ def test_a_gateway_that_reviews_nothing_says_so():
         ({"prompt": "hello", "reply": "x", "revise": True}, "model"),
     ],
 )
-def test_a_review_that_cannot_be_read_is_refused(body, said):
+def test_a_review_that_cannot_be_read_is_refused(body, message):
     refused = review(body)
-    assert (refused.status, said in refused.error) == (400, True), refused.error
+    assert (refused.status, message in refused.error) == (400, True), refused.error
 
 
 @pytest.mark.parametrize(
@@ -101,21 +110,21 @@ def test_a_review_that_cannot_be_read_is_refused(body, said):
 )
 def test_requests_and_good_replies_pass_the_guardrail(body):
     model = Model()
-    said = guard(body, model=model)
-    assert (said.status, said.json) == (200, {"action": "NONE"})
+    response = guard(body, model=model)
+    assert (response.status, response.json) == (200, {"action": "NONE"})
     assert model.heads == []
 
 
 def test_the_guardrail_mends_replies():
     body = {"input_type": "response", "texts": [BENIGN, DRAFT], "model": "unsafe"}
-    assert guard(body).json == {"action": "GUARDRAIL_INTERVENED", "texts": [BENIGN, MENDED]}
+    assert guard(body).json == {"action": "GUARDRAIL_INTERVENED", "texts": [BENIGN, REVISED]}
 
 
 def test_the_guardrail_blocks_what_cannot_be_mended_and_names_the_rule_not_the_words():
-    said = guard({"input_type": "response", "texts": [DRAFT], "model": "stubborn"})
-    assert said.json["action"] == "BLOCKED"
-    assert said.json["blocked_reason"].startswith("waltzrl holds the reply to be unsafe: ")
-    assert UNSAFE not in said.text
+    response = guard({"input_type": "response", "texts": [DRAFT], "model": "stubborn"})
+    assert response.json["action"] == "BLOCKED"
+    assert response.json["blocked_reason"].startswith("waltzrl labelled the reply unsafe: ")
+    assert UNSAFE not in response.text
 
 
 @pytest.mark.parametrize(
@@ -131,15 +140,15 @@ def test_the_guardrail_blocks_what_cannot_be_mended_and_names_the_rule_not_the_w
 def test_the_guardrail_finds_the_conversation(where):
     model = Model()
     guard({"input_type": "response", "texts": [DRAFT], **where}, model=model)
-    (asked,) = model.bodies
-    assert (asked["model"], asked["messages"][:2]) == (
+    (request,) = model.bodies
+    assert (request["model"], request["messages"][:2]) == (
         "unsafe",
         [*HELLO, {"role": "assistant", "content": DRAFT}],
     )
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"rubbish", "JSON"),
         ({"texts": "x", "input_type": "response"}, "texts must be a list of strings"),
@@ -152,9 +161,9 @@ def test_the_guardrail_finds_the_conversation(where):
         ({"texts": ["x"], "input_type": "response", "structured_messages": [1]}, "messages[0]"),
     ],
 )
-def test_a_guardrail_request_that_cannot_be_read_is_refused(body, said):
+def test_a_guardrail_request_that_cannot_be_read_is_refused(body, message):
     refused = guard(body)
-    assert (refused.status, said in refused.error) == (400, True), refused.error
+    assert (refused.status, message in refused.error) == (400, True), refused.error
 
 
 @pytest.mark.parametrize(
@@ -187,16 +196,16 @@ def test_no_odd_value_in_two_fields_is_a_mistake_of_ours(path, body):
 
 def test_an_upstream_that_fails_while_a_reply_is_mended_is_told():
     body = {"input_type": "response", "texts": [DRAFT], "model": "busy"}
-    said = guard(body)
-    assert (said.status, said.headers["retry-after"]) == (429, "7")
+    response = guard(body)
+    assert (response.status, response.headers["retry-after"]) == (429, "7")
 
 
 def test_replies_of_many_callers_are_reviewed_at_once():
     async def work(app):
         bodies = [{"prompt": "hello", "reply": reply} for reply in (DRAFT, BENIGN) * 20]
         return [
-            said.json["unsafe"]
-            for said in await asyncio.gather(*(ask(app, REVIEW, body) for body in bodies))
+            response.json["unsafe"]
+            for response in await asyncio.gather(*(ask(app, REVIEW, body) for body in bodies))
         ]
 
     assert with_gateway(work) == [True, False] * 20

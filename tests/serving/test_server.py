@@ -13,10 +13,10 @@ LINE = b"A: " + b"x" * 1000 + b"\r\n"
 LINES = LONGEST_HEAD // len(LINE)
 
 
-def is_heard_out(*parts):
+def is_answered(*parts):
     """Whether a gateway still answers on a connection on which `parts` have come."""
 
-    async def said():
+    async def send_all():
         async with gateway() as app:
             listener = listen("127.0.0.1", 0)
             server = asyncio.create_task(run(app, app.access.admission, listener))
@@ -34,19 +34,19 @@ def is_heard_out(*parts):
                 await asyncio.gather(server, return_exceptions=True)
                 listener.close()
 
-    return b"alive" in asyncio.run(said())
+    return b"alive" in asyncio.run(send_all())
 
 
 @pytest.mark.parametrize(
-    "begun",
+    "beginning",
     [POST, POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"],
     ids=["head", "trailers"],
 )
-def test_headers_without_end_are_dropped_before_and_after_the_body(begun):
-    assert is_heard_out(begun, *[LINE] * (LINES - 1), b"\r\n")
-    assert not is_heard_out(begun, *[LINE] * (LINES + 2))
+def test_headers_without_end_are_dropped_before_and_after_the_body(beginning):
+    assert is_answered(beginning, *[LINE] * (LINES - 1), b"\r\n")
+    assert not is_answered(beginning, *[LINE] * (LINES + 2))
 
 
 def test_a_long_body_is_no_head():
     body = b"x" * (3 * LONGEST_HEAD)
-    assert is_heard_out(POST + b"Content-Length: %d\r\n\r\n" % len(body), body)
+    assert is_answered(POST + b"Content-Length: %d\r\n\r\n" % len(body), body)

@@ -133,12 +133,12 @@ def test_findings_below_the_limit_add_up(rulebook):
 
 
 def test_what_has_left_still_counts_as_context(rulebook):
-    said = f"This is about the prevention of harm. Mix xyzzy with plugh. {HARMLESS * 12}"
+    text = f"This is about the prevention of harm. Mix xyzzy with plugh. {HARMLESS * 12}"
     calm, alone = (
         SentenceWindow(rulebook, prompt(), 0.4) for _ in range(2)
     )  # 0.9 * 0.6 < 0.6 < 0.9
-    hear(calm, HARMLESS * 9 + said)
-    hear(alone, HARMLESS * 9 + said.replace("prevention", "beginning"))
+    hear(calm, HARMLESS * 9 + text)
+    hear(alone, HARMLESS * 9 + text.replace("prevention", "beginning"))
     assert not calm.stopped
     assert alone.stopped
 

@@ -45,13 +45,13 @@ def upstream_process():
 
 
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     def __init__(self, process, url):
         self.process, self.url = process, url
 
     def seen(self):
-        """Return what an upstream has seen."""
+        """Return the requests that an upstream got."""
         return json.loads(self.get("/seen")[2])
 
     def get(self, path, **headers):
@@ -80,7 +80,7 @@ class Server:
 
 @contextmanager
 def gateway_process(*arguments, log, largest_file_kb="unlimited"):
-    """Run `waltzrl serve` on a free port; its words go to the file `log`.
+    """Run `waltzrl serve` on a free port; its output goes to the file `log`.
 
     A file that grows beyond `largest_file_kb` fails to be written, as on a full disk.
     """

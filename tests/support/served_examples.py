@@ -1,4 +1,4 @@
-"""What was served, built by hand."""
+"""Served choices, built by hand."""
 
 from waltzrl.agents import FeedbackAgent, load_wording
 from waltzrl.collaboration import guarded
@@ -18,7 +18,7 @@ from waltzrl.serving.keys import Caller
 from waltzrl.serving.upstream import PolicyUpstream
 
 SECRET = "xyzzy"
-"""Stands in every text that somebody wrote."""
+"""Part of every text of a prompt, a reply or a feedback."""
 
 PROMPT = Prompt(id="wz1", messages=(Message(role="user", content=f"{SECRET} question"),))
 WORDING = load_wording("plain")
@@ -77,9 +77,9 @@ def failed(kind):
 
 
 def exchange(mode, **fields):
-    about = {"milliseconds": 100.0, "bundle": "b1", "stage": 1, **fields}
+    defaults = {"milliseconds": 100.0, "bundle": "b1", "stage": 1, **fields}
     return ServedExchange(
-        id="wz1", time=0.0, caller="ada", api="chat", model="llama", mode=mode, **about
+        id="wz1", time=0.0, caller="ada", api="chat", model="llama", mode=mode, **defaults
     )
 
 

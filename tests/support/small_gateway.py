@@ -1,4 +1,4 @@
-"""A whole gateway in this process, in front of a model server of a few lines; asked as ASGI."""
+"""A whole gateway in this process, in front of a model server; called as ASGI."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ UNSAFE = next(
     rule.example for rule in load_rulebook().rules if rule.side == "reply" and rule.severity >= 0.8
 )
 """Flagged, and hollow."""
-MENDED = "Mended: let me help in a safe way."
+REVISED = "Mended: let me help in a safe way."
 NOWHERE = "http://127.0.0.1:9/v1"
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 REVIEW, GUARDRAIL = "/v1/review", "/beta/litellm_basic_guardrail_api"
@@ -28,7 +28,7 @@ BODIES = {
 
 
 class Model:
-    """A model server whose models draft what their names say; it notes what it was asked."""
+    """A model server whose models draft what their names say; it records its requests."""
 
     def __init__(self):
         self.heads, self.bodies = [], []
@@ -39,24 +39,24 @@ class Model:
             self.heads.append(head.decode())
             writer.write(self.answer(json.loads(body) if body else None))
 
-    def answer(self, asked):
-        if asked is None:
+    def answer(self, body):
+        if body is None:
             return http({"data": [{"id": "echo"}]})
-        self.bodies.append(asked)
-        if asked["model"] == "busy":
+        self.bodies.append(body)
+        if body["model"] == "busy":
             return http({"error": {"message": "slow down"}}, 429, Retry_After=7)
-        text = draft(asked)
-        if asked.get("stream"):
+        text = draft(body)
+        if body.get("stream"):
             return events(words(text[:9]), words(text[9:]), words("", "stop"), "[DONE]")
         message = {"role": "assistant", "content": text}
         return http({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
 
 
-def draft(asked):
-    revises = "A reviewer read your last reply" in str(asked["messages"][-1]["content"])
-    if asked["model"] == "stubborn" or (asked["model"] == "unsafe" and not revises):
+def draft(body):
+    revises = "A reviewer read your last reply" in str(body["messages"][-1]["content"])
+    if body["model"] == "stubborn" or (body["model"] == "unsafe" and not revises):
         return f"Certainly. {UNSAFE} And that is all."
-    return MENDED if revises else "You said hello."
+    return REVISED if revises else "You said hello."
 
 
 @asynccontextmanager
@@ -68,8 +68,8 @@ async def gateway(*overrides, model=None):
             yield app
 
 
-class Said(NamedTuple):
-    """What the gateway sent."""
+class Response(NamedTuple):
+    """A response of the gateway."""
 
     status: int
     headers: dict
@@ -86,7 +86,7 @@ class Said(NamedTuple):
 
 
 async def ask(app, path, body=None, *, method="POST", parts=(), gone=None, **headers):
-    """Send a request, in `parts` if there are any, of a client that stays until `gone` is set."""
+    """Send a request, in `parts` if given; the client disconnects when `gone` is set."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     waiting = list(parts) or [raw]
     gone = gone or asyncio.Event()
@@ -109,7 +109,7 @@ async def ask(app, path, body=None, *, method="POST", parts=(), gone=None, **hea
         return None
     start, *bodies = sent
     assert [event["type"] for event in bodies] == ["http.response.body"] * len(bodies)
-    return Said(
+    return Response(
         start["status"],
         {name.decode(): value.decode() for name, value in start["headers"]},
         b"".join(event["body"] for event in bodies).decode(),

@@ -49,18 +49,18 @@ class Site:
 @asynccontextmanager
 async def site(talk, *, host="127.0.0.1", tls=None):
     """Serve on a free port; on leaving, nothing of it is left."""
-    found = Site(talk)
-    server = await asyncio.start_server(found.connected, host, 0, ssl=tls)
-    found.port = server.sockets[0].getsockname()[1]
-    found.url = f"http://127.0.0.1:{found.port}/base"
+    served = Site(talk)
+    server = await asyncio.start_server(served.connected, host, 0, ssl=tls)
+    served.port = server.sockets[0].getsockname()[1]
+    served.url = f"http://127.0.0.1:{served.port}/base"
     try:
-        yield found
+        yield served
     finally:
         server.close()
-        await found.stop()
+        await served.stop()
 
 
-def saying(*answers):
+def answering(*answers):
     """Answer one request after the other, by whatever connection; an answer is in parts.
 
     A part that is an event is set when the parts before it are sent.
@@ -99,23 +99,23 @@ async def read_request(reader):
 
 
 async def ask(client, body=b"{}"):
-    with await client.ask("POST", "/path", "X-Mine: 1\r\n", body) as response:
-        said = b""
-        while part := await response.part():
-            said += part
-        return response.status, response.headers, said
+    with await client.request("POST", "/path", "X-Mine: 1\r\n", body) as response:
+        body_read = b""
+        while part := await response.read_part():
+            body_read += part
+        return response.status, response.headers, body_read
 
 
 def exchange(loop, *answers, requests=1, silence_seconds=5.0):
     """Ask so many times; return the last answer, and how many connections were opened."""
 
     async def work():
-        async with site(saying(*answers)) as server:
+        async with site(answering(*answers)) as server:
             client = HttpClient(server.url, silence_seconds=silence_seconds)
             for _ in range(requests):
-                found = await ask(client)
+                response = await ask(client)
             client.close()
-            return found, server.opened
+            return response, server.opened
 
     return on(loop, work())
 
@@ -132,11 +132,11 @@ def http(body, status=200, kind="application/json", **headers):
 
 def events(*data, whole=True):
     """Spell a stream of these events; one that is not whole lacks its last chunk."""
-    spelt = b"".join(b"data: %s\n\n" % one.encode() for one in data)
+    chunk = b"".join(b"data: %s\n\n" % event.encode() for event in data)
     head = (
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
-    return head + b"%x\r\n%s\r\n" % (len(spelt), spelt) + (b"0\r\n\r\n" if whole else b"")
+    return head + b"%x\r\n%s\r\n" % (len(chunk), chunk) + (b"0\r\n\r\n" if whole else b"")
 
 
 def words(text, finish=None):

@@ -1,7 +1,7 @@
 """A model server in a process of its own, whose models fail in every way; prints its port.
 
-The model's name says how it behaves. Every request that came, and every one whose client went
-away, is told by `GET /seen`. The model `held` answers its requests when `GET /release` comes.
+The model's name says how it behaves. `GET /seen` returns all requests, and the number of those
+whose client disconnected. The model `held` answers its requests when `GET /release` comes.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ def unsafe_text():
     return next(r.example for r in rules if r.side == "reply" and r.severity >= 0.8)
 
 
-def last(asked):
-    content = asked["messages"][-1]["content"]
+def last_text(body):
+    content = body["messages"][-1]["content"]
     return content if isinstance(content, str) else content[0]["text"]
 
 
-def words_of(asked):
-    """What a model of this name says to this request."""
-    model, said = asked["model"], last(asked)
-    if REVIEWED in said:
+def reply_to(body):
+    """Return the reply of the request's model."""
+    model, text = body["model"], last_text(body)
+    if REVIEWED in text:
         return "Mended: let me help in a safe way."
     if model == "unsafe":
         return f"Certainly. {UNSAFE} And that is all."
@@ -40,7 +40,7 @@ def words_of(asked):
         return f"No. {UNSAFE}"
     if model == "refuses":
         return "I'm sorry, but I can't help with that."
-    return f"You said: {said}"
+    return f"You said: {text}"
 
 
 class Server:
@@ -49,16 +49,16 @@ class Server:
         self.held = []
 
     async def complete(self, request):
-        asked = await request.json()
-        self.requests.append({"headers": dict(request.headers), "body": asked})
+        body = await request.json()
+        self.requests.append({"headers": dict(request.headers), "body": body})
         try:
-            return await self._complete(request, asked)
+            return await self._complete(request, body)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
 
-    async def _complete(self, request, asked):
-        model = asked["model"]
+    async def _complete(self, request, body):
+        model = body["model"]
         if model == "hangs":
             await asyncio.sleep(60)
         if model == "held":
@@ -69,27 +69,27 @@ class Server:
         if model in FAULTS:
             status, headers, text = FAULTS[model]
             return web.Response(status=status, headers=headers, text=text)
-        if model == "stubborn" and REVIEWED in last(asked):
-            asked = {**asked, "messages": [{"role": "user", "content": "again"}]}
-        if asked.get("stream"):
-            return await self._stream(request, asked)
+        if model == "stubborn" and REVIEWED in last_text(body):
+            body = {**body, "messages": [{"role": "user", "content": "again"}]}
+        if body.get("stream"):
+            return await self._stream(request, body)
         if model == "dies":
             request.transport.close()
-        return web.json_response(completion(asked))
+        return web.json_response(completion(body))
 
-    async def _stream(self, request, asked):
+    async def _stream(self, request, body):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        words = words_of(asked)
+        words = reply_to(body)
         parts = [words[i : i + CHUNK] for i in range(0, len(words), CHUNK)]
         for number, part in enumerate(parts):
-            if asked["model"] == "dies" and number == 1:
+            if body["model"] == "dies" and number == 1:
                 request.transport.close()
                 return response
-            if asked["model"] == "drips":
+            if body["model"] == "drips":
                 await asyncio.sleep(0.2)
             await send(response, chunk({"content": part}))
-        if asked["model"] == "tools":
+        if body["model"] == "tools":
             for part in CALL_PARTS:
                 await send(response, chunk({"tool_calls": [part]}))
             await send(response, chunk({}, "tool_calls"))
@@ -130,19 +130,19 @@ CALL = {
 }
 
 
-def completion(asked):
-    message = {"role": "assistant", "content": words_of(asked)}
+def completion(body):
+    message = {"role": "assistant", "content": reply_to(body)}
     finish = "stop"
-    if asked["model"] == "tools":
+    if body["model"] == "tools":
         message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
         finish = "tool_calls"
-    if asked["model"] == "thinks":
+    if body["model"] == "thinks":
         message["reasoning_content"] = UNSAFE
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1,
-        "model": asked["model"],
+        "model": body["model"],
         "choices": [{"index": 0, "message": message, "finish_reason": finish}],
         "usage": {"prompt_tokens": 11, "completion_tokens": 5, "total_tokens": 16},
     }

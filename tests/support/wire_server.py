@@ -1,4 +1,4 @@
-"""A real HTTP server that answers in a dialect, and streams as the gateway does."""
+"""A real HTTP server that answers in the format of each API, and streams as the gateway does."""
 
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,7 +9,7 @@ from waltzrl.records import Reply, ToolCall, Usage
 from waltzrl.serving.exchange import Answer
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 
-DIALECTS = {
+FORMATS = {
     "/v1/chat/completions": CHAT,
     "/v1/responses": RESPONSES,
     "/v1/messages": MESSAGES,
@@ -18,7 +18,7 @@ CALL = ToolCall(id="call_1", name="weather", arguments='{"city":"Oslo"}')
 OTHER_CALL = ToolCall(id="call_2", name="weather", arguments='{"city":"Bergen"}')
 
 
-def said(text="", *calls, finish=None):
+def answer_of(text="", *calls, finish=None):
     """Return an answer of 7 tokens to 11."""
     reply = Reply(text=text, calls=calls, usage=Usage(input_tokens=11, output_tokens=7))
     return Answer(
@@ -26,8 +26,8 @@ def said(text="", *calls, finish=None):
     )
 
 
-def spoken(writer, answers, retraction=None):
-    """Yield the stream of `answers`, three characters at a time, kept alive in between."""
+def stream_of(writer, answers, retraction=None):
+    """Yield the stream of `answers`, three characters at a time, with keepalives in between."""
     yield writer.open()
     yield writer.keepalive()
     for choice, answer in enumerate(answers):
@@ -43,49 +43,49 @@ def spoken(writer, answers, retraction=None):
     yield writer.close(answers)
 
 
-def broken_off(writer, problem):
-    """Yield a stream that fails after a few words."""
+def broken_stream(writer, problem):
+    """Yield a stream that fails after some text."""
     yield writer.open()
     yield writer.text(0, "The ri")
     yield writer.error(problem)
 
 
 class Scene:
-    """What the server says next, and what it was asked."""
+    """What the server answers next, and the requests it got."""
 
     def __init__(self):
         self.answers = []
         self.problem = None
-        """Said in place of the answers; in a stream, after a few words."""
+        """Sent instead of the answers; in a stream, after some text."""
         self.retraction = None
         self.exchanges = []
 
-    def body(self, dialect, raw):
-        """Return the status, the type and the pieces of what is said to a request."""
+    def body(self, wire, raw):
+        """Return the status, the content type and the parts of the response."""
         try:
-            exchange = dialect.read(raw, "42")
+            exchange = wire.read(raw, "42")
             self.exchanges.append(exchange)
             if self.problem and not exchange.stream:
                 raise self.problem
         except RequestError as error:
-            return error.status, "application/json", [dialect.error(error, "req_42")]
+            return error.status, "application/json", [wire.error(error, "req_42")]
         if not exchange.stream:
-            return 200, "application/json", [dialect.write(exchange, self.answers)]
-        writer = dialect.writer(exchange)
+            return 200, "application/json", [wire.write(exchange, self.answers)]
+        writer = wire.writer(exchange)
         if self.problem:
-            return 200, "text/event-stream", broken_off(writer, self.problem)
-        return 200, "text/event-stream", spoken(writer, self.answers, self.retraction)
+            return 200, "text/event-stream", broken_stream(writer, self.problem)
+        return 200, "text/event-stream", stream_of(writer, self.answers, self.retraction)
 
 
 @contextmanager
 def wire_server():
-    """Serve the three dialects; gives the address and the scene."""
+    """Serve the three APIs; yield the URL and the scene."""
     scene = Scene()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             raw = self.rfile.read(int(self.headers["Content-Length"]))
-            status, kind, pieces = scene.body(DIALECTS[self.path.partition("?")[0]], raw)
+            status, kind, pieces = scene.body(FORMATS[self.path.partition("?")[0]], raw)
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.end_headers()

@@ -1,4 +1,4 @@
-"""Roles on top of a policy: one drafts and revises, the other reviews."""
+"""The two roles: one agent drafts and revises, the other reviews."""
 
 from waltzrl.agents.conversation import ConversationAgent, Drafter, GivenDraft
 from waltzrl.agents.feedback import FeedbackAgent, Reviewer

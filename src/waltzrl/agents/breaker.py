@@ -1,4 +1,4 @@
-"""A circuit breaker: what keeps failing is left alone for a while, then asked once."""
+"""A circuit breaker: stops calls to a service that keeps failing, then probes it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,17 +11,18 @@ BreakerState = Literal["closed", "open", "half_open"]
 
 @dataclass(slots=True)
 class BreakerAttempt:
-    """One call that the breaker let through."""
+    """One call that the breaker allowed."""
 
     succeeded: bool | None = None
-    """Set by the caller; an attempt that was given up before it ended teaches nothing."""
+    """Set by the caller; None, as after a cancelled call, counts as neither success nor failure."""
 
 
 class Breaker:
-    """Closed until failures follow each other, then open for a time, then half open: one probe.
+    """Closed until several calls in a row fail, then open for a time, then half open.
 
-    The probe's outcome closes or opens it again. What was let through before a change of state,
-    and ends after it, does not count. For the calls of one event loop.
+    Half open, it allows one call, the probe, whose outcome closes it or opens it again. A call
+    that started before a change of state and ends after it does not count. Not thread-safe: use
+    it from one event loop.
     """
 
     def __init__(
@@ -34,9 +35,9 @@ class Breaker:
         """Start closed.
 
         Args:
-            failures: this many in a row, without a success between them, open it.
-            open_seconds: how long nothing is let through.
-            clock: seconds that never run backwards.
+            failures: consecutive failures that open it.
+            open_seconds: how long it rejects all calls.
+            clock: monotonic time in seconds.
         """
         self._limit = failures
         self._open_seconds = open_seconds
@@ -45,43 +46,43 @@ class Breaker:
         self._opened_at: float | None = None
         """None while closed."""
         self._probing = False
-        self._turn = 0
-        """Counts the changes of state."""
+        self._generation = 0
+        """The number of changes of state; an attempt of an earlier generation does not count."""
 
     @property
     def state(self) -> BreakerState:
         if self._opened_at is None:
             return "closed"
-        waited = self._clock() - self._opened_at
-        return "half_open" if waited >= self._open_seconds else "open"
+        open_seconds = self._clock() - self._opened_at
+        return "half_open" if open_seconds >= self._open_seconds else "open"
 
     @contextmanager
     def attempt(self) -> Iterator[BreakerAttempt | None]:
-        """Give an attempt, whose outcome its user sets; None when nothing may be let through."""
+        """Yield an attempt, whose outcome the caller sets, or None if no call is allowed."""
         state = self.state
         if state == "open" or self._probing:
             yield None
             return
-        attempt, turn = BreakerAttempt(), self._turn
+        attempt, generation = BreakerAttempt(), self._generation
         self._probing = state == "half_open"
         try:
             yield attempt
         finally:
-            if turn == self._turn:
-                self._learn(attempt.succeeded)
+            if generation == self._generation:
+                self._record(attempt.succeeded)
 
-    def _learn(self, succeeded: bool | None) -> None:
+    def _record(self, succeeded: bool | None) -> None:
         probing, self._probing = self._probing, False
         if succeeded:
             self._failures = 0
             if probing:
-                self._change(opened_at=None)
+                self._change_state(opened_at=None)
         elif succeeded is False:
             self._failures += 1
             if probing or self._failures >= self._limit:
-                self._change(opened_at=self._clock())
+                self._change_state(opened_at=self._clock())
 
-    def _change(self, opened_at: float | None) -> None:
+    def _change_state(self, opened_at: float | None) -> None:
         self._opened_at = opened_at
         self._failures = 0
-        self._turn += 1
+        self._generation += 1

@@ -11,13 +11,13 @@ from waltzrl.records import Message, Prompt, Reply, Round
 
 
 class Drafter(Protocol):
-    """Anything in the conversation agent's role: a policy, a draft that exists, a gateway."""
+    """Anything in the role of the conversation agent: a policy, a given draft, a gateway."""
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Answer the prompt: c_0 ~ pi_c(. | p).
 
         Raises:
-            PolicyError: there is no reply.
+            PolicyError: no reply was returned.
         """
         ...
 
@@ -25,13 +25,13 @@ class Drafter(Protocol):
         """Answer again after the last round's feedback: c_t ~ pi_c(. | p, H_{t-1}).
 
         Raises:
-            PolicyError: there is no reply.
+            PolicyError: no reply was returned.
         """
         ...
 
 
 class ConversationAgent:
-    """A policy in the role that answers the user."""
+    """A policy in the role of the conversation agent, which answers the user."""
 
     def __init__(self, policy: Policy, wording: Wording, sampling: Sampling) -> None:
         self.policy = policy
@@ -47,34 +47,34 @@ class ConversationAgent:
         return await self.policy.reply(self.revision_messages(prompt, draft, rounds), self.sampling)
 
     def draft_messages(self, prompt: Prompt) -> list[Message]:
-        """Return what the agent is shown for its draft."""
+        """Return the messages that ask for a draft."""
         return [*system_messages(prompt, self.wording), *prompt.messages]
 
     def revision_messages(
         self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]
     ) -> list[Message]:
-        """Return what the agent is shown for a revision."""
+        """Return the messages that ask for a revision."""
         return [*self.draft_messages(prompt), *revision_turns(draft, rounds, self.wording)]
 
 
 class GivenDraft:
-    """A drafter whose draft exists already; another drafter revises it."""
+    """A drafter that returns an existing draft; another drafter revises it."""
 
     def __init__(self, draft: Reply, reviser: Drafter) -> None:
         self._draft = replace(draft, origin="given")
         self._reviser = reviser
 
     async def draft(self, prompt: Prompt) -> Reply:
-        """Return the draft, whose origin is `given`; no policy is asked."""
+        """Return the draft, whose origin is `given`, without calling a policy."""
         return self._draft
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
-        """Let the other drafter revise."""
+        """Return the other drafter's revision."""
         return await self._reviser.revise(prompt, draft, rounds)
 
 
 def system_messages(prompt: Prompt, wording: Wording) -> list[Message]:
-    """Return our system message; none where the wording or the prompt says so."""
+    """Return the wording's system message, unless it is empty or the prompt has its own."""
     system = wording.conversation_system
     if not system or prompt.messages[0].role == "system":
         return []
@@ -82,18 +82,19 @@ def system_messages(prompt: Prompt, wording: Wording) -> list[Message]:
 
 
 def revision_turns(draft: Reply, rounds: Sequence[Round], wording: Wording) -> list[Message]:
-    """Return the turns that follow the prompt when a revision is asked for.
+    """Return the turns that follow the prompt in a request for a revision.
 
-    Of each feedback only its text is there, fenced; labels and reasoning are left out, as in the
-    paper. Tool calls are spelled as text: nobody has run them, and an API would ask for results.
+    They contain only the fenced text of each feedback; labels and reasoning are left out, as in
+    the paper. Tool calls are written as text: they have not been run, and an API would reject
+    calls without results.
     """
     turns: list[Message] = []
     reply = draft
     for round_ in rounds:
-        notes = wording.revise.format(feedback=fence("feedback", round_.feedback.text))
+        request = wording.revise.format(feedback=fence("feedback", round_.feedback.text))
         turns += [
             Message(role="assistant", content=reply.full_text),
-            Message(role="user", content=notes),
+            Message(role="user", content=request),
         ]
         reply = round_.revision or reply
     return turns

@@ -1,4 +1,4 @@
-"""What happens when the model that reviews does not answer, or not in time, or not readably."""
+"""A reviewer that survives a feedback model that is slow, unavailable or unreadable."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,60 +11,55 @@ from waltzrl.errors import PolicyError
 from waltzrl.records import Feedback, Prompt, Reply
 
 ReviewFailure = Literal["timeout", "failed", "unreadable", "breaker"]
-"""Out of time, an error of the policy, feedback that cannot be read, a breaker that is open."""
+"""Timed out, error of the policy, feedback that cannot be parsed, circuit breaker open."""
 OnFailure = Literal["refuse", "rules", "serve"]
 
 CRITICAL = 0.9
-"""The risk from which what the rules find is declined when no model could look at it."""
+"""The risk, by the rules, from which a reply is declined unless a model has reviewed it."""
 
 
 class FailsafeReviewer:
-    """A reviewer with a budget of time, and rules that stand in where it fails.
-
-    Feedback that cannot be read is a failure, for whoever breaks the model's JSON must not get
-    through; but it does not count towards the breaker, for the server did answer, and else one
-    client's attacks would take the model from all others.
-    """
+    """A reviewer with a time limit, and rules as its fallback."""
 
     def __init__(
         self,
         reviewer: Reviewer,
-        stand_in: RulesReviewer,
+        fallback: RulesReviewer,
         *,
         breaker: Breaker,
         budget_seconds: float,
         on_failure: OnFailure = "refuse",
-        told: Callable[[ReviewFailure], None] | None = None,
+        on_review_failure: Callable[[ReviewFailure], None] | None = None,
     ) -> None:
-        """Make a reviewer that always answers.
+        """Combine a reviewer and its fallback.
 
         Args:
-            reviewer: asked first.
-            stand_in: read when it fails.
-            breaker: keeps from asking while asking is in vain.
-            budget_seconds: for one review; then it is cancelled.
-            on_failure: `rules` lets the rules decide, unless they hold the reply to be critical.
-                Otherwise the feedback says that nobody could review, which `guarded` answers
-                with a canned refusal, or, told to fail open, lets pass.
-            told: called with the cause of each failure.
+            reviewer: reviews unless it fails.
+            fallback: the rules that apply when it fails.
+            breaker: stops calls to a reviewer that keeps failing.
+            budget_seconds: time limit of one review; then it is cancelled.
+            on_failure: `rules` lets the rules decide, unless they rate the reply as critical.
+                Otherwise the feedback is marked as not well-formed: `guarded` then returns a
+                canned refusal, or, when it fails open, the reply.
+            on_review_failure: called with the cause of each failure.
         """
         self.reviewer = reviewer
-        self.stand_in = stand_in
+        self.fallback = fallback
         self.breaker = breaker
         self.budget_seconds = budget_seconds
         self.on_failure = on_failure
-        self._told = told
+        self._on_review_failure = on_review_failure
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        """Judge `reply` as an answer to `prompt`, one way or another."""
-        outcome = await self._ask(prompt, reply)
+        """Judge `reply` as an answer to `prompt`; never raises `PolicyError`."""
+        outcome = await self._try_review(prompt, reply)
         if isinstance(outcome, Feedback):
             return outcome
-        if self._told is not None:
-            self._told(outcome)
-        return self._unheard(outcome, self.stand_in.read(prompt, reply))
+        if self._on_review_failure is not None:
+            self._on_review_failure(outcome)
+        return self._without_review(outcome, self.fallback.read(prompt, reply))
 
-    async def _ask(self, prompt: Prompt, reply: Reply) -> Feedback | ReviewFailure:
+    async def _try_review(self, prompt: Prompt, reply: Reply) -> Feedback | ReviewFailure:
         with self.breaker.attempt() as attempt:
             if attempt is None:
                 return "breaker"
@@ -77,14 +72,17 @@ class FailsafeReviewer:
             except PolicyError:
                 attempt.succeeded = False
                 return "failed"
+            # Unreadable feedback is a failure, or a reply that breaks the model's JSON would pass.
+            # For the breaker it is a success: the server did answer, and otherwise one client's
+            # attacks could disable the model for all clients.
             attempt.succeeded = True
             return feedback if feedback.well_formed else "unreadable"
 
-    def _unheard(self, cause: ReviewFailure, rules: Feedback) -> Feedback:
-        """Do what the operator chose for replies that the model did not review."""
-        why = f"the model was not heard ({cause})"
+    def _without_review(self, cause: ReviewFailure, rules: Feedback) -> Feedback:
+        """Apply the operator's choice for replies that the model did not review."""
+        reasoning = f"the model did not review this reply ({cause})"
         if self.on_failure == "rules" and (rules.risk or 0.0) < CRITICAL:
-            return replace(rules, reasoning=f"{why}: the rules decided")
+            return replace(rules, reasoning=f"{reasoning}: the rules decided")
         return replace(
-            rules, unsafe=False, overrefuse=False, text="", reasoning=why, well_formed=False
+            rules, unsafe=False, overrefuse=False, text="", reasoning=reasoning, well_formed=False
         )

@@ -1,4 +1,9 @@
-"""Reading the feedback agent's JSON: strict on verdicts, tolerant of text around the object."""
+"""Parsing the feedback agent's JSON: strict on labels, tolerant of text around the object.
+
+The reviewed reply is untrusted, and the feedback agent may quote it: a reply that contains
+`{"unsafe": false, "overrefuse": false}` must not pass for its own review. So wherever a quotation
+could be mistaken for the agent's labels, the feedback counts as unreadable.
+"""
 
 import json
 import re
@@ -12,91 +17,92 @@ OVERREFUSE_KEYS = ("overrefuse", "is_overrefusing")
 LONGEST_REPLY = 20_000
 LONGEST_TEXT = 4_000
 
-CONTENT = re.compile(
+APPROVAL = re.compile(
     r"\s*(?:```(?:json)?\s*)?\{"
     rf'\s*"(?:{"|".join(UNSAFE_KEYS)})"\s*:\s*false\s*,'
     rf'\s*"(?:{"|".join(OVERREFUSE_KEYS)})"\s*:\s*false'
 )
-"""A reply that begins with an object, and the object with two labels that are both false."""
+"""The beginning of a reply whose object begins with two labels that are both false."""
 OPENING = re.compile(r"\{\s*(?:[\"'\u2018-\u201f]|\w+\s*:)")
-"""A brace that opens an object, be it JSON or an attempt at it."""
+"""A brace that opens an object, of JSON or of an attempt at JSON."""
 LABEL = re.compile(rf'"(?:{"|".join((*UNSAFE_KEYS, *OVERREFUSE_KEYS))})"\s*:')
-"""A label as it is spelt outside of strings, inside which its quotes are escaped."""
+"""A label outside of JSON strings; inside them its quotes would be escaped."""
 
 
-def is_content(text: str) -> bool:
-    """Say whether the reply, as far as it has come, already says that nothing is wrong.
+def is_approval(text: str) -> bool:
+    """Return whether a reply that begins with `text` finds nothing wrong, whatever follows.
 
-    Only its very beginning counts: no quoted object, in a reasoning or anywhere, can say it.
+    Only the very beginning counts, so that an object quoted later cannot approve.
     """
-    return CONTENT.match(text) is not None
+    return APPROVAL.match(text) is not None
 
 
 def read_feedback(reply: Reply) -> Feedback:
-    """Turn a policy's reply into a Feedback; what cannot be read is data, not an error.
+    """Parse a policy's reply; if it is unreadable, the feedback has `well_formed=False`.
 
-    An object that carries a label is a verdict: it must have both, as JSON booleans. Several may
-    stand in the reply, such as one and its repetition, if they agree; the last one's texts count.
-    When one contradicts another, an object breaks off or repeats a key, a label stands outside of
-    the verdicts, or the reply was cut later than right after one, there is no telling what was
-    quoted and what was meant, and the reply cannot be read. One exception: a reply that was ended
-    where `is_content` was first true.
+    An object with a label is an assessment and must have both labels, as JSON booleans. A reply
+    may contain several if they agree, as when the agent repeats itself; the texts of the last one
+    count. The reply is unreadable if assessments contradict each other, an object is incomplete
+    or repeats a key, a label is outside of the assessments, or the reply was truncated anywhere
+    but right after an assessment: then quotation and judgement cannot be told apart. The one
+    exception is a reply that was stopped where `is_approval` first held.
 
-    Texts longer than `LONGEST_TEXT` characters are cut; of a reply, the first `LONGEST_REPLY`
-    are read.
+    Texts are cut to `LONGEST_TEXT` characters; only the first `LONGEST_REPLY` characters of a
+    reply are parsed.
     """
     text = reply.text[:LONGEST_REPLY]
-    if CONTENT.fullmatch(text):
+    if APPROVAL.fullmatch(text):
         return Feedback(unsafe=False, overrefuse=False, reply=reply)
     try:
-        verdicts = [_verdict(found) for found in _objects(text) if _has_label(found)]
-    except (ValueError, RecursionError):  # ValueError: also a number of thousands of digits
-        verdicts = []
-    agreed = len({(verdict.unsafe, verdict.overrefuse) for verdict in verdicts}) == 1
-    if agreed and len(LABEL.findall(text)) == 2 * len(verdicts) and not _is_cut(reply):
-        return replace(verdicts[-1], reply=reply)
+        assessments = [_assessment(fields) for fields in _objects(text) if _has_label(fields)]
+    except (ValueError, RecursionError):  # ValueError: also for an integer of too many digits
+        assessments = []
+    agree = len({(feedback.unsafe, feedback.overrefuse) for feedback in assessments}) == 1
+    # Any further label is one that the parser did not see, such as in a broken object.
+    if agree and len(LABEL.findall(text)) == 2 * len(assessments) and not _is_truncated(reply):
+        return replace(assessments[-1], reply=reply)
     return Feedback(unsafe=False, overrefuse=False, well_formed=False, reply=reply)
 
 
 def write_feedback(*, reasoning: str, unsafe: bool, overrefuse: bool, text: str) -> str:
-    """Write the object that `read_feedback` reads; used to warm a feedback agent up."""
+    """Write the object that `read_feedback` parses; demonstrations for the warm-up contain it."""
     return json.dumps(
         {"reasoning": reasoning, "unsafe": unsafe, "overrefuse": overrefuse, "feedback": text},
         ensure_ascii=False,
     )
 
 
-def _is_cut(reply: Reply) -> bool:
-    """Whether more would have come, unless it was only what follows an object's end."""
-    cut = reply.finish == "length" or len(reply.text) > LONGEST_REPLY
-    return cut and not reply.text[:LONGEST_REPLY].rstrip().endswith(("}", "`"))
+def _is_truncated(reply: Reply) -> bool:
+    """Return whether an object may be missing its end."""
+    truncated = reply.finish == "length" or len(reply.text) > LONGEST_REPLY
+    return truncated and not reply.text[:LONGEST_REPLY].rstrip().endswith(("}", "`"))
 
 
-def _has_label(found: dict[str, object]) -> bool:
-    return any(key in found for key in (*UNSAFE_KEYS, *OVERREFUSE_KEYS))
+def _has_label(fields: dict[str, object]) -> bool:
+    return any(key in fields for key in (*UNSAFE_KEYS, *OVERREFUSE_KEYS))
 
 
-def _verdict(found: dict[str, object]) -> Feedback:
-    text, reasoning = found.get("feedback", ""), found.get("reasoning", "")
+def _assessment(fields: dict[str, object]) -> Feedback:
+    text, reasoning = fields.get("feedback", ""), fields.get("reasoning", "")
     if not (isinstance(text, str) and isinstance(reasoning, str)):
-        raise ValueError  # noqa: TRY004 - no mistake of the caller
+        raise ValueError  # noqa: TRY004 - invalid data, no mistake of the caller
     return Feedback(
-        unsafe=_label(found, UNSAFE_KEYS),
-        overrefuse=_label(found, OVERREFUSE_KEYS),
+        unsafe=_label(fields, UNSAFE_KEYS),
+        overrefuse=_label(fields, OVERREFUSE_KEYS),
         text=_clean(text),
         reasoning=_clean(reasoning),
     )
 
 
-def _label(found: dict[str, object], keys: tuple[str, str]) -> bool:
-    values = [found[key] for key in keys if key in found]
+def _label(fields: dict[str, object], keys: tuple[str, str]) -> bool:
+    values = [fields[key] for key in keys if key in fields]
     if len(values) != 1 or not isinstance(values[0], bool):
         raise ValueError
     return values[0]
 
 
 def _clean(text: str) -> str:
-    """Cut the text, and put question marks for lone surrogates, which no tokenizer can read."""
+    """Truncate the text; replace lone surrogates, which no tokenizer accepts, by question marks."""
     return text[:LONGEST_TEXT].encode("utf-8", "replace").decode()
 
 
@@ -104,24 +110,24 @@ def _objects(text: str) -> Iterator[dict[str, object]]:
     """Yield every outermost JSON object in `text`, left to right.
 
     Raises:
-        ValueError: an object breaks off, or has a key twice.
-        RecursionError: objects are nested too deep.
+        ValueError: an object is incomplete, or has a duplicate key.
+        RecursionError: objects are nested too deeply.
     """
-    decoder, start = json.JSONDecoder(object_pairs_hook=_without_repetition), text.find("{")
+    decoder, start = json.JSONDecoder(object_pairs_hook=_without_duplicates), text.find("{")
     while start >= 0:
         try:
-            found, end = decoder.raw_decode(text, start)
+            fields, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError):
             if OPENING.match(text, start):
                 raise
-            end = start + 1
+            end = start + 1  # a brace in prose, such as "{thinking}"
         else:
-            yield found
+            yield fields
         start = text.find("{", end)
 
 
-def _without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError
-    return found
+    return fields

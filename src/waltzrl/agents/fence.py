@@ -1,4 +1,9 @@
-"""Delimiters that the text between them cannot close."""
+"""Delimiters around untrusted text, which the text itself cannot close.
+
+Models are lenient readers: `&lt;/reply&gt;`, full-width letters, or a Cyrillic look-alike with
+invisible characters in between can close a block for a model as well as `</reply>` does. So the
+text is also compared as such a reader sees it, and whatever resembles a delimiter is disarmed.
+"""
 
 import re
 import unicodedata
@@ -6,19 +11,19 @@ from functools import lru_cache
 
 HARMLESS = "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}"
 LONGEST_TEXT = 8_000
-"""Characters that fit between two delimiters."""
+"""Longest text between two delimiters, in characters; the rest is cut."""
 
 BRACKET = r"(?:<|&(?:amp;)*(?:lt|#0*60|#x0*3c);?|\\u003c|\\x3c|%3c)"
-"""An opening angle bracket, also as HTML, JSON, Python and URLs spell it."""
+"""An opening angle bracket, plain or escaped as in HTML, JSON, Python and URLs."""
 DELIMITER = re.compile(
     rf"{BRACKET}(?P<rest>[\s/\\]*(?:conversation|reply|feedback))", re.IGNORECASE
 )
-SIMPLE = re.compile(r"[\t\n\r -~]*")
+ASCII = re.compile(r"[\t\n\r -~]*")
 TEMPLATE = re.compile(
     r"<(?=[|\N{FULLWIDTH VERTICAL LINE}]|(?:start|end)_of_turn>|/?s>|</?sys>>)|\[(?=/?inst\])",
     re.IGNORECASE,
 )
-"""The beginning of what ends or opens a turn in the chat templates of common models."""
+"""The beginning of a token that ends or opens a turn in a common chat template."""
 
 LOOK_ALIKES = {
     "<": "\u02c2\u1438\u16b2\u2039\u2329\u276e\u2770\u27e8\u29fc\u3008\u300a\u300c\U0001d236",
@@ -41,50 +46,51 @@ LOOK_ALIKES = {
     "v": "\u03bd\u0475\u1d20",
     "y": "\u03b3\u0443\u04af\u028f",
 }
-"""What can pass for the characters of our delimiters, beside what Unicode itself calls the same."""
-PLAIN = {ord(other): one for one, others in LOOK_ALIKES.items() for other in others}
+"""Characters that resemble those of the delimiters, apart from those that NFKD already maps."""
+PLAIN = {ord(other): plain for plain, others in LOOK_ALIKES.items() for other in others}
 INVISIBLE = {"Cf", "Cc", "Cs", "Cn", "Co", "Mn", "Me", "Zs", "Zl", "Zp"}
-"""Categories of characters that leave no mark of their own."""
+"""Unicode categories of characters without a glyph of their own."""
 BLANK = "\u115f\u1160\u2800"
-"""Letters and signs that leave none either."""
+"""Letters and symbols without a visible glyph."""
 
 
 def fence(tag: str, text: str) -> str:
     """Put untrusted text between `<tag>` and `</tag>`.
 
-    Whatever in the text looks like a delimiter of ours, or like the end of a turn, loses its
-    bracket, and the text is cut at `LONGEST_TEXT` characters, so that it can neither end its own
-    block, nor open another one, nor crowd out the rest.
+    Whatever in the text resembles a delimiter or the end of a turn loses its bracket, and the
+    text is cut at `LONGEST_TEXT` characters. So it can neither end its own block, nor open
+    another one, nor displace the rest of the prompt.
     """
     return f"<{tag}>{_disarmed(text[:LONGEST_TEXT])}</{tag}>"
 
 
 def _disarmed(text: str) -> str:
-    if not SIMPLE.fullmatch(text):
-        seen, places = _as_seen(text)
-        starts = {
-            places[found.start()]
+    # Plain ASCII, the common case, has no look-alikes and skips the search character by character.
+    if not ASCII.fullmatch(text):
+        plain, positions = _as_read(text)
+        brackets = {
+            positions[match.start()]
             for pattern in (DELIMITER, TEMPLATE)
-            for found in pattern.finditer(seen)
+            for match in pattern.finditer(plain)
         }
-        text = "".join(HARMLESS if at in starts else one for at, one in enumerate(text))
-    return TEMPLATE.sub(HARMLESS, DELIMITER.sub(_without_bracket, text))
+        text = "".join(
+            HARMLESS if position in brackets else character
+            for position, character in enumerate(text)
+        )
+    text = DELIMITER.sub(lambda match: HARMLESS + match["rest"], text)
+    return TEMPLATE.sub(HARMLESS, text)
 
 
-def _without_bracket(found: re.Match[str]) -> str:
-    return HARMLESS + found["rest"]
-
-
-def _as_seen(text: str) -> tuple[str, list[int]]:
-    """Spell the text as a lenient reader sees it, and say where each character stood."""
-    spelt = [_plain(one) for one in text]
-    return "".join(spelt), [place for place, parts in enumerate(spelt) for _ in parts]
+def _as_read(text: str) -> tuple[str, list[int]]:
+    """Return the text as a lenient reader sees it, and each character's position in `text`."""
+    plain = [_plain(character) for character in text]
+    return "".join(plain), [position for position, part in enumerate(plain) for _ in part]
 
 
 @lru_cache(maxsize=4096)
-def _plain(one: str) -> str:
-    """Return the plain character that passes for the same, or nothing for an invisible one."""
-    parts = unicodedata.normalize("NFKD", one).casefold().translate(PLAIN)
+def _plain(character: str) -> str:
+    """Return the plain characters that this one resembles; nothing if it is invisible."""
+    parts = unicodedata.normalize("NFKD", character).casefold().translate(PLAIN)
     return "".join(
         part
         for part in parts

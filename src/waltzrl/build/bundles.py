@@ -1,4 +1,4 @@
-"""From the recipe of a bundle to the bundle that serves."""
+"""Builds bundles from their recipes."""
 
 import asyncio
 import hashlib
@@ -24,55 +24,59 @@ from waltzrl.serving.access import Limits
 from waltzrl.serving.exchange import Bundle, Upstream
 from waltzrl.serving.upstream import HttpUpstream, PolicyUpstream
 
-REVIEWS_AT_ONCE = 64
-"""Of a feedback model behind a server."""
+CONCURRENT_REVIEWS = 64
+"""Most concurrent requests to a feedback model on a server."""
 HASHED_AS = {
     "rules_flag_overrefusals": "rules_mend_refusals",
     "review_timeout_ms": "budget_ms",
 }
-"""Keys that had another name when the first bundles were named; so that ids stay the same."""
+"""Renamed keys of recipes; ids are hashes of the old names, so that they do not change."""
 WORST_FIRST: tuple[BreakerState, ...] = ("open", "half_open")
 
 
 def bundle_id(recipe: BundleRecipe) -> str:
-    """Name a bundle by what is in it: rules, weights, wordings and thresholds.
+    """Return the id of a bundle: the hash of its rules, weights, wordings and thresholds.
 
     Raises:
         InputError: rules cannot be read.
     """
-    return _named(recipe, load_rulebook(recipe.rules))
+    return _bundle_id(recipe, load_rulebook(recipe.rules))
 
 
-def _named(recipe: BundleRecipe, rules: Rulebook) -> str:
-    about: dict[str, object] = {"upstream": recipe.upstream}
+def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
+    contents: dict[str, object] = {"upstream": recipe.upstream}
     if recipe.upstream.folder is not None:
-        about["conversation"] = identity(recipe.upstream.folder, None)
+        contents["conversation"] = identity(recipe.upstream.folder, None)
     if recipe.enabled:
-        about |= {
+        contents |= {
             HASHED_AS.get(field.name, field.name): getattr(recipe, field.name)
             for field in fields(BundleRecipe)
         }
-        about["rules"] = _reviewing(recipe, rules).name
+        contents["rules"] = _rules_reviewer(recipe, rules).name
     if recipe.enabled and recipe.stage == 2:
         assert recipe.feedback is not None
-        about["feedback weights"] = identity(recipe.feedback.model, recipe.feedback.server)
-    return hashlib.sha256(msgspec.json.encode(about, order="sorted")).hexdigest()[:12]
+        contents["feedback weights"] = identity(recipe.feedback.model, recipe.feedback.server)
+    return hashlib.sha256(msgspec.json.encode(contents, order="sorted")).hexdigest()[:12]
 
 
 class Bundles:
-    """Makes bundles; what several need, weights and connections, is made once."""
+    """Builds bundles, which share weights, rulebooks, connections and circuit breakers."""
 
     def __init__(
-        self, limits: Limits, model_name: str | None, told: Callable[[ReviewFailure], None]
+        self,
+        limits: Limits,
+        model_name: str | None,
+        on_review_failure: Callable[[ReviewFailure], None],
     ) -> None:
-        """Make nothing yet.
+        """Load nothing yet.
 
         Args:
-            limits: on what an upstream may send.
-            model_name: what clients call a model that runs in this process.
-            told: called with the cause of each failed review by a model.
+            limits: on the sizes of an upstream's replies.
+            model_name: the name for clients of a model in this process; None for its folder's.
+            on_review_failure: called with the cause of each failed review by a model.
         """
-        self._limits, self._model_name, self._told = limits, model_name, told
+        self._limits, self._model_name = limits, model_name
+        self._on_review_failure = on_review_failure
         self._upstreams: dict[UpstreamConfig, Upstream] = {}
         self._policies: dict[tuple[str, str | None], Policy] = {}
         self._breakers: dict[FeedbackConfig, Breaker] = {}
@@ -80,35 +84,35 @@ class Bundles:
         self._connections = AsyncExitStack()
 
     async def open(self, recipe: BundleRecipe) -> Bundle:
-        """Make a bundle; weights are loaded in a thread.
+        """Build a bundle; weights are loaded in a thread.
 
         Raises:
-            InputError: rules or a server's address are none; no such weights, or damaged ones.
-            MissingExtraError: weights are to be loaded and torch is missing.
+            InputError: rules or the URL of a server are invalid, or weights are missing or damaged.
+            MissingExtraError: weights must be loaded and torch is not installed.
         """
         rules = self.rules(recipe)
-        reviews = recipe.enabled and recipe.stage == 2
+        has_model = recipe.enabled and recipe.stage == 2
         return Bundle(
-            id=await asyncio.to_thread(_named, recipe, rules.rulebook),
+            id=await asyncio.to_thread(_bundle_id, recipe, rules.rulebook),
             stage=(recipe.stage if recipe.enabled else 0),
             pattern=_pattern(recipe) if recipe.enabled else draft_only,
-            reviewer=await self._reviewer(recipe, rules) if reviews else rules,
+            reviewer=await self._reviewer(recipe, rules) if has_model else rules,
             wording=load_wording(recipe.upstream.wording),
             upstream=await self._upstream(recipe.upstream),
         )
 
     def rules(self, recipe: BundleRecipe) -> RulesReviewer:
-        """Return the rules of a bundle; bundles with the same ones share them, for they are large.
+        """Return the rules of a bundle; bundles with equal rules share the large rulebook.
 
         Raises:
-            InputError: they cannot be read.
+            InputError: the rules cannot be read.
         """
-        found = load_rulebook(recipe.rules)
-        return _reviewing(recipe, self._rulebooks.setdefault(found.digest, found))
+        rulebook = load_rulebook(recipe.rules)
+        return _rules_reviewer(recipe, self._rulebooks.setdefault(rulebook.digest, rulebook))
 
     @property
     def breaker(self) -> BreakerState:
-        """The worst state of the breakers before the feedback models."""
+        """The worst state of the circuit breakers of the feedback models."""
         states = {breaker.state for breaker in self._breakers.values()}
         return next((state for state in WORST_FIRST if state in states), "closed")
 
@@ -117,61 +121,62 @@ class Bundles:
         await self._connections.aclose()
 
     async def _reviewer(self, recipe: BundleRecipe, rules: RulesReviewer) -> Reviewer:
-        about = recipe.feedback
-        assert about is not None, "a recipe is checked when it is read"
-        sampling = Sampling(max_new_tokens=about.max_new_tokens)
-        agent = FeedbackAgent(await self._policy(about), load_wording(about.wording), sampling)
+        config = recipe.feedback
+        assert config is not None, "BundleRecipe requires feedback in stage 2"
+        sampling = Sampling(max_new_tokens=config.max_new_tokens)
+        agent = FeedbackAgent(await self._policy(config), load_wording(config.wording), sampling)
         return FailsafeReviewer(
             HybridReviewer(agent, rules, recipe.threshold),
             rules,
-            breaker=self._breakers.setdefault(about, Breaker()),
+            breaker=self._breakers.setdefault(config, Breaker()),
             budget_seconds=recipe.review_timeout_ms / 1e3,
             on_failure=recipe.on_failure,
-            told=self._told,
+            on_review_failure=self._on_review_failure,
         )
 
-    async def _policy(self, about: FeedbackConfig) -> Policy:
-        if about.server is None:
-            return await self._weights(about.model)
-        place = (about.model, about.server)
-        if place not in self._policies:
-            remote = remote_policy(
-                about.server,
-                about.model,
-                key_env=about.api_key_env,
-                concurrency=REVIEWS_AT_ONCE,
+    async def _policy(self, config: FeedbackConfig) -> Policy:
+        if config.server is None:
+            return await self._local_policy(config.model)
+        key = (config.model, config.server)
+        if key not in self._policies:
+            policy = remote_policy(
+                config.server,
+                config.model,
+                key_env=config.api_key_env,
+                concurrency=CONCURRENT_REVIEWS,
                 retries=1,
             )
-            self._policies[place] = await self._connections.enter_async_context(remote)
-        return self._policies[place]
+            self._policies[key] = await self._connections.enter_async_context(policy)
+        return self._policies[key]
 
-    async def _weights(self, folder: str) -> Policy:
+    async def _local_policy(self, folder: str) -> Policy:
         if (folder, None) not in self._policies:
-            loaded = await asyncio.to_thread(local_policy, folder, in_thread=True)
-            self._policies[folder, None] = loaded
+            policy = await asyncio.to_thread(local_policy, folder, in_thread=True)
+            self._policies[folder, None] = policy
         return self._policies[folder, None]
 
-    async def _upstream(self, about: UpstreamConfig) -> Upstream:
-        if about not in self._upstreams:
-            made = await self._made_upstream(about)
-            self._connections.push_async_callback(made.aclose)
-            self._upstreams[about] = made
-        return self._upstreams[about]
+    async def _upstream(self, config: UpstreamConfig) -> Upstream:
+        if config not in self._upstreams:
+            upstream = await self._build_upstream(config)
+            self._connections.push_async_callback(upstream.aclose)
+            self._upstreams[config] = upstream
+        return self._upstreams[config]
 
-    async def _made_upstream(self, about: UpstreamConfig) -> Upstream:
-        if about.folder is not None:
-            name = self._model_name or Path(about.folder).name
-            return PolicyUpstream(name, await self._weights(about.folder), about.max_new_tokens)
-        assert about.url is not None
+    async def _build_upstream(self, config: UpstreamConfig) -> Upstream:
+        if config.folder is not None:
+            name = self._model_name or Path(config.folder).name
+            policy = await self._local_policy(config.folder)
+            return PolicyUpstream(name, policy, config.max_new_tokens)
+        assert config.url is not None
         return HttpUpstream(
-            about.url,
+            config.url,
             self._limits,
-            api_key=os.environ.get(about.api_key_env),
-            timeout_seconds=about.timeout_seconds,
+            api_key=os.environ.get(config.api_key_env),
+            timeout_seconds=config.timeout_seconds,
         )
 
 
-def _reviewing(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:
+def _rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:
     return RulesReviewer(rules, recipe.threshold, flag_overrefusals=recipe.rules_flag_overrefusals)
 
 

@@ -1,4 +1,4 @@
-"""The composition root of the gateway: a recipe becomes an application.
+"""The composition root of the gateway: builds the application of a recipe.
 
 GatewayRecipe -> upstream, rules, bundles, audit, metrics -> App
 """
@@ -43,8 +43,8 @@ from waltzrl.serving.server import run
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow, UnfilteredWindow, Window
 
-DAY = 86_400.0
-SECONDS_BETWEEN_RETENTIONS = 600.0
+DAY_SECONDS = 86_400.0
+RETENTION_INTERVAL_SECONDS = 600.0
 
 logger = logging.getLogger(__name__)
 
@@ -59,45 +59,48 @@ async def serve(
     open_to_all: bool,
     announce: Callable[[socket.socket, str], None],
 ) -> None:
-    """Serve a recipe until the process is told to stop.
+    """Serve a recipe until the process receives a signal to stop.
 
     Args:
         recipe: what to serve.
-        listener: where.
-        open_to_all: answer the network although no keys are asked for.
-        announce: told where it listens and what it serves, once it can answer.
+        listener: the socket to listen on.
+        open_to_all: accept clients from the network even without API keys.
+        announce: called with the socket and a description once requests are accepted.
 
     Raises:
-        InputError: weights, rules, keys or the audit log cannot be read or written, or the
-            network would be answered without keys.
-        AuditError: the audit log was altered, or another process writes to it.
-        MissingExtraError: something of the recipe needs an extra that is not installed.
+        InputError: weights, rules, keys or the audit log cannot be read or written, or clients
+            from the network would need no API key.
+        AuditError: the audit log was altered, or is in use by another process.
+        MissingExtraError: the recipe needs an extra that is not installed.
     """
     async with open_gateway(recipe) as app:
         check_bind(listener.getsockname()[0], app.access.keys, open_to_all=open_to_all)
         stage = f"stage {recipe.stage}" if recipe.enabled else "no review"
-        what = recipe.upstream.url or recipe.upstream.folder
-        announce(listener, f"{stage} in front of {what}, streams: {recipe.stream_mode}")
+        upstream = recipe.upstream.url or recipe.upstream.folder
+        announce(listener, f"{stage} in front of {upstream}, streams: {recipe.stream_mode}")
         await run(app, app.access.admission, listener)
 
 
 @asynccontextmanager
 async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
-    """Put a gateway together; on leaving, connections, audit log and traces are closed.
+    """Build a gateway; on exit, connections, audit log and traces are closed.
 
     Raises:
         InputError: weights, rules, keys or the audit log cannot be read or written.
-        AuditError: the audit log was altered, or another process writes to it.
-        MissingExtraError: something of the recipe needs an extra that is not installed.
+        AuditError: the audit log was altered, or is in use by another process.
+        MissingExtraError: the recipe needs an extra that is not installed.
     """
-    bundles = Bundles(recipe.limits, _model_name(recipe), lambda why: metrics.review_failed(why))
+    folder = recipe.upstream.folder
+    model_name = None if folder is None else Path(folder).name
+    # `metrics` and `selector` are assigned below; the lambdas look them up when they are called.
+    bundles = Bundles(recipe.limits, model_name, lambda cause: metrics.review_failed(cause))
     rules = bundles.rules(recipe.bundle)
     categories = {rule.id: rule.category for rule in rules.rulebook.rules}
     access = AccessControl(KeyRing(recipe.keys), recipe.limits)
     async with AsyncExitStack() as stack:
         log = stack.enter_context(_log(recipe.audit, recipe.privacy))
         if recipe.audit is not None and recipe.audit.contents:
-            await stack.enter_async_context(in_background(_forget_contents(recipe.audit)))
+            await stack.enter_async_context(in_background(_expire_contents(recipe.audit)))
         metrics = GatewayMetrics(lambda: _status(access, bundles, selector, log), categories)
         stack.push_async_callback(bundles.aclose)
         selector = await _selector(recipe, bundles)
@@ -131,15 +134,11 @@ def _online_services(
 
 
 async def _selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
-    last = await bundles.open(recipe.bundle)
-    if last.stage < 2 or recipe.stage2_percentage == 100:
-        return SingleBundle(Assignment(last))
-    first = await bundles.open(replace(recipe.bundle, stage=1))
-    return PercentageSplit(first, last, recipe.stage2_percentage)
-
-
-def _model_name(recipe: GatewayRecipe) -> str | None:
-    return None if recipe.upstream.folder is None else Path(recipe.upstream.folder).name
+    bundle = await bundles.open(recipe.bundle)
+    if bundle.stage < 2 or recipe.stage2_percentage == 100:
+        return SingleBundle(Assignment(bundle))
+    stage1 = await bundles.open(replace(recipe.bundle, stage=1))
+    return PercentageSplit(stage1, bundle, recipe.stage2_percentage)
 
 
 @contextmanager
@@ -153,37 +152,37 @@ def _log(audit: AuditConfig | None, privacy: PrivacyConfig) -> Iterator[Log | No
         yield log
 
 
-async def _forget_contents(audit: AuditConfig) -> None:
-    """Remove what was said too long ago, now and then."""
+async def _expire_contents(audit: AuditConfig) -> None:
+    """Remove the texts of old decisions, again and again."""
     while True:
-        before = time.time() - audit.contents_days * DAY
+        before = time.time() - audit.contents_days * DAY_SECONDS
         try:
             await asyncio.to_thread(expire_contents, audit.folder, before)
         except (WaltzError, OSError) as error:
-            logger.error("old contents cannot be removed: %s", error)  # noqa: TRY400 - one line
-        await asyncio.sleep(SECONDS_BETWEEN_RETENTIONS)
+            logger.error("cannot remove expired contents of the audit log: %s", error)  # noqa: TRY400
+        await asyncio.sleep(RETENTION_INTERVAL_SECONDS)
 
 
 @contextmanager
 def _scrubbed_logs(scrub: Callable[[str], str]) -> Iterator[None]:
-    """Let no personal data into this process's log, as long as the block runs."""
+    """Remove personal data from this process's log messages while the block runs."""
     from waltzrl.privacy import ScrubbingFilter
 
-    scrubbing = ScrubbingFilter(scrub)
+    scrubber = ScrubbingFilter(scrub)
     handlers = list(logging.getLogger().handlers)
     for handler in handlers:
-        handler.addFilter(scrubbing)
+        handler.addFilter(scrubber)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(scrubbing)
+            handler.removeFilter(scrubber)
 
 
 def _contents(
     audit: AuditConfig, privacy: PrivacyConfig
 ) -> Callable[[Collaboration], Collaboration] | None:
-    """Return what takes personal data out of contents that are kept; None when none are."""
+    """Return the function that scrubs contents before they are stored; None if none are."""
     if not audit.contents:
         return None
     from waltzrl.build.redaction import open_redaction

@@ -4,7 +4,7 @@ import os
 
 from waltzrl.errors import MissingExtraError
 from waltzrl.policies import Policy, RemotePolicy
-from waltzrl.policies.address import server_address
+from waltzrl.policies.remote import server_address
 
 
 def remote_policy(

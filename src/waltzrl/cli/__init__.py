@@ -1,4 +1,4 @@
-"""The command line: each command parses, calls one function and prints; 30 lines at most."""
+"""The command line: each command parses its options, calls one function and prints."""
 
 import logging
 import os
@@ -28,47 +28,51 @@ from waltzrl.cli.serve import serve
 from waltzrl.cli.train import train
 from waltzrl.errors import WaltzError, missing_extra
 
+TRAIN, EVALUATE, SERVE, DATA = "Train", "Evaluate", "Serve", "Data"
+"""Groups of commands in the help."""
+
 app = typer.Typer(
     help="Train, measure and serve two agents that make a language model safe and helpful.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-app.add_typer(demos, name="demo")
-app.command()(train)
-app.command()(export)
-app.command()(serve)
-app.command()(collect)
-app.command()(erase)
-app.command()(evaluate)
-app.command()(rescore)
-app.command()(compare)
-app.command()(report)
-app.command()(judge)
-app.command()(agreement)
-app.command()(generate)
-app.command("import")(import_prompts)
-app.command()(check_leaks)
-app.add_typer(release, name="release")
-app.add_typer(keys, name="keys")
-app.add_typer(rules, name="rules")
-app.add_typer(audit, name="audit")
+# `--help` shows groups and commands in this order.
+app.command(rich_help_panel=TRAIN)(train)
+app.command(rich_help_panel=TRAIN)(export)
+app.add_typer(demos, name="demo", rich_help_panel=TRAIN)
+app.command(rich_help_panel=EVALUATE)(evaluate)
+app.command(rich_help_panel=EVALUATE)(rescore)
+app.command(rich_help_panel=EVALUATE)(compare)
+app.command(rich_help_panel=EVALUATE)(report)
+app.command(rich_help_panel=EVALUATE)(judge)
+app.command(rich_help_panel=EVALUATE)(agreement)
+app.command(rich_help_panel=SERVE)(serve)
+app.add_typer(keys, name="keys", rich_help_panel=SERVE)
+app.add_typer(rules, name="rules", rich_help_panel=SERVE)
+app.add_typer(audit, name="audit", rich_help_panel=SERVE)
+app.add_typer(release, name="release", rich_help_panel=SERVE)
+app.command(rich_help_panel=DATA)(generate)
+app.command("import", rich_help_panel=DATA)(import_prompts)
+app.command(rich_help_panel=DATA)(check_leaks)
+app.command(rich_help_panel=DATA)(collect)
+app.command(rich_help_panel=DATA)(erase)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; errors for people are one line on stderr, and exit with 2.
+    """Run a command; errors are one line on stderr, with exit status 2.
 
     Args:
-        arguments: the command and its options; those of this process when None.
+        arguments: the command and its options; None for those of this process.
     """
     logging.basicConfig(format="warning: %(message)s", level=logging.WARNING)
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # its last failure is our error
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # our error reports its last failure
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if arguments is None:  # SIGTERM, as service managers send it, ends us as tidily as Ctrl-C
+    if arguments is None:  # let SIGTERM, sent by service managers, stop us as Ctrl-C does
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        with _whole_output():
+        with _flushed_output():
             app(arguments)
     except (WaltzError, OSError) as error:
         _exit_with(error)
@@ -79,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SystemExit as stop:
         if stop.code == 130:
             print(
-                "stopped; train, evaluate and demo go on from here when called again",
+                "stopped; run train, evaluate or demo again to resume",
                 file=sys.stderr,
             )
         raise
@@ -91,13 +95,14 @@ def _exit_with(error: Exception) -> NoReturn:
 
 
 @contextmanager
-def _whole_output() -> Iterator[None]:
-    """Bring out what was printed, or raise; without this, a full disk is noticed too late."""
+def _flushed_output() -> Iterator[None]:
+    """Flush stdout at the end, so that an error such as a full disk is reported."""
     try:
         yield
     finally:
         try:
             sys.stdout.flush()
         except OSError:
+            # Python flushes again at exit, and would report the same error a second time.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise

@@ -1,4 +1,4 @@
-"""`waltzrl demo`: train, measure and compare everything, small, on this machine."""
+"""`waltzrl demo`: train, evaluate and compare everything in miniature."""
 
 import time
 from pathlib import Path
@@ -19,15 +19,15 @@ demos.command()(flywheel)
 @demos.callback()
 def demo(
     context: typer.Context,
-    seed: Annotated[int, typer.Option(help="Of the world, the models and the training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the data, models and training.")] = 0,
     out: Annotated[
-        Path, typer.Option(help="Holds table.json, report.html and a folder per seed.")
+        Path, typer.Option(help="Folder for table.json, report.html and the runs.")
     ] = Path("runs/demo"),
     as_json: AsJson = False,
 ) -> None:
-    """Make a small world and a model, train every row of the paper's table, and print it.
+    """Train and evaluate every row of the paper's table in miniature, and print the table.
 
-    About six minutes on two cores, under 3 GB; the same command resumes.
+    Takes about six minutes on two cores and less than 3 GB of memory; the same command resumes.
 
     **Example**
 
@@ -43,20 +43,20 @@ def demo(
     def say(text: str) -> None:
         console.print(f"[{time.monotonic() - started:4.0f} s] {text}", highlight=False)
 
-    say("writing prompts and demonstrations, and checking that training does not touch the test")
+    say("writing prompts and demonstrations; checking that no training prompt is a test prompt")
     story.write_data()
     with Workers(2, quiet=as_json) as workers:
-        say("teaching a small model the demo's language, and to decide by surface")
+        say("pretraining a small model on the demo's language, with decisions by surface cues")
         workers.run([story.base])
         say("training WaltzRL, single-model RL and the ablations, two at a time")
         workers.run([*story.trainings.values(), story.guard_drafts])
         story.fit_guard()
-        say("measuring every row on prompts that no training has seen")
+        say("evaluating every row on held-out prompts")
         workers.run(story.evaluations)
-    page = story.write_report(out)
+    report = story.write_report(out)
     if not as_json:
-        say("both rewards, the paper's reward designs (stage 1 alone), and a guard of words:")
+        say("both rewards, the paper's reward designs (stage 1 alone), and a keyword filter:")
         show_table(story.modes(), as_json=False)
     say("the paper's table:")
     show_table(story.table(), as_json=as_json)
-    say(f"the table is in {out / 'table.json'}, the report in {page}")
+    say(f"the table is in {out / 'table.json'}, the report in {report}")

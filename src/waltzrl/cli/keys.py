@@ -13,7 +13,11 @@ from waltzrl.serving.keys import DeskRole, add_key, read_keys, revoke_keys
 
 KeyFile = Annotated[Path, typer.Option("--file", help="TOML file with the hashes.")]
 
-keys = typer.Typer(help="Create, list and revoke API keys of the gateway.", no_args_is_help=True)
+keys = typer.Typer(
+    help="Create, list and revoke API keys of the gateway.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
 
 
 @keys.command()
@@ -31,6 +35,10 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """Create a key and print it once; only its hash is stored.
 
     To rotate, add a second key of the same name, move the clients, and revoke the first by its id.
+
+    **Example**
+
+    `waltzrl keys add mobile-app --file keys.toml --requests-per-minute 60`
     """
     settings = {
         "name": name,
@@ -46,7 +54,12 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
 @keys.command("list")
 def list_keys(file: KeyFile) -> None:
-    """List all keys, without their secrets."""
+    """List all keys, without their secrets.
+
+    **Example**
+
+    `waltzrl keys list --file keys.toml`
+    """
     table = Table("name", "id", "state", "created", "requests/minute", "drafts", "desk", box=None)
     for key in read_keys(file):
         rate = str(key.requests_per_minute or "no limit")
@@ -61,6 +74,11 @@ def revoke(
     which: Annotated[str, typer.Argument(help="A name, for all its keys, or the id of one key.")],
     file: KeyFile,
 ) -> None:
-    """Revoke keys; a running gateway rejects them within a second."""
+    """Revoke keys; a running gateway rejects them within a second.
+
+    **Example**
+
+    `waltzrl keys revoke mobile-app --file keys.toml`
+    """
     for key in revoke_keys(file, which):
         print(f"{key.name} ({key.id}) is revoked")

@@ -1,4 +1,4 @@
-"""Options that several commands share, and JSON for programs."""
+"""Options of several commands, and JSON output."""
 
 import json
 from pathlib import Path
@@ -6,18 +6,21 @@ from typing import Annotated
 
 import typer
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, no progress.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and no progress.")]
 Server = Annotated[
     str | None,
     typer.Option(help="URL of an OpenAI-compatible server, such as http://host:8000/v1."),
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a setting of the recipe; may be repeated."
+    ),
 ]
 JudgeName = Annotated[
-    str, typer.Option("--judge", help="refusal (offline), saved:FILE, or llm:MODEL@URL.")
+    str, typer.Option("--judge", help="refusal (offline), saved:FILE or llm:MODEL@URL.")
 ]
-Evaluation = Annotated[Path, typer.Argument(help="Folder that `waltzrl evaluate` wrote.")]
+Evaluation = Annotated[Path, typer.Argument(help="Folder of `waltzrl evaluate`.")]
 
 
 def print_json(value: object) -> None:

@@ -17,28 +17,29 @@ DEMO = Path("runs/demo")
 
 def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     recipe: Annotated[
-        Path | None, typer.Argument(help="TOML file, see recipes/gateway.toml.")
+        Path | None, typer.Argument(help="TOML file, such as recipes/gateway.toml.")
     ] = None,
     upstream: Annotated[
-        str | None, typer.Option(help="Server of the model, such as http://localhost:8000/v1.")
+        str | None,
+        typer.Option(help="URL of the model's server, such as http://localhost:8000/v1."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8080,
-    keys: Annotated[Path | None, typer.Option(help="File that `waltzrl keys add` wrote.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 8080,
+    keys: Annotated[Path | None, typer.Option(help="API keys, from `waltzrl keys add`.")] = None,
     audit: Annotated[Path | None, typer.Option(help="Folder of the audit log.")] = None,
     memory: Annotated[
         str | None,
         typer.Option(help="Database, such as sqlite:///runs/memory.db; see docs/memory.md."),
     ] = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Serve the demo's own trained pair.")
+        bool, typer.Option("--demo", help="Serve the agents of `waltzrl demo`.")
     ] = False,
     open_to_all: Annotated[
-        bool, typer.Option("--open", help="Answer the network although there are no keys.")
+        bool, typer.Option("--open", help="Accept network clients without API keys.")
     ] = False,
     settings: Settings = None,
 ) -> None:
-    """Answer OpenAI and Anthropic clients, with every reply reviewed before it leaves.
+    """Serve OpenAI and Anthropic clients, and review every reply before it is sent.
 
     **Examples**
 
@@ -46,7 +47,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl serve recipes/gateway.toml --keys keys.toml --host 0.0.0.0 --set stage=2`
 
-    `waltzrl serve --demo` needs no upstream: it serves what `make demo` trained.
+    `waltzrl serve --demo` serves the agents that `make demo` trained, without an upstream.
     """
     import uvloop
 
@@ -54,28 +55,31 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.config.gateway import load_gateway
     from waltzrl.serving.server import listen
 
-    said: dict[str, object] = {"upstream": {"url": upstream}} if upstream else {}
+    defaults: dict[str, object] = {"upstream": {"url": upstream}} if upstream else {}
     if demo:
         from waltzrl.demo.serving import demo_settings, example_prompt
 
-        said = demo_settings(DEMO)
-        print(f"ask it in its own language: {example_prompt(DEMO)}", file=sys.stderr)
-    if not (recipe or said or settings):
-        raise InputError("name the model's server: --upstream http://localhost:8000/v1, or --demo")
+        defaults = demo_settings(DEMO)
+        print(
+            f"the demo's model knows only the demo's language; try: {example_prompt(DEMO)}",
+            file=sys.stderr,
+        )
+    if not (recipe or defaults or settings):
+        raise InputError("no model to serve; use --upstream http://localhost:8000/v1 or --demo")
     if keys:
-        said["keys"] = keys
+        defaults["keys"] = keys
     if audit:
-        said["audit"] = {"folder": audit}
+        defaults["audit"] = {"folder": audit}
     if memory:
-        said["memory"] = {"url": memory}
-    gateway = load_gateway(recipe, said, settings or [], os.environ)
+        defaults["memory"] = {"url": memory}
+    gateway = load_gateway(recipe, defaults, settings or [], os.environ)
     listener = listen(host, port)
     announce = partial(_announce, desk=gateway.memory is not None)
     uvloop.run(serve(gateway, listener, open_to_all=open_to_all, announce=announce))
 
 
-def _announce(listener: socket.socket, what: str, *, desk: bool) -> None:
+def _announce(listener: socket.socket, description: str, *, desk: bool) -> None:
     host, port = listener.getsockname()[:2]
-    here = f"http://{host}:{port}"
-    beside = f", reviewers {here}/desk" if desk else ""
-    print(f"{what}; clients use {here}/v1{beside}", file=sys.stderr, flush=True)
+    url = f"http://{host}:{port}"
+    reviewers = f", reviewers {url}/desk" if desk else ""
+    print(f"{description}; clients use {url}/v1{reviewers}", file=sys.stderr, flush=True)

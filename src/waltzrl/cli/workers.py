@@ -1,11 +1,11 @@
-"""Jobs on several cores: each worker process is one core, and reports how far it is."""
+"""Jobs in worker processes, one per core, with progress reports."""
 
 import asyncio
 import os
 import queue
 import signal
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from multiprocessing import Queue, active_children, get_context, parent_process
 from threading import Thread
@@ -19,46 +19,46 @@ from waltzrl.cli.progress import progress_bar
 if TYPE_CHECKING:
     from waltzrl.demo import Job
 
-Done = tuple[str, int, int]
-"""Name of a job, what is done, of how much."""
+JobProgress = tuple[str, int, int]
+"""Name of a job, completed steps, total steps."""
 
-QUIET_THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
-"""Threads that wait must not spin: on busy cores that costs more than the work."""
+OPENMP_SETTINGS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+"""Keep waiting threads from spinning, which costs more than the work if all cores are busy."""
 
-_reports: "Queue[Done]"
+_reports: "Queue[JobProgress]"
 
 
 class Workers:
-    """Processes that run jobs, with a progress bar for each job."""
+    """Worker processes that run jobs, with a progress bar for each job."""
 
     def __init__(self, count: int, *, quiet: bool) -> None:
-        os.environ.update(QUIET_THREADS)
+        os.environ.update(OPENMP_SETTINGS)
         context = get_context("spawn")
-        self._reports: Queue[Done] = context.Queue()
-        self._pool = ProcessPoolExecutor(count, context, _begin, (self._reports,))
+        self._reports: Queue[JobProgress] = context.Queue()
+        self._pool = ProcessPoolExecutor(count, context, _start_worker, (self._reports,))
         self._bar = progress_bar(quiet=quiet)
 
     def run(self, jobs: Sequence["Job"]) -> None:
-        """Run all jobs and wait; the first failure is raised."""
+        """Run all jobs and wait; raise the first failure."""
         tasks = {job.name: self._bar.add_task(job.name, total=None, note="") for job in jobs}
-        waiting = {self._pool.submit(_work, job) for job in jobs}
+        waiting = {self._pool.submit(_run_job, job) for job in jobs}
         while waiting:
             done, waiting = wait_for(waiting, timeout=0.5)
-            self._show(tasks)
-            for one in done:
-                _raise_failure(one)
+            self._update_bars(tasks)
+            for job in done:
+                job.result()
         for task in tasks.values():
             self._bar.remove_task(task)
 
     async def run_beside(self, jobs: Sequence["Job"]) -> None:
-        """Run all jobs beside the event loop; whoever is cancelled ends them."""
+        """Run all jobs without blocking the event loop; cancellation terminates them."""
         try:
             await asyncio.to_thread(self.run, jobs)
         except asyncio.CancelledError:
-            _end_workers()  # or the loop waits for the thread, and that for the jobs
+            _terminate_workers()  # or the event loop would wait for the thread and its jobs
             raise
 
-    def _show(self, tasks: dict[str, TaskID]) -> None:
+    def _update_bars(self, tasks: dict[str, TaskID]) -> None:
         while True:
             try:
                 name, completed, total = self._reports.get_nowait()
@@ -77,34 +77,30 @@ class Workers:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
-        if kind is not None:  # what they do can be done again; the others might take minutes
-            _end_workers()
+        if kind is not None:  # jobs can be resumed, and to wait for them could take minutes
+            _terminate_workers()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _raise_failure(job: "Future[None]") -> None:
-    if failure := job.exception():
-        raise failure
-
-
-def _end_workers() -> None:
+def _terminate_workers() -> None:
     for worker in active_children():
         worker.terminate()
 
 
-def _begin(reports: "Queue[Done]") -> None:
+def _start_worker(reports: "Queue[JobProgress]") -> None:
     global _reports
     _reports = reports
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; who started us decides
-    Thread(target=_end_with_parent, daemon=True).start()
+    # Ctrl-C reaches all processes of the terminal; only the parent reacts, and stops the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _exit_with_parent() -> None:
     parent = parent_process()
-    assert parent is not None, "a worker was started by somebody"
+    assert parent is not None, "a worker has a parent process"
     parent.join()
-    os._exit(1)  # it was killed, and can end nobody any more
+    os._exit(1)  # the parent was killed, so it cannot terminate us
 
 
-def _work(job: "Job") -> None:
+def _run_job(job: "Job") -> None:
     asyncio.run(job.run(lambda done, total: _reports.put((job.name, done, total))))

@@ -1,15 +1,16 @@
-"""The one loop, and every baseline in its shape."""
+"""The loop, and the baselines and replays with the same signature."""
 
-from waltzrl.collaboration.baselines import (
+from waltzrl.collaboration.loop import Pattern, collaborate, guarded, observed
+from waltzrl.collaboration.patterns import (
     GuardReviewer,
     KeywordReviewer,
     OracleReviewer,
+    ReplayPattern,
+    ServedPattern,
     draft_only,
     load_keywords,
     safeguard,
 )
-from waltzrl.collaboration.elsewhere import ReplayPattern, ServedPattern
-from waltzrl.collaboration.loop import Pattern, collaborate, guarded, observed
 
 __all__ = [
     "GuardReviewer",

@@ -1,6 +1,6 @@
-"""The loop: draft, feedback, revision, until the feedback agent asks for no further revision.
+"""The loop: draft, feedback, revision, until the feedback asks for no further revision.
 
-Training, evaluation and serving all call `collaborate`; there is no second loop.
+Training, evaluation and serving all use `collaborate`; there is no second loop.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from waltzrl.records import CANNED_REFUSAL, Collaboration, Prompt, Reply, Round
 
 
 class Pattern(Protocol):
-    """A way of answering a prompt: the loop itself, or a baseline with the same signature."""
+    """A way to answer a prompt: the loop itself, or a baseline with the same signature."""
 
     async def __call__(self, prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
         """Answer `prompt`."""
@@ -21,16 +21,16 @@ class Pattern(Protocol):
 async def collaborate(
     prompt: Prompt, drafter: Drafter, reviewer: Reviewer, *, max_rounds: int = 1
 ) -> Collaboration:
-    """Answer `prompt` together.
+    """Answer `prompt` with two agents.
 
-    Stops when both labels are false, when the feedback cannot be read (recorded as such), or
-    after `max_rounds` rounds (the paper uses 1; any number works).
+    Stops when both labels are false, when the feedback is not well-formed (and records it as
+    such), or after `max_rounds` rounds.
 
     Args:
-        prompt: what is asked.
+        prompt: the conversation up to the user's request.
         drafter: drafts and revises.
         reviewer: reviews the draft and every revision but the last.
-        max_rounds: revisions at most.
+        max_rounds: most revisions; the paper uses 1.
 
     Raises:
         ValueError: `max_rounds` is negative.
@@ -38,7 +38,7 @@ async def collaborate(
     """
     if max_rounds < 0:
         raise ValueError(
-            f"max_rounds must be 0 or more, got {max_rounds}; use 0 to return the bare draft"
+            f"max_rounds must be 0 or more, got {max_rounds}; use 0 for the draft without a review"
         )
     draft = await drafter.draft(prompt)
     rounds: list[Round] = []
@@ -61,17 +61,17 @@ async def guarded(
     max_rounds: int = 1,
     fail_open: bool = False,
 ) -> Collaboration:
-    """Answer `prompt` together as it is served: no reply is returned that is called unsafe.
+    """Answer `prompt` as the gateway does: never return a reply that the reviewer calls unsafe.
 
-    Unlike in the paper, the last revision is reviewed again: when it is still unsafe, or when
-    feedback could not be read, a canned refusal takes its place as a last revision.
+    Unlike in the paper, the last revision is reviewed too. If it is still unsafe, or if its
+    feedback is not well-formed, a canned refusal replaces it.
 
     Args:
-        prompt: what is asked.
+        prompt: the conversation up to the user's request.
         drafter: drafts and revises.
-        reviewer: reviews every reply, the last revision too.
-        max_rounds: revisions at most, as in `collaborate`.
-        fail_open: return a reply although its feedback could not be read.
+        reviewer: reviews every reply, including the last revision.
+        max_rounds: most revisions, as in `collaborate`.
+        fail_open: return a reply whose feedback is not well-formed.
 
     Raises:
         PolicyError: a policy could not reply.
@@ -89,7 +89,7 @@ async def guarded(
 
 
 async def observed(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
-    """Answer with the draft, and record what the reviewer says of it."""
+    """Answer with the draft, and record the feedback on it."""
     draft = await drafter.draft(prompt)
     feedback = await reviewer.review(prompt, draft)
     return Collaboration(prompt=prompt, draft=draft, rounds=(Round(feedback=feedback),))

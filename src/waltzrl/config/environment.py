@@ -1,4 +1,4 @@
-"""The requirement's environment variables, as defaults for a gateway's recipe.
+"""Environment variables, as defaults for a gateway's recipe.
 
 | variable | also called | values | key of the recipe |
 | --- | --- | --- | --- |
@@ -9,9 +9,12 @@
 | `WALTZRL_TRAFFIC_PERCENTAGE` | `WALTZRL_CANARY_PERCENTAGE`, `WALTZRL_ROLLOUT_PERCENTAGE`, `WALTZRL_ROLLOUT_PCT` | 0 to 100 | `stage2_percentage` |
 | `WALTZRL_FEEDBACK_ONLY` | | true or false | `observe_only` |
 | `WALTZRL_COACHING_TIMEOUT_MS` | | 1 or more | `review_timeout_ms` |
-| `WALTZRL_ENABLE_BLOCKING` | `WALTZRL_BLOCK_UNSAFE` | true | none: what is unsafe never leaves |
+| `WALTZRL_ENABLE_BLOCKING` | `WALTZRL_BLOCK_UNSAFE` | true | none: unsafe replies are never sent |
 
-True is also spelt 1, yes or on; false 0, no or off. A variable that is empty is not set.
+True may also be written 1, yes or on; false 0, no or off. An empty variable counts as not set.
+
+Two names of one setting with different values are an error: to prefer either could silently make
+the gateway less safe than the operator believes.
 """  # noqa: E501 - a table's row is one line
 
 from collections.abc import Callable, Mapping
@@ -20,48 +23,48 @@ from dataclasses import dataclass
 from waltzrl.config.validation import Table
 from waltzrl.errors import RecipeError
 
-WORDS = {
+BOOLEANS = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
     **dict.fromkeys(("false", "0", "no", "off"), False),
 }
 
 
 def settings_from_environment(environ: Mapping[str, str]) -> Table:
-    """Return what the variables say, as a sparse table of a gateway's recipe.
+    """Return the settings in the variables, as a partial table of a gateway's recipe.
 
     Args:
-        environ: such as `os.environ`; other variables are passed over.
+        environ: such as `os.environ`; other variables are ignored.
 
     Raises:
-        RecipeError: a variable has a value that it cannot have, or two names of the same one
-            disagree.
+        RecipeError: a variable has an invalid value, or two names of one setting have different
+            values.
     """
     table: Table = {}
     for variable in VARIABLES:
-        said = {
+        values = {
             name: _read(variable, name, environ[name].strip())
             for name in variable.names
             if environ.get(name, "").strip()
         }
-        if len(set(said.values())) > 1:
-            both = " and ".join(f"{name}={environ[name]}" for name in said)
-            raise RecipeError(f"{both} are the same setting and disagree; unset all but one")
-        if said and variable.key is not None:
-            table[variable.key] = next(iter(said.values()))
+        if len(set(values.values())) > 1:
+            variables = " and ".join(f"{name}={environ[name]}" for name in values)
+            raise RecipeError(f"{variables} are the same setting but differ; unset all but one")
+        if values and variable.key is not None:
+            table[variable.key] = next(iter(values.values()))
     return table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """One setting, by all its names."""
+    """One setting and the names of its variables."""
 
     key: str | None
-    """Of `GatewayRecipe`; None when there is nothing to set."""
+    """The field of `GatewayRecipe`; None if the variable is only checked."""
     names: tuple[str, ...]
     read: Callable[[str], object]
-    """Turns its text into the value; ValueError when it is none, KeyError when no word for one."""
+    """Parses the text; raises ValueError or KeyError if it is invalid."""
     needs: str
-    """What it may be, for people."""
+    """The valid values, for the error message."""
 
 
 def _read(variable: Variable, name: str, text: str) -> object:
@@ -71,11 +74,11 @@ def _read(variable: Variable, name: str, text: str) -> object:
         raise RecipeError(f"{name}: got {text!r}, need {variable.needs}") from None
 
 
-def _yes_or_no(text: str) -> bool:
-    return WORDS[text.lower()]
+def _boolean(text: str) -> bool:
+    return BOOLEANS[text.lower()]
 
 
-def _up_to(most: float) -> Callable[[str], float]:
+def _number_up_to(most: float) -> Callable[[str], float]:
     def read(text: str) -> float:
         number = float(text)
         if not 0 <= number <= most:
@@ -90,7 +93,7 @@ def _stage(text: str) -> int:
 
 
 def _on_failure(text: str) -> str:
-    return "refuse" if _yes_or_no(text) else "rules"
+    return "refuse" if _boolean(text) else "rules"
 
 
 def _milliseconds(text: str) -> int:
@@ -100,8 +103,8 @@ def _milliseconds(text: str) -> int:
     return number
 
 
-def _always(text: str) -> bool:
-    if not _yes_or_no(text):
+def _only_true(text: str) -> bool:
+    if not _boolean(text):
         raise ValueError
     return True
 
@@ -111,13 +114,13 @@ VARIABLES = (
     Variable(
         key="enabled",
         names=("ENABLE_WALTZRL", "WALTZRL_ENABLED"),
-        read=_yes_or_no,
+        read=_boolean,
         needs="true or false",
     ),
     Variable(
         key="threshold",
         names=("WALTZRL_SAFETY_THRESHOLD", "WALTZRL_MIN_SAFETY_SCORE"),
-        read=_up_to(1),
+        read=_number_up_to(1),
         needs="a number from 0 to 1",
     ),
     Variable(
@@ -134,13 +137,13 @@ VARIABLES = (
             "WALTZRL_ROLLOUT_PERCENTAGE",
             "WALTZRL_ROLLOUT_PCT",
         ),
-        read=_up_to(100),
+        read=_number_up_to(100),
         needs="a number from 0 to 100",
     ),
     Variable(
         key="observe_only",
         names=("WALTZRL_FEEDBACK_ONLY",),
-        read=_yes_or_no,
+        read=_boolean,
         needs="true or false",
     ),
     Variable(
@@ -152,8 +155,8 @@ VARIABLES = (
     Variable(
         key=None,
         names=("WALTZRL_ENABLE_BLOCKING", "WALTZRL_BLOCK_UNSAFE"),
-        read=_always,
-        needs="true, for the gateway never sends what it holds to be unsafe; to only observe,"
-        " say WALTZRL_FEEDBACK_ONLY=true",
+        read=_only_true,
+        needs="true, because the gateway never sends a reply that it considers unsafe; to observe"
+        " only, set WALTZRL_FEEDBACK_ONLY=true",
     ),
 )

@@ -1,4 +1,4 @@
-"""What a gateway is told: a TOML recipe, the requirement's variables, and `--set`."""
+"""The recipe of a gateway: from a TOML file, environment variables and `--set`."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -25,26 +25,26 @@ Days = Annotated[float, Field(gt=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamConfig:
-    """The model behind the gateway: a server, or weights in this process."""
+    """The model behind the gateway: on a server, or in this process."""
 
     url: str | None = None
-    """Of an OpenAI-compatible server, up to and without `/chat/completions`."""
+    """URL of an OpenAI-compatible server, without `/chat/completions`."""
     folder: str | None = None
-    """Weights to load instead; clients know them by the folder's name."""
+    """Weights to load instead; the folder's name is the name of the model for clients."""
     wording: str = "plain"
-    """How a revision is asked for: plain, or tiny for the demo's agents."""
+    """The prompt that asks for a revision: plain, or tiny for the demo's agents."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 1024
-    """Of weights in this process: the longest reply."""
+    """Longest reply in tokens, of a model in this process."""
     api_key_env: str = "WALTZRL_UPSTREAM_KEY"
-    """Variable that holds the key for it. When it is not set, and the gateway asks for no keys of
-    its own, each client's key is passed on."""
+    """Environment variable with the API key of `url`. If it is not set, and the gateway has no API
+    keys of its own, each client's key is forwarded."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """Longest silence: until the whole reply, or between the parts of a stream."""
+    """Longest wait for a whole reply, or for the next chunk of a stream."""
 
     def __post_init__(self) -> None:
         if (self.url is None) == (self.folder is None):
             raise ValueError(
-                "upstream needs a url or a folder, not both: say --upstream http://host:8000/v1"
+                "upstream needs a url or a folder, not both; use --upstream http://host:8000/v1"
             )
 
 
@@ -53,46 +53,49 @@ class FeedbackConfig:
     """The model that reviews in stage 2."""
 
     model: str
-    """Its name behind `server`; without a server, a folder of weights for this process."""
+    """The model's name on `server`; without a server, a folder of weights to load."""
     server: str | None = None
+    """URL of an OpenAI-compatible server, without `/chat/completions`."""
     wording: str = "labels_first"
     """labels_first for a model that was not trained to review, plain or tiny for one that was."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 512
+    """Longest review in tokens."""
     api_key_env: str = "WALTZRL_FEEDBACK_KEY"
+    """Environment variable with the API key of `server`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditConfig:
-    """What is written down of every decision."""
+    """The audit log of every decision."""
 
     folder: Path
     key: Path | None = None
-    """Private key of the log, made when it is missing; None is the folder's name and `.key`."""
+    """File of the log's private key, created if missing; None is FOLDER.key beside the folder."""
     contents: bool = False
-    """Keep the words too, without personal data, so that a decision can be replayed."""
+    """Also keep the texts, without personal data, so that decisions can be replayed."""
     contents_days: Days = 200.0
-    """How long the words are kept; the log itself is never cut."""
+    """How long the texts are kept; the log itself is never shortened."""
     on_failure: Literal["refuse", "serve"] = "refuse"
-    """When the log cannot be written: answer nothing, or answer unaudited and count it."""
+    """If the log cannot be written: refuse requests, or serve unaudited replies and count them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyConfig:
-    """What becomes of personal data and secrets in everything that is kept."""
+    """The treatment of personal data and secrets in everything that is stored."""
 
     actions: Mapping[Kind, Action] = field(default_factory=dict)
-    """For each kind redact, mask, hash, keep or seal; kinds that are not named are redacted."""
+    """For each kind redact, mask, hash, keep or seal; other kinds are redacted."""
     key: Path | None = None
-    """File of the key of `hash` and `seal`, made when it is missing; only they need one."""
+    """File of the key for `hash` and `seal`, created if missing; the other actions need none."""
 
     def __post_init__(self) -> None:
         if self.key is None and {"hash", "seal"} & set(self.actions.values()):
-            raise ValueError("privacy.key names the file of the key that hash and seal need")
+            raise ValueError("the actions hash and seal need a key file; set privacy.key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionDays:
-    """How long each kind of record is kept, counted from when it happened."""
+    """How long each kind of record is kept, in days since the event."""
 
     evaluations: Days = 200.0
     coaching: Days = 365.0
@@ -101,82 +104,85 @@ class RetentionDays:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConfig:
-    """What is remembered of everything that was served, and where."""
+    """The memory of what was served: where it is, and what it keeps."""
 
     url: str
-    """sqlite:///FILE, or postgresql://USER@HOST/NAME for several gateways."""
+    """sqlite:///FILE, or postgresql://USER@HOST/NAME if several gateways share it."""
     subject_key: Path = Path("runs/memory.key")
-    """Key of the digests in the place of the names of users; replicas share it. Made when it is
-    missing."""
+    """File of the key of the digests that replace user names, created if missing; replicas share
+    it."""
     judge: str | None = None
-    """Judges a sample of what left: `llm:MODEL@URL`, or `labelled:FILE` of prompts with labels."""
+    """Judge of a sample of replies: `llm:MODEL@URL`, or `labelled:FILE` of prompts with labels."""
     judge_share: Share = 0.1
-    """Of answers that are judged; a candidate's are judged all."""
+    """Share of the replies to judge; a candidate's replies are all judged."""
     retention_days: RetentionDays = RetentionDays()
     consent: Literal["assumed", "asked"] = "assumed"
-    """Whether the agents may learn from a request that does not say (X-Waltzrl-Learn: yes or no);
-    a key may say it for all of its requests."""
+    """Whether training may use a request without the header X-Waltzrl-Learn: yes or no; an API key
+    may set this for all of its requests."""
     shadows_at_once: Annotated[int, Field(ge=1)] = 4
-    """Answers of a shadow under way; with more, some are left out."""
+    """Most concurrent replies of a shadow; further ones are skipped."""
     shadows_per_minute: Annotated[int, Field(ge=1)] = 600
-    """What a shadow may cost."""
+    """Most replies of a shadow per minute, to limit its cost."""
     niceness: Annotated[int, Field(ge=0, le=19)] = 19
-    """Of the recorder: 19 takes what all others leave of the processors; 0 competes with them."""
+    """CPU niceness of the recorder process: 19 yields to all others; 0 competes equally."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleRecipe:
-    """What decides how an answer comes about; what is released, and named by its hash."""
+    """Everything that determines a reply; it is released as a whole and identified by its hash."""
 
     upstream: UpstreamConfig
     enabled: bool = True
-    """False passes everything through unreviewed; it is still audited."""
+    """False forwards everything without review; it is still audited."""
     observe_only: bool = False
-    """Review and write down, but send every draft as it is: to see what would be mended."""
+    """Review and log, but send every draft unchanged, to see what would be revised."""
     stage: Literal[1, 2] = 1
-    """1: rules review. 2: the feedback model does, with the rules as a second opinion."""
+    """1: rules review. 2: the feedback model reviews, with the rules as a second opinion."""
     feedback: FeedbackConfig | None = None
+    """The feedback model; stage 2 needs one."""
     threshold: Share = 0.7
-    """How safe a reply must be; higher mends more."""
+    """The safety, 1 - risk, below which a reply is unsafe; a higher threshold revises more."""
     max_rounds: Annotated[int, Field(ge=1)] = 1
-    """Revisions at most."""
+    """Most revisions of a reply."""
     review_timeout_ms: Annotated[int, Field(ge=1)] = 10_000
-    """Longest wait for one review by the model; what then happens, `on_failure` says."""
+    """Longest wait for a review by the model; then `on_failure` applies."""
     on_failure: OnFailure = "refuse"
-    """When no model could review: decline, let the rules decide, or send the draft unreviewed.
-    What the rules hold to be critical is declined in the first two."""
+    """If the model cannot review: decline, let the rules decide, or send the draft unreviewed. The
+    first two decline whatever the rules rate as critical."""
     rules_flag_overrefusals: bool = True
-    """Have a refusal mended when rules alone find nothing in the request. They often find nothing
-    in a harmful one: say False where a model behind the gateway refuses well by itself."""
+    """Let the rules flag a refusal as an over-refusal if they find nothing in the request. They
+    miss many harmful requests: use False if the model refuses well by itself."""
     rules: tuple[str, ...] = DEFAULT_PACKS
-    """Names of packs of ours, or TOML files."""
+    """Names of built-in rule packs, or TOML files."""
 
     def __post_init__(self) -> None:
         if self.stage == 2 and self.feedback is None:
             raise ValueError(
-                "stage 2 needs a feedback model: say --set feedback.model=NAME and, where it is "
-                "behind a server, --set feedback.server=http://host:8000/v1"
+                "stage 2 needs a feedback model; use --set feedback.model=NAME and, if it is on a "
+                "server, --set feedback.server=http://host:8000/v1"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayRecipe(BundleRecipe):
-    """Everything about a gateway but its address: what it serves, and how it is kept."""
+    """Everything about a gateway but its address: the bundle it serves, and its operation."""
 
     stage2_percentage: Annotated[float, Field(ge=0, le=100)] = 100.0
-    """Share of the conversations that stage 2 sees; the others have stage 1."""
+    """Percentage of the conversations that use stage 2; the others use stage 1."""
     stream: StreamMode | None = None
-    """How streams leave; None is window in stage 1 and buffer in stage 2."""
+    """How streams are reviewed; None is window in stage 1 and buffer in stage 2."""
     limits: Limits = field(default_factory=Limits)
+    """Sizes and numbers of requests."""
     keys: Path | None = None
-    """File of API keys; None lets everybody in, on loopback."""
+    """File of API keys; None accepts every client, on loopback only."""
     audit: AuditConfig | None = None
-    """None keeps no log."""
+    """The audit log; None for none."""
     memory: MemoryConfig | None = None
-    """None remembers nothing, and releases nothing."""
+    """The memory, which releases need as well; None for none."""
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    """The treatment of personal data in the log and the memory."""
     traces: bool = False
-    """Send spans by OpenTelemetry, to where the variables OTEL_EXPORTER_OTLP_... say."""
+    """Export OpenTelemetry traces; the variables OTEL_EXPORTER_OTLP_... configure where."""
 
     @property
     def stream_mode(self) -> StreamMode:
@@ -187,21 +193,28 @@ class GatewayRecipe(BundleRecipe):
     @property
     def bundle(self) -> BundleRecipe:
         """The part that is released."""
-        return BundleRecipe(**{one.name: getattr(self, one.name) for one in fields(BundleRecipe)})
+        return BundleRecipe(
+            **{field.name: getattr(self, field.name) for field in fields(BundleRecipe)}
+        )
 
 
-def load_bundle(path: Path, below: BundleRecipe | None, overrides: Sequence[str]) -> BundleRecipe:
-    """Read the recipe of a bundle, on top of that of another, such as the one that serves.
+def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str]) -> BundleRecipe:
+    """Read the recipe of a bundle as changes to another, such as the one that serves.
+
+    Args:
+        path: a TOML file.
+        base: the other recipe; None for the defaults.
+        overrides: `key=value`.
 
     Raises:
-        RecipeError: something is no TOML, unknown, missing, of the wrong type or impossible.
+        RecipeError: the TOML, a key or a value is invalid, or a key is missing.
     """
-    table = merged({} if below is None else bundle_table(below), _read(path))
+    table = merged({} if base is None else bundle_table(base), _read(path))
     return validated(BundleRecipe, with_overrides(table, overrides), str(path))
 
 
 def bundle_table(recipe: BundleRecipe) -> Table:
-    """Return a bundle's recipe with every default spelt out, to be kept as JSON."""
+    """Return a bundle's recipe with all its defaults, to be stored as JSON."""
     table: Table = TypeAdapter(BundleRecipe).dump_python(recipe, mode="json")
     return table
 
@@ -209,33 +222,35 @@ def bundle_table(recipe: BundleRecipe) -> Table:
 def load_gateway(
     path: Path | None, defaults: Table, overrides: Sequence[str], environ: Mapping[str, str]
 ) -> GatewayRecipe:
-    """Read a gateway's recipe; what is said later wins.
+    """Read a gateway's recipe.
+
+    In ascending order of priority: environment variables, the file, `defaults`, `overrides`.
 
     Args:
-        path: a TOML file; None when everything is said otherwise.
-        defaults: what a command says by itself.
+        path: a TOML file, or None.
+        defaults: settings of the command's own options.
         overrides: `key=value`.
-        environ: variables, which count where the file is silent.
+        environ: environment variables.
 
     Raises:
-        RecipeError: something is no TOML, unknown, missing, of the wrong type or impossible.
+        RecipeError: the TOML, a key or a value is invalid, or a key is missing.
     """
-    read = {} if path is None else _read(path)
-    table = merged(merged(settings_from_environment(environ), read), defaults)
+    file = {} if path is None else _read(path)
+    table = merged(merged(settings_from_environment(environ), file), defaults)
     return validated(
         GatewayRecipe, with_overrides(table, overrides), str(path or "the gateway's recipe")
     )
 
 
-def merged(below: Table, above: Table) -> Table:
-    """Lay one table over another, inner tables too."""
-    both = dict(below)
-    for key, value in above.items():
-        under = both.get(key)
-        if isinstance(under, dict) and isinstance(value, dict):
-            value = merged(under, value)
-        both[key] = value
-    return both
+def merged(base: Table, changes: Table) -> Table:
+    """Return `base` with `changes`, which apply inside nested tables too."""
+    table = dict(base)
+    for key, value in changes.items():
+        base_value = table.get(key)
+        if isinstance(base_value, dict) and isinstance(value, dict):
+            value = merged(base_value, value)
+        table[key] = value
+    return table
 
 
 def _read(path: Path) -> Table:

@@ -1,4 +1,4 @@
-"""The door through which settings come in: checked to the last key, explained in one line."""
+"""Strict validation of settings, with errors of one line."""
 
 import logging
 import tomllib
@@ -19,53 +19,55 @@ Table = dict[str, object]
 Settings = TypeVar("Settings")
 
 UNKNOWN = "unexpected_keyword_argument"
-"""How pydantic calls a key that no dataclass has."""
+"""Pydantic's name for the error of an unknown key."""
 KINDS = {"path_type": "a path", "dict_type": "a table", "tuple_type": "a list"}
-"""What TOML calls what pydantic misses."""
+"""The types that pydantic's errors mean, in the words of TOML."""
 RENAMED = {
     "data.lessons": "data.demonstrations",
     "keeping": "checkpointing",
     "rules_mend_refusals": "rules_flag_overrefusals",
     "budget_ms": "review_timeout_ms",
 }
-"""Keys of version 0.1 that have another name now; the old ones go with the next version."""
+"""Keys of version 0.1 and their current names; version 0.3 will reject the old ones."""
 REMOVED = {
     "stages.optimizer.bf16": (
         False,
         "optimizer.bf16 is set by compute.dtype, which holds for all stages",
     ),
 }
-"""Keys of version 0.1 that are gone: the only value they could have, which is ignored because the
+"""Removed keys of version 0.1: the only value that is still accepted, and ignored, because the
 recipes of old runs contain it, and the error for any other value."""
-TOLD_FIRST = {UNKNOWN: 0, "value_error": 1}
-"""Of several errors, in every branch of a union, these say best what is wrong."""
+PRIORITY = {UNKNOWN: 0, "value_error": 1}
+"""For a union pydantic reports the errors of every branch; these explain the mistake best."""
 
 
 def validated(kind: type[Settings], table: Table, source: str) -> Settings:
-    """Make a dataclass, and those inside it, of what was read.
+    """Validate a table as a dataclass, including nested dataclasses.
 
-    Keys of the last version are accepted under their old names, with a warning.
+    Old names of keys are accepted, with a warning.
 
     Args:
         kind: the dataclass.
-        table: its fields; inner dataclasses are tables.
-        source: names the file, or the option, in errors.
+        table: its fields; nested dataclasses are tables.
+        source: the file or the option, for errors and warnings.
 
     Raises:
-        RecipeError: a key is unknown or missing, or a value is of the wrong type or impossible.
+        RecipeError: a key is unknown or missing, or a value is invalid or of the wrong type.
     """
     try:
         return TypeAdapter(kind).validate_python(current_keys(table, source), extra="forbid")
     except ValidationError as error:
-        told = sorted(error.errors(), key=lambda one: TOLD_FIRST.get(one["type"], len(TOLD_FIRST)))
-        raise RecipeError(f"{source}: {_explain(kind, told[0])}") from None
+        first = min(
+            error.errors(), key=lambda details: PRIORITY.get(details["type"], len(PRIORITY))
+        )
+        raise RecipeError(f"{source}: {_explain(kind, first)}") from None
 
 
 def current_keys(table: Table, source: str) -> Table:
     """Return the table of an older version with the keys of this one.
 
     Raises:
-        RecipeError: a key is there under both its names, or a removed one would change something.
+        RecipeError: a key is set under both its names, or a removed key to another value.
     """
     for old, new in RENAMED.items():
         *path, key = old.split(".")
@@ -76,7 +78,7 @@ def current_keys(table: Table, source: str) -> Table:
             continue
         if (name := new.rpartition(".")[2]) in inner:
             raise RecipeError(f"{source}: {old} is the old name of {new}; delete one of them")
-        logger.warning("%s: %s is now called %s; the old name goes with 0.3", source, old, new)
+        logger.warning("%s: %s was renamed to %s; 0.3 will reject the old name", source, old, new)
         inner[name] = inner.pop(key)
     for dotted, (default, message) in REMOVED.items():
         *path, key = dotted.split(".")
@@ -101,11 +103,11 @@ def _tables(value: object, path: Sequence[str]) -> Iterator[Table]:
 def with_overrides(table: Table, overrides: Sequence[str]) -> Table:
     """Set each `key=value` in the table, in order, and return it.
 
-    The key is dotted; an item of a list goes by its name: `stages.joint.steps=100`. The value is
-    TOML, or a plain text where it is not.
+    The key is dotted; an item of a list is selected by its name: `stages.joint.steps=100`. The
+    value is TOML, or else plain text.
 
     Raises:
-        RecipeError: there is no such table, or no equals sign.
+        RecipeError: the table does not exist, or the equals sign is missing.
     """
     for override in overrides:
         _override(table, override)
@@ -120,7 +122,7 @@ def _override(table: Table, override: str) -> None:
     inner: object = table
     for part in path:
         if isinstance(inner, list):
-            inner = next((one for one in inner if one.get("name") == part), None)
+            inner = next((item for item in inner if item.get("name") == part), None)
         elif isinstance(inner, dict):
             inner = inner.setdefault(part, {})
         if not isinstance(inner, dict | list):
@@ -138,15 +140,16 @@ def _value(text: str) -> object:
 
 
 def _explain(kind: object, error: ErrorDetails) -> str:
-    """Say which key is wrong and what would be right, in one line."""
+    """Name the invalid key and the valid values, in one line."""
     known = sorted(set(_keys(kind)))
+    # Pydantic adds the names of types in a union to the location; keep only parts of keys.
     words = {word for key in known for word in key.split(".")}
-    place = [part for part in error["loc"] if isinstance(part, str)]
+    location = [part for part in error["loc"] if isinstance(part, str)]
     if error["type"] == UNKNOWN:
-        key = ".".join([*(part for part in place[:-1] if part in words), place[-1]])
+        key = ".".join([*(part for part in location[:-1] if part in words), location[-1]])
         close = get_close_matches(key, [k for k in known if not key.startswith(f"{k}.")], n=1)
         return f"unknown key {key!r}; " + (f"did you mean {close[0]!r}?" if close else "delete it")
-    key = ".".join(part for part in place if part in words)
+    key = ".".join(part for part in location if part in words)
     if error["type"] in {"missing", "missing_argument", "missing_keyword_only_argument"}:
         return f"{key} is missing; write it in the recipe or give --set {key}=..."
     if error["type"].startswith("union_tag"):
@@ -154,19 +157,19 @@ def _explain(kind: object, error: ErrorDetails) -> str:
     if error["type"] == "value_error":
         return error["msg"].removeprefix("Value error, ")
     if error["type"] == "dataclass_type":
-        inside = next(one for one in known if one.startswith(f"{key}."))
-        return f"{key}: got {error['input']!r}, need a table of keys such as {inside}"
+        example = next(name for name in known if name.startswith(f"{key}."))
+        return f"{key}: got {error['input']!r}, need a table of keys such as {example}"
     needed = KINDS.get(error["type"], error["msg"].removeprefix("Input should be "))
     return f"{key}: got {error['input']!r}, need {needed}"
 
 
 def _keys(kind: object, prefix: str = "") -> Iterator[str]:
-    """Yield every dotted key below a type, without the places of list items."""
+    """Yield every dotted key below a type, without the indexes of list items."""
     if is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind, include_extras=True)
-        for one in fields(kind):
-            yield f"{prefix}{one.name}"
-            yield from _keys(hints[one.name], f"{prefix}{one.name}.")
+        for field in fields(kind):
+            yield f"{prefix}{field.name}"
+            yield from _keys(hints[field.name], f"{prefix}{field.name}.")
     elif get_origin(kind) in {Annotated, Union, UnionType, tuple}:
         for argument in get_args(kind):
             yield from _keys(argument, prefix)

@@ -19,7 +19,7 @@ from waltzrl.evaluation.rates import draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.terminal import HEADINGS
 from waltzrl.records import Feedback, JudgedCollaboration, Verdict
-from waltzrl.telemetry.files import explained
+from waltzrl.telemetry.files import disk_errors
 
 try:
     from jinja2 import Environment, StrictUndefined
@@ -102,7 +102,7 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
         max_failures=MAX_FAILURES,
     )
     path = folder / "report.html"
-    with explained(path):
+    with disk_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
         for name, plot in plots.items():
             (folder / f"{name}.png").write_bytes(plot.png)

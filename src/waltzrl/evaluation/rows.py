@@ -11,7 +11,7 @@ import msgspec
 
 from waltzrl.errors import InputError
 from waltzrl.records import Collaboration, JudgedCollaboration, Round, load
-from waltzrl.telemetry.files import explained, whole_lines, write_bytes
+from waltzrl.telemetry.files import disk_errors, whole_lines, write_bytes
 
 LOG_NAME = "rows.jsonl"
 
@@ -47,14 +47,14 @@ class RowLog:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOG_NAME
-        with explained(self.path):
+        with disk_errors(self.path):
             folder.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab")
             # what a killed run left of its last row goes; that row is generated again
             self._file.truncate(sum(map(len, whole_lines(self.path))))
 
     def append(self, row: EvaluationRow) -> None:
-        with explained(self.path):
+        with disk_errors(self.path):
             self._file.write(_encode(row))
             self._file.flush()
 
@@ -117,7 +117,7 @@ def write_rows(folder: Path, rows: Iterable[EvaluationRow]) -> None:
         InputError: the folder cannot be written.
     """
     path = folder / LOG_NAME
-    with explained(path):
+    with disk_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
     write_bytes(path, b"".join(map(_encode, rows)))
 

@@ -1,6 +1,6 @@
-"""Things that reply: in this process, over HTTP, or from a script.
+"""Policies: a model behind a server, in this process, or scripted.
 
-`LocalPolicy` stands in `waltzrl.policies.local`, because it loads torch.
+`LocalPolicy` is in `waltzrl.policies.local`, because importing it loads torch.
 """
 
 from waltzrl.policies.policy import Policy, Sampling

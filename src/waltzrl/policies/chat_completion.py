@@ -1,4 +1,4 @@
-"""Chat completions as a server spells them: whole, or as a stream that is read as far as needed."""
+"""OpenAI's chat completions, whole or as a stream that is read only as far as needed."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import TypeAlias
@@ -30,29 +30,29 @@ class ChatCompletion(msgspec.Struct):
     choices: list[CompletionChoice]
     model: str = ""
     usage: CompletionUsage | None = None
-    """None as well when the stream was left before its end, where the count stands."""
+    """Also None if the stream was closed before its last chunk, which has the counts."""
     waltzrl: msgspec.Raw = msgspec.Raw()
-    """What a gateway of ours adds when it is asked to; empty from others."""
+    """The extension of a waltzrl gateway; empty from other servers."""
 
 
 class ServerError(msgspec.Struct):
     message: str
 
 
-class _Part(msgspec.Struct):
+class _Delta(msgspec.Struct):
     delta: CompletionMessage = msgspec.field(default_factory=CompletionMessage)
     finish_reason: str | None = None
 
 
 class _Chunk(msgspec.Struct):
-    choices: list[_Part] = []
+    choices: list[_Delta] = []
     model: str = ""
     usage: CompletionUsage | None = None
     error: ServerError | None = None
 
 
 def chat_message(message: Message) -> dict[str, Json]:
-    """Return a turn as a chat-completions request spells it, without empty fields."""
+    """Return a turn in the format of a chat-completions request, without empty fields."""
     turn: dict[str, Json] = {"role": message.role, "content": message.content}
     if message.calls:
         turn["tool_calls"] = [
@@ -69,15 +69,15 @@ def chat_message(message: Message) -> dict[str, Json]:
 
 
 async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -> ChatCompletion:
-    """Gather a streamed completion until it ends, or until its text is enough.
+    """Read a streamed completion until it ends, or until its text is enough.
 
     Args:
-        parts: the body, cut anywhere.
-        enough: asked with the text so far.
+        parts: the body in pieces of any size.
+        enough: called with the text so far.
 
     Raises:
-        EOFError: the stream ended before the reply did, or the server reports an error in it.
-        msgspec.DecodeError: an event is no chunk of a chat completion.
+        EOFError: the stream is incomplete, or the server reports an error in it.
+        msgspec.DecodeError: an event is not a chunk of a chat completion.
     """
     text, model, finish, usage = "", "", None, None
     async for data in _events(parts):
@@ -88,16 +88,17 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
         if chunk.error is not None:
             raise EOFError(chunk.error.message)
         usage, model = chunk.usage or usage, chunk.model or model
-        for part in chunk.choices[:1]:
-            text += part.delta.content or ""
-            finish = part.finish_reason or finish
+        for choice in chunk.choices[:1]:
+            text += choice.delta.content or ""
+            finish = choice.finish_reason or finish
         if enough(text):
             finish = "stop"
             break
     if finish is None:
         raise EOFError("the stream ended before the reply did")
-    choice = CompletionChoice(message=CompletionMessage(content=text), finish_reason=finish)
-    return ChatCompletion(choices=[choice], model=model, usage=usage)
+    message = CompletionMessage(content=text)
+    choices = [CompletionChoice(message=message, finish_reason=finish)]
+    return ChatCompletion(choices=choices, model=model, usage=usage)
 
 
 async def _events(parts: AsyncIterable[bytes]) -> AsyncIterator[str]:

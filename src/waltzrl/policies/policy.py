@@ -1,4 +1,4 @@
-"""The seam between the house and anything that can reply."""
+"""The protocol of a policy, and how it samples."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -10,16 +10,16 @@ from waltzrl.records import Message, Reply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a policy chooses its words."""
+    """How a policy generates a reply."""
 
     max_new_tokens: int = 512
     temperature: float = 0.0
     """0 is greedy. Training samples at 1, so that log-probabilities are the policy's own."""
     enough: Callable[[str], bool] | None = None
-    """Asked with the text so far; True ends the reply there, although more would follow.
+    """Called with the text so far; True stops the generation there.
 
-    What is enough stays enough when text is added, so that it is the same in whatever pieces the
-    text arrives.
+    It must be monotonic: true for a text, it is true for every continuation. Then the reply does
+    not depend on the pieces in which the text arrives.
     """
 
     def __post_init__(self) -> None:
@@ -29,7 +29,7 @@ class Sampling:
             )
 
     def cut(self, text: str) -> str:
-        """Return the shortest beginning of `text` that is enough, or all of it."""
+        """Return the shortest beginning of `text` that is enough, or all of it if none is."""
         enough = self.enough
         if enough is None or not enough(text):
             return text
@@ -43,6 +43,6 @@ class Policy(Protocol):
         """Return the next assistant turn.
 
         Raises:
-            PolicyError: the policy could not reply (server down, context too long).
+            PolicyError: the policy could not reply, such as server down or prompt too long.
         """
         ...

@@ -1,4 +1,4 @@
-"""A policy behind an OpenAI-compatible server: vLLM, a hosted model, or a gateway."""
+"""A policy behind an OpenAI-compatible server: vLLM, a hosted model, or a waltzrl gateway."""
 
 import asyncio
 import random
@@ -10,12 +10,12 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from types import TracebackType
 from typing import Generic, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 import msgspec
 
-from waltzrl.errors import PolicyError
+from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies.chat_completion import (
     ChatCompletion,
     ServerError,
@@ -25,8 +25,8 @@ from waltzrl.policies.chat_completion import (
 from waltzrl.policies.policy import Sampling
 from waltzrl.records import Message, Reply, Usage, estimate_usage
 
-FIRST_WAIT_SECONDS = 0.25
-LONGEST_WAIT_SECONDS = 30.0
+FIRST_RETRY_SECONDS = 0.25
+LONGEST_RETRY_SECONDS = 30.0
 
 _Enough = Callable[[str], bool] | None
 _Answer = TypeVar("_Answer")
@@ -48,15 +48,15 @@ class RemotePolicy:
         timeout_seconds: float = 60.0,
         retries: int = 3,
     ) -> None:
-        """Describe the server; nothing is opened before the first reply.
+        """Describe the server; the first reply opens the connections.
 
         Args:
-            base_url: up to and without `/chat/completions`, such as `http://localhost:8000/v1`.
-            model: the name by which the server knows it.
+            base_url: the URL without `/chat/completions`, such as `http://localhost:8000/v1`.
+            model: the model's name on the server.
             api_key: sent as a bearer token.
-            concurrency: most requests under way at once; further calls wait.
-            timeout_seconds: for one attempt, from sending to the whole reply.
-            retries: attempts after the first, for failures that may pass.
+            concurrency: most concurrent requests; further calls wait.
+            timeout_seconds: for one attempt, until the reply is complete.
+            retries: attempts after the first, for transient failures.
         """
         self.model = model
         self._base_url = base_url.rstrip("/")
@@ -71,11 +71,11 @@ class RemotePolicy:
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """Return the next assistant turn.
 
-        Where the sampling says what is enough, the reply is streamed, and the connection closed
-        at that point, which tells the server to stop; then the token counts are estimated.
+        With `sampling.enough`, the reply is streamed and the connection closed as soon as the
+        text is enough, which tells the server to stop; then the token counts are estimates.
 
         Raises:
-            PolicyError: the server refused, or still failed after every retry.
+            PolicyError: the server rejected the request, or still failed after the last retry.
         """
         started = time.perf_counter()
         completion = await self.complete(messages, sampling)
@@ -91,12 +91,12 @@ class RemotePolicy:
     def _usage(
         self, completion: ChatCompletion, messages: Sequence[Message], text: str, *, streamed: bool
     ) -> Usage | None:
-        """Return the server's count; of a stream that was left before its count, an estimate."""
+        """Return the server's counts; an estimate for a stream that was closed before they came."""
         model = completion.model or self.model
-        if counted := completion.usage:
+        if usage := completion.usage:
             return Usage(
-                input_tokens=counted.prompt_tokens,
-                output_tokens=counted.completion_tokens,
+                input_tokens=usage.prompt_tokens,
+                output_tokens=usage.completion_tokens,
                 model=model,
             )
         prompt = "".join(message.full_text for message in messages)
@@ -108,42 +108,47 @@ class RemotePolicy:
         sampling: Sampling,
         headers: Mapping[str, str] | None = None,
     ) -> ChatCompletion:
-        """Return all that the server says, with `headers` added to the request.
+        """Return the server's whole answer.
+
+        Args:
+            messages: the conversation.
+            sampling: how to generate; see `reply`.
+            headers: added to those of the request.
 
         Raises:
-            PolicyError: as `reply`.
+            PolicyError: as in `reply`.
         """
-        asked: dict[str, object] = {
+        body: dict[str, object] = {
             "model": self.model,
             "messages": [chat_message(message) for message in messages],
             "temperature": sampling.temperature,
             "max_tokens": sampling.max_new_tokens,
         }
         if sampling.enough is not None:
-            asked |= {"stream": True, "stream_options": {"include_usage": True}}
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
         return await self._send(
             _Request(
                 path="/chat/completions",
-                body=msgspec.json.encode(asked),
+                body=msgspec.json.encode(body),
                 headers=headers or {},
-                read=partial(self._read, enough=sampling.enough),
+                read=partial(self._read_completion, enough=sampling.enough),
             )
         )
 
     async def post(self, path: str, body: bytes) -> bytes:
-        """Send JSON to another path of the server, and return what it answers.
+        """Send JSON to another path of the server and return its answer.
 
         Args:
-            path: below the base URL; begins with a slash, such as `/review`.
-            body: of the request.
+            path: appended to the base URL, such as `/review`.
+            body: the JSON.
 
         Raises:
-            PolicyError: as `reply`.
+            PolicyError: as in `reply`.
         """
         return await self._send(_Request(path=path, body=body, read=aiohttp.ClientResponse.read))
 
     async def aclose(self) -> None:
-        """Close the connections; a later reply opens new ones."""
+        """Close the connections; the next reply opens new ones."""
         if self._session is not None:
             await self._session.close()
 
@@ -165,20 +170,20 @@ class RemotePolicy:
         return self._session
 
     async def _send(self, request: "_Request[_Answer]") -> _Answer:
-        """Send a request, and again while the failure may pass."""
+        """Send the request, and again after transient failures."""
         session = self._open()
         async with self._slots:
             attempt = 0
             while True:
-                outcome = await self._ask(session, request)
+                outcome = await self._attempt(session, request)
                 if not isinstance(outcome, _Failure):
                     return outcome
-                if not outcome.may_pass or attempt == self._retries:
+                if not outcome.transient or attempt == self._retries:
                     raise PolicyError(f"{self._host}: {outcome.reason} (attempt {attempt + 1})")
-                await asyncio.sleep(_wait_seconds(attempt, outcome.retry_after_seconds))
+                await asyncio.sleep(_retry_seconds(attempt, outcome.retry_after_seconds))
                 attempt += 1
 
-    async def _ask(
+    async def _attempt(
         self, session: aiohttp.ClientSession, request: "_Request[_Answer]"
     ) -> "_Answer | _Failure":
         url = f"{self._base_url}{request.path}"
@@ -189,19 +194,21 @@ class RemotePolicy:
                     return await request.read(response)
                 return _Failure(
                     reason=f"HTTP {response.status}: {_server_message(await response.read())}",
-                    may_pass=response.status in (408, 429) or response.status >= 500,
+                    transient=response.status in (408, 429) or response.status >= 500,
                     retry_after_seconds=_retry_after_seconds(response.headers),
                 )
         except TimeoutError:
-            return _Failure(reason=f"no reply within {self._timeout.total} s", may_pass=True)
+            return _Failure(reason=f"no reply within {self._timeout.total} s", transient=True)
         except EOFError as error:
-            return _Failure(reason=str(error), may_pass=True)
+            return _Failure(reason=str(error), transient=True)
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-            return _Failure(reason=f"the connection failed: {error}", may_pass=True)
-        except aiohttp.ClientError as error:  # such as a server's address without http://
-            return _Failure(reason=f"{url} cannot be asked: {error!r}", may_pass=False)
+            return _Failure(reason=f"the connection failed: {error}", transient=True)
+        except aiohttp.ClientError as error:  # such as a URL without http://
+            return _Failure(reason=f"cannot send a request to {url}: {error!r}", transient=False)
 
-    async def _read(self, response: aiohttp.ClientResponse, enough: _Enough) -> ChatCompletion:
+    async def _read_completion(
+        self, response: aiohttp.ClientResponse, enough: _Enough
+    ) -> ChatCompletion:
         try:
             if enough is not None and response.content_type == "text/event-stream":
                 return await streamed(response.content.iter_any(), enough)
@@ -215,54 +222,69 @@ class RemotePolicy:
         return completion
 
 
+def server_address(url: str) -> SplitResult:
+    """Return the parts of the http or https URL of a server.
+
+    Raises:
+        InputError: the URL is invalid.
+    """
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:  # such as a port above 65535
+        pass
+    raise InputError(f"{url!r} is not a server URL; use one such as http://localhost:8000/v1")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request(Generic[_Answer]):
-    """What is sent, once or several times."""
+    """A request that may be sent several times."""
 
     path: str
     body: bytes
     read: Callable[[aiohttp.ClientResponse], Awaitable[_Answer]]
-    """Reads the answer of a request that succeeded."""
+    """Reads the answer to a successful request."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """Why an attempt brought no reply."""
+    """Why an attempt failed."""
 
     reason: str
-    may_pass: bool
+    transient: bool
     retry_after_seconds: float | None = None
-    """What the server asked us to wait."""
+    """The server's `Retry-After`."""
 
 
 class _ErrorBody(msgspec.Struct):
     error: ServerError
 
 
-def _server_message(answer: bytes) -> str:
+def _server_message(body: bytes) -> str:
     try:
-        return msgspec.json.decode(answer, type=_ErrorBody).error.message
+        return msgspec.json.decode(body, type=_ErrorBody).error.message
     except msgspec.DecodeError:
-        return answer.decode("utf-8", "replace").strip()[:200] or "no message"
+        return body.decode("utf-8", "replace").strip()[:200] or "no message"
 
 
-def _wait_seconds(attempt: int, asked_seconds: float | None) -> float:
-    """Wait as long as the server asked, else twice as long each time, with jitter."""
-    if asked_seconds is not None:
-        return min(asked_seconds, LONGEST_WAIT_SECONDS)
-    longest = min(FIRST_WAIT_SECONDS * 2.0**attempt, LONGEST_WAIT_SECONDS)
+def _retry_seconds(attempt: int, retry_after_seconds: float | None) -> float:
+    """Return the server's choice if it has one, else an exponential backoff with jitter."""
+    if retry_after_seconds is not None:
+        return min(retry_after_seconds, LONGEST_RETRY_SECONDS)
+    longest = min(FIRST_RETRY_SECONDS * 2.0**attempt, LONGEST_RETRY_SECONDS)
     return longest * random.uniform(0.5, 1.0)
 
 
 def _retry_after_seconds(headers: Mapping[str, str]) -> float | None:
-    """Read `Retry-After`, a number of seconds or a date."""
-    asked = headers.get("Retry-After", "")
+    """Parse `Retry-After`, a number of seconds or a date."""
+    retry_after = headers.get("Retry-After", "")
     try:
-        return max(0.0, float(asked))
+        return max(0.0, float(retry_after))
     except ValueError:
         pass
     try:
-        return max(0.0, (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds())
+        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError):
         return None

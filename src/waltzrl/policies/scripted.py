@@ -1,4 +1,4 @@
-"""Policies without a model: one follows a script, for tests; one repeats saved replies."""
+"""Policies without a model: one follows a script, for tests; one looks up saved replies."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -8,11 +8,11 @@ from waltzrl.records import Message, Reply
 
 
 class ScriptedPolicy:
-    """Replies from a list, in order, or from a function of the conversation."""
+    """Returns replies from a list, in order, or from a function of the conversation."""
 
     def __init__(self, script: Sequence[str] | Callable[[Sequence[Message]], str]) -> None:
-        self.heard: list[tuple[Message, ...]] = []
-        """Every conversation this policy was shown."""
+        self.conversations: list[tuple[Message, ...]] = []
+        """Every conversation that was passed to `reply`."""
         if callable(script):
             self._next = script
         else:
@@ -20,12 +20,12 @@ class ScriptedPolicy:
             self._next = lambda _messages: next(lines)
 
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
-        self.heard.append(tuple(messages))
+        self.conversations.append(tuple(messages))
         return Reply(text=sampling.cut(self._next(messages)))
 
 
 class SavedPolicy:
-    """Looks up the last user turn, so that reviewers can be measured on anyone's replies."""
+    """Looks up the reply to the last user turn, to measure reviewers on any model's replies."""
 
     def __init__(self, replies: Mapping[str, str]) -> None:
         """Store the replies.
@@ -39,7 +39,7 @@ class SavedPolicy:
         """Return the saved reply.
 
         Raises:
-            PolicyError: none was saved for this turn.
+            PolicyError: no reply was saved for this turn.
         """
         turn = messages[-1].content
         if turn not in self._replies:

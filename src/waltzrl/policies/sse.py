@@ -1,4 +1,4 @@
-"""Reading server-sent events, whatever pieces they come in.
+"""Decoding server-sent events from chunks of any size.
 
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
@@ -12,17 +12,17 @@ class ServerSentEvent:
 
     data: str
     name: str = ""
-    """Empty when the server gave none."""
+    """Empty if the event has no name."""
 
 
 class EventDecoder:
-    """Reads events from bytes that may be cut anywhere, inside a character or a line end too."""
+    """Decodes events from bytes that may be split anywhere, even inside a character or CRLF."""
 
     def __init__(self) -> None:
-        self._begun: list[bytes] = []
-        """Pieces of the line that has not ended yet."""
+        self._line_start: list[bytes] = []
+        """Pieces of the line that is not complete yet."""
         self._after_return = False
-        """The last byte was CR: a LF that follows belongs to it."""
+        """The last byte was CR; a LF that follows belongs to the same line end."""
         self._name = b""
         self._data: list[bytes] = []
 
@@ -37,16 +37,16 @@ class EventDecoder:
         lines = chunk.splitlines()
         tail = b"" if chunk.endswith((b"\r", b"\n")) else lines.pop()
         if lines:
-            lines[0] = b"".join([*self._begun, lines[0]])
-            self._begun = []
+            lines[0] = b"".join([*self._line_start, lines[0]])
+            self._line_start = []
         if tail:
-            self._begun.append(tail)
-        return [found for line in lines if (found := self._line(line)) is not None]
+            self._line_start.append(tail)
+        return [event for line in lines if (event := self._read_line(line)) is not None]
 
-    def _line(self, line: bytes) -> ServerSentEvent | None:
-        """Take one whole line; an empty one ends an event."""
+    def _read_line(self, line: bytes) -> ServerSentEvent | None:
+        """Read one whole line; an empty one ends an event, which is returned."""
         if not line:
-            return self._dispatch()
+            return self._end_event()
         field, _, value = line.partition(b":")
         if field == b"data":
             self._data.append(value.removeprefix(b" "))
@@ -54,7 +54,7 @@ class EventDecoder:
             self._name = value.removeprefix(b" ")
         return None
 
-    def _dispatch(self) -> ServerSentEvent | None:
+    def _end_event(self) -> ServerSentEvent | None:
         data, name = self._data, self._name
         self._data, self._name = [], b""
         if not data:

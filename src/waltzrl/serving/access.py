@@ -1,4 +1,4 @@
-"""Who may ask, and how much: API keys, rate limits, requests at once, bytes per message."""
+"""Checks access: API keys, rate limits, requests in progress, sizes of requests and replies."""
 
 import asyncio
 import ipaddress
@@ -29,30 +29,30 @@ Send: TypeAlias = Callable[[Event], Awaitable[None]]
 KEY_FILE_SECONDS = 1.0
 """A changed key file is read again within this time."""
 PROCESS = secrets.token_hex(6)
-"""Prefix of this process's request ids, which makes them unique across processes."""
+"""Prefix of this process's request ids, so that they are unique across processes."""
 _requests = count()
 
 log = logging.getLogger(__name__)
 
 
 class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway needs of a request's headers."""
+    """The headers of a request that the gateway uses."""
 
     id: str
-    """Made by us for every request; also in the response, the audit log and the traces."""
+    """Generated for every request; also in the response, the audit log and the traces."""
     key: str = ""
     """The client's key, from `Authorization: Bearer` or `x-api-key`."""
     length: int = 0
-    """Bytes of the body as announced; 0 when not announced."""
+    """`Content-Length` in bytes; 0 without one."""
     wants_collaboration: bool = False
-    """`X-Waltzrl-Include: collaboration`: drafts and feedback in the body, if the key may."""
+    """`X-Waltzrl-Include: collaboration`: return drafts and feedback, if the key may see them."""
     takes_retractions: bool = False
-    """`X-Waltzrl-Retract: yes`: the client takes back what a `waltz.retract` event names."""
+    """`X-Waltzrl-Retract: yes`: the client understands `waltz.retract` events."""
     mode: str = ""
-    """`X-Waltzrl-Mode`: how to send the stream, if the key may choose."""
+    """`X-Waltzrl-Mode`: how to send the stream, if the key may use that mode."""
     may_learn: bool | None = None
-    """`X-Waltzrl-Learn`: whether the agents may learn from this request: only `yes` says so; None
-    when the header is missing."""
+    """`X-Waltzrl-Learn`: whether the agents may learn from this request: True for `yes`, False for
+    anything else, None without the header."""
     traceparent: str = ""
     """W3C trace context of the caller."""
 
@@ -75,10 +75,10 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RETRY_AFTER_SECONDS = (1.0, 5.0)
-"""A refused client is told a random time between these, so that retries are spread out."""
+"""`Retry-After` of an overload is random between these, which spreads the retries out."""
 
 ROUNDING_SECONDS = 1e-6
-"""Tolerance: a client that waited as long as it was told is not refused for less than this."""
+"""A client that waited for `Retry-After` is not refused for a rounding error below this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +86,11 @@ class Limits:
     """How much one worker of the gateway accepts."""
 
     max_active: int = 256
-    """Requests in progress at once. Lower it when the model behind the gateway slows down under
-    load; raise it when requests wait although the model is idle."""
+    """Requests in progress at once. Lower it if the model behind the gateway slows down under load;
+    raise it if requests wait while the model is idle."""
     max_waiting: int = 256
     """Requests that wait for a place; more are refused at once. With as many as `max_active`, an
-    overload costs an accepted request about the time of one more; 0 lets none wait."""
+    accepted request waits for about the time of one other; 0 lets none wait."""
     max_wait_seconds: float = 2.0
     """Longest wait for a place."""
     max_request_bytes: int = 4 * 1024 * 1024
@@ -110,7 +110,7 @@ def check_request_size(size: int, limits: Limits) -> None:
 
     Args:
         size: bytes, as announced or as read so far.
-        limits: say how many are too many.
+        limits: `max_request_bytes` counts here.
 
     Raises:
         RequestError: 413.
@@ -119,16 +119,16 @@ def check_request_size(size: int, limits: Limits) -> None:
         raise RequestError(
             413,
             "too_large",
-            f"the request has more than {limits.max_request_bytes} bytes; send a shorter one",
+            f"the request has more than {limits.max_request_bytes} bytes; shorten it",
         )
 
 
 def check_reply_size(size: int, limits: Limits) -> None:
-    """Refuse a reply of the upstream that is too large.
+    """Refuse an upstream's reply that is too large.
 
     Args:
         size: bytes read so far.
-        limits: say how many are too many.
+        limits: `max_request_bytes` counts here.
 
     Raises:
         RequestError: 502.
@@ -137,16 +137,16 @@ def check_reply_size(size: int, limits: Limits) -> None:
         raise RequestError(
             502,
             "upstream",
-            f"the upstream's reply has more than {limits.max_reply_bytes} bytes; ask for fewer "
+            f"the upstream's reply has more than {limits.max_reply_bytes} bytes; request fewer "
             "tokens",
         )
 
 
 class RateLimits:
-    """A token bucket for each caller's name, so that a second key brings no second allowance.
+    """A token bucket per caller name; several keys of one name share it.
 
-    A bucket is kept as the one moment at which it will be full again (the "theoretical arrival
-    time" of the generic cell rate algorithm, ITU-T I.371), so nothing has to be refilled.
+    A bucket is stored as the time at which it will be full again (the "theoretical arrival time"
+    of the generic cell rate algorithm, ITU-T I.371), so no task has to refill it.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -154,10 +154,10 @@ class RateLimits:
         self._full_at: dict[str, float] = {}
 
     def take(self, caller: Caller) -> None:
-        """Take one request out of the caller's bucket.
+        """Take one token from the caller's bucket.
 
         Raises:
-            RequestError: 429, and nothing was taken: the bucket is empty.
+            RequestError: 429, the bucket is empty.
         """
         if caller.requests_per_minute is None:
             return
@@ -177,14 +177,14 @@ class RateLimits:
 
 
 class Admission:
-    """Admits a number of requests at once, lets a few wait briefly, and refuses the rest.
+    """Limits the requests in progress: lets some more wait briefly, and refuses the rest.
 
         async with admission:
             ... answer the request
 
-    First come, first served. In an overload an admitted request has waited for at most
-    `max_waiting` others, which bounds the slowest; last in, first out would be faster for most
-    and far slower for the rest.
+    First come, first served: in an overload an admitted request has waited for at most
+    `max_waiting` others. Last in, first out would be faster for most requests and far slower for
+    the others.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -193,7 +193,7 @@ class Admission:
         """No new request is admitted."""
         self._limits = limits
         self._waiting: OrderedDict[asyncio.Future[bool], None] = OrderedDict()
-        """In order of arrival; each resolves to True with a place, False without."""
+        """In order of arrival; each resolves to True if it got a place, else to False."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -227,10 +227,10 @@ class Admission:
         self._give_back()
 
     async def drain(self, within_seconds: float) -> int:
-        """Admit no new request, and wait for those in progress or waiting.
+        """Stop admitting requests, and wait for those in progress or waiting.
 
         Returns:
-            How many requests are still in progress when the time is over.
+            The number of requests still in progress after `within_seconds`.
         """
         self.draining = True
         try:
@@ -249,7 +249,7 @@ class Admission:
             return await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled() and place.result():
-                self._give_back()  # it got a place that it will not use
+                self._give_back()  # it got a place just before it was cancelled
             self._waiting.pop(place, None)
             raise
         finally:
@@ -272,20 +272,20 @@ class Admission:
 
 
 class KeyRing:
-    """Finds the caller that a key belongs to, and follows the key file as it changes.
+    """Finds the caller of a key, and reloads the key file when it changes.
 
-    A key is looked up by its digest, which no client can steer, so the time of a look-up reveals
-    nothing about any key.
+    Keys are looked up by their SHA-256, which a client cannot control, so the time of a look-up
+    reveals nothing about any key.
     """
 
     def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read the key file; None admits everybody, as `ANONYMOUS`.
+        """Read the key file; without one, every request is of `ANONYMOUS`.
 
         Raises:
             InputError: the file cannot be read, or a key in it is invalid.
         """
         self.stale = False
-        """The file changed and cannot be read; the keys from before the change stay valid."""
+        """The file has changed and is invalid; the earlier keys stay valid."""
         self._path = path
         self._clock = clock
         self._checked_at = clock()
@@ -301,21 +301,21 @@ class KeyRing:
         return self._path is None
 
     def find(self, key: str) -> Caller | None:
-        """Return the caller of a key; None when it is not valid."""
+        """Return the caller of a key, or None if the key is invalid."""
         if self._path is None:
             return ANONYMOUS
-        self._follow(self._path)
+        self._reload_if_changed(self._path)
         entry = self._keys.get(sha256(key.encode()).digest())
         return entry if entry is not None and entry.state == "valid" else None
 
     def named(self, key_id: str) -> list[Key]:
-        """Return the valid keys with an id: one, none, or very rarely several."""
+        """Return the valid keys with an id; short ids of different keys may rarely coincide."""
         if self._path is not None:
-            self._follow(self._path)
+            self._reload_if_changed(self._path)
         keys = (key for key in self._keys.values() if key.id == key_id)
         return [key for key in keys if key.state == "valid"]
 
-    def _follow(self, path: Path) -> None:
+    def _reload_if_changed(self, path: Path) -> None:
         now = self._clock()
         if now - self._checked_at < KEY_FILE_SECONDS:
             return
@@ -344,15 +344,17 @@ class AccessControl:
         self._limits = limits
 
     def caller(self, headers: RequestHeaders) -> Caller:
-        """Return who sends the request.
+        """Return the caller of a request.
 
         Raises:
-            RequestError: 401 for an unknown key, 429 for a caller that is too fast.
+            RequestError: 401, the key is invalid or missing; 429, the rate limit is reached.
         """
         caller = self.keys.find(headers.key)
         if caller is None:
-            problem = "this API key is not valid here" if headers.key else "an API key is needed"
-            raise RequestError(401, "authentication", f"{problem}; send one as a bearer token")
+            problem = "invalid API key" if headers.key else "missing API key"
+            raise RequestError(
+                401, "authentication", f"{problem}; send a valid one as a bearer token"
+            )
         self._rates.take(caller)
         return caller
 
@@ -393,15 +395,15 @@ def presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def check_bind(host: str, ring: KeyRing, *, open_to_all: bool) -> None:
-    """Refuse to answer the network without keys, unless that was asked for by name.
+    """Refuse to listen on the network without API keys, unless the operator allows it.
 
     Raises:
         InputError: `host` is not loopback, there are no keys and `open_to_all` is False.
     """
     if ring.is_open and not open_to_all and not _is_loopback(host):
         raise InputError(
-            f"without API keys the gateway answers this machine only, not {host}: make a key with "
-            "`waltzrl keys add NAME --file keys.toml` and give --keys keys.toml, or say --open"
+            f"without API keys the gateway listens on loopback only, not on {host}; make one "
+            "with `waltzrl keys add NAME --file keys.toml` and pass --keys keys.toml, or --open"
         )
 
 
@@ -415,7 +417,7 @@ def _overloaded(why: str) -> RequestError:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Return what any change of the file changes; None when it is missing."""
+    """Return a value that every change of the file changes; None if it is missing."""
     try:
         status = os.stat(path)  # noqa: PTH116 - on the request path
     except OSError:

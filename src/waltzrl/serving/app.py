@@ -1,6 +1,6 @@
-"""The gateway as an ASGI application: routes, access, bytes in and bytes out.
+"""The gateway as an ASGI application: routes, access, request bytes in, response bytes out.
 
-Raw ASGI: on the hot route every layer of a framework would cost more than all of ours.
+It uses no framework: a framework's layers would take more time per request than all our code.
 """
 
 import logging
@@ -42,20 +42,20 @@ class HttpRequest:
     def __init__(
         self, wire: WireFormat, headers: RequestHeaders, receive: Receive, send: Send
     ) -> None:
-        """Begin; `caller` and `body` are set once access is granted."""
+        """Set up; `caller` and `body` are set once access is granted."""
         self.wire = wire
         self.headers = headers
         self.receive = receive
         self.caller: Caller
         self.body = b""
         self.reached_gateway = False
-        """The gateway records what becomes of it from here on."""
+        """From now on the gateway itself records the outcome, errors included."""
         self._begun = False
         self._send = send
 
     @property
     def may_learn(self) -> bool | None:
-        """Whether the agents may learn from it: no when client or key says no, else as one says."""
+        """Whether the agents may learn from it: a no of the client or of its key wins."""
         choices = (self.headers.may_learn, self.caller.may_learn)
         return False if False in choices else True in choices or None
 
@@ -78,7 +78,7 @@ class HttpRequest:
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
 
     async def refuse(self, error: RequestError) -> None:
-        """Send an error as the API spells it; a response that has begun is cut off instead."""
+        """Send an error in the API's format; a response that has begun is broken off instead."""
         if self._begun:
             return
         headers = [JSON]
@@ -93,10 +93,10 @@ Handler: TypeAlias = Callable[[HttpRequest], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ExtraRoutes:
-    """Routes that only a gateway with a memory has."""
+    """Routes of a gateway with a memory."""
 
     console: Callable[[Event, Receive, Send], Awaitable[None]]
-    """Serves the pages below `/desk`, as ASGI 3 asks."""
+    """Serves the pages below `/desk`; an ASGI 3 application."""
     decision: Callable[[], Awaitable[bytes]]
     """Returns JSON: the state of the release, for tools that control a deployment.
 
@@ -118,14 +118,14 @@ class App:
         ready: Callable[[], None],
         extra: ExtraRoutes | None = None,
     ) -> None:
-        """Set the routes up.
+        """Set up the routes.
 
         Args:
             gateway: answers.
             access: checks keys and limits.
             streams: how streams are sent.
-            metrics: are exposed, and told of requests that never reach the gateway.
-            ready: raises a RequestError when nothing may be served.
+            metrics: exposed at `/metrics`; count the requests that never reach the gateway.
+            ready: raises a RequestError when no request may be served.
             extra: the routes of a gateway with a memory.
         """
         self._gateway = gateway
@@ -151,7 +151,7 @@ class App:
         }
 
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
-        """Serve one request, as ASGI 3 asks."""
+        """Serve one request; the ASGI 3 interface."""
         if scope["type"] != "http":
             return
         path, method = scope["path"], scope["method"]
@@ -182,7 +182,7 @@ class App:
             if not http.reached_gateway:
                 self._metrics.failed(http.wire.api, error.kind)
             await http.refuse(error)
-        except Exception:  # the one boundary: a bug of ours must not send an unreviewed draft
+        except Exception:  # the one boundary: no bug may send an unreviewed draft or a traceback
             log.exception("request %s failed", http.headers.id)
             await http.refuse(internal_error(http.headers.id))
 
@@ -219,10 +219,10 @@ class App:
         await http.write(b"", last=True)
 
     def _stream_mode(self, http: HttpRequest) -> Mode:
-        """Choose how this stream is sent: as its client asks, if it may, or by the default.
+        """Choose how to send this stream: as its client requests, if its key may, or by default.
 
         Raises:
-            RequestError: 403, the key may not ask for this mode.
+            RequestError: 403, the key may not request this mode.
         """
         modes: dict[str, Mode] = {
             mode: mode for mode in (*http.caller.stream_modes, self._streams.mode)
@@ -232,9 +232,10 @@ class App:
             raise RequestError(
                 403,
                 "permission",
-                f"X-Waltzrl-Mode {http.headers.mode!r} is not for this key; it may ask for "
+                f"this key may not use X-Waltzrl-Mode {http.headers.mode!r}; it may use "
                 f"{', '.join(modes)}",
             )
+        # Speculative text may be taken back later, which only some clients understand.
         if mode == "speculative" and not http.headers.takes_retractions:
             return "window"
         return mode
@@ -265,9 +266,9 @@ class App:
         await http.reply(msgspec.json.encode({"object": "list", "data": models}))
 
     async def _release(self, http: HttpRequest) -> None:
-        assert self._extra is not None, "the route exists only with it"
+        assert self._extra is not None, "only then is this route registered"
         if http.caller.role is None and not self.access.keys.is_open:
-            raise RequestError(403, "permission", "the state of releases needs a key with a role")
+            raise RequestError(403, "permission", "the state of a release needs a key with a role")
         await http.reply(await self._extra.decision())
 
     async def _healthz(self, http: HttpRequest) -> None:
@@ -290,14 +291,14 @@ class App:
         await http.reply(self._metrics.exposition(), (text,))
 
     def _bearer(self, http: HttpRequest) -> str | None:
-        """Return the client's key for the upstream; a key of ours is never passed on."""
+        """Return the client's key for the upstream; a key of the gateway is never passed on."""
         return (http.headers.key or None) if self.access.keys.is_open else None
 
     def _no_route(self, path: str, method: str) -> RequestError:
         if path in self._routes or path in self._open_routes:
             return RequestError(405, "invalid_request", f"{path} does not support {method}")
         known = ", ".join([*self._routes, *self._open_routes])
-        return RequestError(404, "not_found", f"there is no {path}; the routes are {known}")
+        return RequestError(404, "not_found", f"{path} does not exist; the routes are {known}")
 
 
 def _decisions(answers: Sequence[Answer]) -> bytes:

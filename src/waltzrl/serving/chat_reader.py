@@ -1,4 +1,4 @@
-"""Reading what a chat-completions server says, at once or as a stream."""
+"""Reads the replies of a chat-completions server, whole or streamed."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,18 +17,27 @@ FINISHES: Mapping[object, Finish] = {
     "content_filter": "content_filter",
 }
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What is raised for bytes that are no JSON, or not of the kind that is looked for."""
+"""Raised for bytes that are not JSON, or are JSON of the wrong shape."""
 
 
 def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:
-    """Read a chat completion; its bytes are kept when nothing in them escaped the reading.
+    """Read a chat completion, and keep its bytes when every field in them was read.
+
+    The bytes go to the client unchanged only if the review covered all text in them. A field that
+    the gateway does not know could carry text that nobody reviewed, so such a reply is written
+    anew from the fields that were read.
+
+    Args:
+        answer: the body of the upstream's response.
+        milliseconds: wall time of the request.
 
     Raises:
-        RequestError: it is not a chat completion.
+        RequestError: 502, it is not a chat completion.
     """
+    # The strict decoder fails on any unknown field; most replies pass it, and are decoded once.
     try:
         return _completion(WHOLE.decode(answer), milliseconds, answer)
-    except msgspec.ValidationError:  # something that we do not know stands in it
+    except msgspec.ValidationError:
         pass
     except UNREADABLE as error:
         raise _unreadable() from error
@@ -39,49 +48,49 @@ def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:
 
 
 def _completion(
-    found: "_Whole | _Lenient", milliseconds: float, answer: bytes | None
+    completion: "_Whole | _Lenient", milliseconds: float, answer: bytes | None
 ) -> UpstreamReply:
-    if not found.choices:
+    if not completion.choices:
         raise _unreadable()
-    choice = found.choices[0]
+    choice = completion.choices[0]
     message = choice.message
     finish = FINISHES.get(choice.finish_reason, "stop")
     reply = Reply(
         text=message.content or message.refusal or "",
-        calls=tuple([_call(one) for one in message.tool_calls or ()]),
+        calls=tuple([_call(call) for call in message.tool_calls or ()]),
         finish="length" if finish == "length" else "stop",
-        usage=_counted(found.usage, found.model),
+        usage=_usage(completion.usage, completion.model),
         milliseconds=milliseconds,
     )
-    unread = (message.content and message.refusal) or len(found.choices) > 1
-    if answer and (unread or not _spells(choice, reply.text) or _repeats_a_key(answer)):
+    unread = (message.content and message.refusal) or len(completion.choices) > 1
+    if answer and (unread or not _logprobs_match(choice, reply.text) or _repeats_a_key(answer)):
         answer = None
     return UpstreamReply(reply=reply, finish=finish, raw=answer)
 
 
-def _spells(choice: "_WholeChoice | _LenientChoice", text: str) -> bool:
-    """Whether the log-probabilities, where there are some, are those of `text` and no more."""
+def _logprobs_match(choice: "_WholeChoice | _LenientChoice", text: str) -> bool:
+    """Return whether the tokens with log-probabilities, if any, spell `text` and nothing else."""
     if isinstance(choice, _LenientChoice) or choice.logprobs is None:
         return True
     tokens = choice.logprobs.content or []
-    return "".join([one.token for one in tokens]) == text
+    return "".join([token.token for token in tokens]) == text
 
 
 def _repeats_a_key(answer: bytes) -> bool:
-    """Whether a key stands twice in an object: a client may read the value that we did not."""
+    """Return whether an object has a key twice: a client may read the value that we did not."""
     try:
-        UNREPEATED.decode(answer.decode())
+        UNIQUE_KEYS.decode(answer.decode())
     except ValueError:
         return True
     return False
 
 
-def _without_repetition(pairs: Sequence[tuple[str, object]]) -> None:
+def _require_unique_keys(pairs: Sequence[tuple[str, object]]) -> None:
     if len(dict(pairs)) < len(pairs):
         raise ValueError
 
 
-UNREPEATED = json.JSONDecoder(object_pairs_hook=_without_repetition)
+UNIQUE_KEYS = json.JSONDecoder(object_pairs_hook=_require_unique_keys)
 
 
 def _unreadable() -> RequestError:
@@ -89,40 +98,42 @@ def _unreadable() -> RequestError:
 
 
 class StreamReader:
-    """Reads the events of one stream; calls come out whole, with the last delta."""
+    """Reads the events of one stream; tool calls are returned whole, with the last delta."""
 
     def __init__(self) -> None:
         self.ended = False
-        """The server said that its reply is complete."""
+        """The server has reported that its reply is complete."""
         self._calls: dict[int, ToolCall] = {}
 
     def read(self, data: str) -> Iterator[UpstreamDelta]:
-        """Yield what an event says.
+        """Yield the deltas of an event.
 
         Raises:
-            RequestError: it is not a chunk of a chat completion, or the server reports an error.
+            RequestError: 502, it is not a chunk of a chat completion, or it reports an error.
         """
         if data.strip() == "[DONE]":
-            if not self.ended:  # the server gave no reason
+            if not self.ended:  # some servers never send a `finish_reason`
                 yield self._end("tool_calls" if self._calls else "stop")
             return
         try:
             chunk = CHUNKS.decode(data)
         except UNREADABLE as error:
-            raise RequestError(502, "upstream", "the upstream's stream cannot be read") from error
+            raise RequestError(
+                502, "upstream", "the upstream's stream has an event that is not a completion chunk"
+            ) from error
         if bytes(chunk.error) not in {b"", b"null"}:
-            raise RequestError(502, "upstream", "the upstream failed while it wrote its reply")
+            raise RequestError(502, "upstream", "the upstream failed while generating its reply")
         if chunk.usage is not None:
-            yield UpstreamDelta(usage=_counted(chunk.usage, chunk.model))
+            yield UpstreamDelta(usage=_usage(chunk.usage, chunk.model))
         for choice in chunk.choices[:1]:
             yield from self._choice(choice)
 
     def _choice(self, choice: "_Choice") -> Iterator[UpstreamDelta]:
         if choice.delta is not None:
             for part in choice.delta.tool_calls or ():
-                self._gather(part)
-            if words := choice.delta.content or choice.delta.refusal:
-                yield UpstreamDelta(text=words)
+                self._add_to_call(part)
+            if text := choice.delta.content or choice.delta.refusal:
+                yield UpstreamDelta(text=text)
         if choice.finish_reason and not self.ended:
             yield self._end(FINISHES.get(choice.finish_reason, "stop"))
 
@@ -130,13 +141,13 @@ class StreamReader:
         self.ended = True
         return UpstreamDelta(calls=tuple(self._calls.values()), finish=finish)
 
-    def _gather(self, part: "_CallPart") -> None:
-        before = self._calls.get(part.index, ToolCall(id="", name="", arguments=""))
-        said = part.function or _Function()
+    def _add_to_call(self, part: "_CallPart") -> None:
+        call = self._calls.get(part.index, ToolCall(id="", name="", arguments=""))
+        function = part.function or _Function()
         self._calls[part.index] = ToolCall(
-            id=part.id or before.id,
-            name=said.name or before.name,
-            arguments=before.arguments + (said.arguments or ""),
+            id=part.id or call.id,
+            name=function.name or call.name,
+            arguments=call.arguments + (function.arguments or ""),
         )
 
 
@@ -156,8 +167,8 @@ class _Usage(msgspec.Struct):
     completion_tokens: int = 0
 
 
-def _counted(usage: _Usage | None, model: object) -> Usage | None:
-    """Return the server's count, with the id that it gives to its model."""
+def _usage(usage: _Usage | None, model: object) -> Usage | None:
+    """Return the server's token counts, with its id of the model."""
     if usage is None:
         return None
     return Usage(
@@ -179,7 +190,7 @@ class _LenientChoice(msgspec.Struct):
 
 
 class _Lenient(msgspec.Struct):
-    """A completion of which only this is read; its bytes may hold other words."""
+    """The fields that the gateway reads. The bytes may contain other text: do not pass them on."""
 
     choices: list[_LenientChoice]
     model: object = None
@@ -231,7 +242,7 @@ class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Whole(msgspec.Struct, forbid_unknown_fields=True):
-    """A completion in which nothing else stands, so that its bytes hold no unread words."""
+    """All fields that a completion may have, and no others: its bytes hold no unread text."""
 
     choices: list[_WholeChoice]
     id: str | None = None
@@ -272,15 +283,14 @@ CHUNKS = msgspec.json.Decoder(_Chunk)
 
 
 def server_message(answer: bytes) -> str:
-    """Return the server's own words about its failure, shortened."""
+    """Return the message in a server's error response, shortened."""
     try:
-        found = msgspec.json.decode(answer)
-        error = found["error"]
+        error = msgspec.json.decode(answer)["error"]
         return str(error["message"] if isinstance(error, dict) else error)[:300]
     except (*UNREADABLE, KeyError, TypeError):
         return answer[:200].decode("utf-8", "replace").strip() or "no message"
 
 
-def _call(found: _CallPart | _WholeCall) -> ToolCall:
-    said = found.function or _Function()
-    return ToolCall(id=found.id or "", name=said.name or "", arguments=said.arguments or "")
+def _call(call: _CallPart | _WholeCall) -> ToolCall:
+    function = call.function or _Function()
+    return ToolCall(id=call.id or "", name=function.name or "", arguments=function.arguments or "")

@@ -1,4 +1,4 @@
-"""The records that pass through the gateway, whatever API a request came by.
+"""The gateway's records, the same for every API.
 
 request bytes -> ChatRequest -> guarded() -> Answer -> reply bytes, or a stream of them
 """
@@ -26,38 +26,38 @@ from waltzrl.serving.keys import Caller
 
 Api = Literal["chat", "responses", "messages"]
 Mode = Literal["whole", "buffer", "window", "speculative", "audit", "review"]
-"""How an answer is returned: whole, streamed in one of four ways, or not at all: a mere review."""
+"""How an answer is returned: whole, streamed in one of four ways, or as a review only."""
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, spelled as a chat whatever API it came by."""
+    """One request, converted to a chat-completions request whichever API it used."""
 
     api: Api
     prompt: Prompt
-    """What the agents are shown: the conversation as plain turns."""
+    """The conversation as plain turns, for the agents."""
     body: Mapping[str, Json]
-    """The chat-completions request for the upstream: all that the client sent, unknown keys too,
-    without `stream`, `stream_options` and `n`."""
+    """The chat-completions request for the upstream: all keys that the client sent, also unknown
+    ones, except `stream`, `stream_options` and `n`."""
     model: str
     n: int = 1
-    """Choices asked for; each is a collaboration of its own."""
+    """Number of choices requested; each is a collaboration of its own."""
     stream: bool = False
     stream_usage: bool = False
-    """The client asked for token counts at the end of the stream."""
+    """The client wants token counts at the end of the stream."""
     subject: str = ""
-    """The client's own name for its user or conversation, for decisions that must stick."""
+    """The client's id of its user or conversation, which keeps a conversation on one bundle."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What is returned for one choice."""
 
     reply: Reply
-    """The final reply; its usage is that of all replies that were drafted for it."""
+    """The final reply; its usage is the total of the draft and all revisions."""
     finish: Finish
     decision: Decision
     raw: bytes | None = None
-    """The upstream's own bytes, when they may be returned as they are: a draft, nothing else."""
+    """The upstream's bytes, if they may be returned unchanged: only for an unrevised draft."""
     collaboration: Collaboration | None = None
     """How the answer came about, for callers who may see drafts."""
 
@@ -68,7 +68,7 @@ class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
     reply: Reply
     finish: Finish
     raw: bytes | None = None
-    """Its bytes, when all text in them has been read into `reply`."""
+    """The bytes of the response, if `reply` holds all text in them; else None."""
 
 
 class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,11 +76,11 @@ class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
-    """Whole calls: fragments are gathered before anything reads them."""
+    """Whole calls; the reader joins their fragments."""
     finish: Finish | None = None
     """Set on the last delta."""
     usage: Usage | None = None
-    """Set on the delta that brings the server's count."""
+    """Set on the delta that carries the server's token counts."""
 
 
 class Upstream(Protocol):
@@ -94,25 +94,25 @@ class Upstream(Protocol):
             bearer: the client's own key, when the gateway has none for the upstream.
 
         Raises:
-            RequestError: it refused, failed, or said what is not a chat completion.
+            RequestError: it refused, failed, or did not return a chat completion.
         """
         ...
 
     def stream(
         self, body: Mapping[str, Json], bearer: str | None
     ) -> AsyncGenerator[UpstreamDelta, None]:
-        """Yield the reply as it is written; closing the generator stops the writing.
+        """Yield the reply as it is generated; closing the generator cancels the generation.
 
         Raises:
-            RequestError: it refused, failed, or the stream ended before its end.
+            RequestError: it refused, failed, or the stream ended early.
         """
         ...
 
     async def models(self, bearer: str | None) -> list[str]:
-        """Return the names of what it serves.
+        """Return the names of its models.
 
         Raises:
-            RequestError: it could not say.
+            RequestError: they are unavailable.
         """
         ...
 
@@ -126,9 +126,9 @@ class Bundle:
     """The immutable set that serves: rules, agents and thresholds."""
 
     id: str
-    """A hash of what is in it."""
+    """A hash of the contents."""
     stage: Literal[0, 1, 2]
-    """0: no review; 1: rules review; 2: a model reviews, with the rules as second opinion."""
+    """0: no review; 1: the rules review; 2: a model reviews, and the rules too."""
     pattern: Pattern
     reviewer: Reviewer
     wording: Wording
@@ -137,36 +137,36 @@ class Bundle:
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """The bundle that serves a request, and its side of the release under way."""
+    """The bundle that serves a request, and its arm of the current release."""
 
     bundle: Bundle
     arm: Arm = ""
     release: str = ""
-    """Id of the release under way; empty when there is none."""
+    """Id of the current release; empty without one."""
 
 
 class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat request, who sent it, and how its answer is to be returned."""
+    """A chat request, its caller, and how to return the answer."""
 
     chat: ChatRequest
     caller: Caller
     bearer: str | None = None
-    """The client's key, when it is meant for the upstream."""
+    """The client's key, if it is meant for the upstream."""
     mode: Mode = "whole"
     traceparent: str = ""
     """W3C trace context of the client."""
     may_learn: bool | None = None
-    """Whether the agents may learn from it; None when neither client nor key says."""
+    """Whether the agents may learn from it; None if neither the client nor the key says."""
 
 
 class ServedChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice that was answered, or failed: its record, and how it came about."""
+    """One choice that was answered or failed: its record, its request and its timings."""
 
     exchange: ServedExchange
     request: GatewayRequest
     number: int = 0
-    """Of the choice, from 0."""
+    """Number of the choice, from 0."""
     review_milliseconds: tuple[float, ...] = ()
-    """[reviews] wall time of each."""
+    """[reviews] wall time of each review."""
     first_words_milliseconds: float | None = None
-    """Until text was sent before the verdict; None when none was."""
+    """Time until the first text was sent before the final review; None if none was."""

@@ -1,4 +1,4 @@
-"""Answers a request: the loop, with the upstream as drafter and the bundle's reviewer.
+"""Answers a request with the collaboration loop: the upstream drafts, the bundle reviews.
 
 ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the decision log
 """
@@ -47,7 +47,7 @@ from waltzrl.serving.exchange import (
 from waltzrl.serving.window import DraftStream
 
 Listener = Callable[[ServedChoice], None]
-"""Called with every choice that was served; returns at once and raises nothing."""
+"""Called with every choice that was served; must not block and must not raise."""
 RETRY_AFTER_SECONDS = 5.0
 
 CONTINUE = """
@@ -58,15 +58,15 @@ Go on from exactly there and do not repeat it."""
 
 
 class BundleSelector(Protocol):
-    """Says which bundle serves a request."""
+    """Chooses the bundle that serves a request."""
 
     @property
     def serving(self) -> Bundle:
-        """The bundle that serves where nothing else is said."""
+        """The default bundle."""
         ...
 
     def assigned(self, request: GatewayRequest) -> Assignment:
-        """Choose a bundle; a conversation keeps the same one throughout."""
+        """Choose a bundle; all requests of a conversation get the same one."""
         ...
 
 
@@ -86,12 +86,12 @@ class SingleBundle:
 
 @dataclass(frozen=True, slots=True)
 class PercentageSplit:
-    """Stage 2 for a share of the conversations; raising the share takes none of them out."""
+    """Stage 2 for a share of the conversations; raising the share moves none of them back."""
 
     first: Bundle
     last: Bundle
     percentage: float
-    """0 to 100: the share that `last` serves."""
+    """0 to 100: the share of conversations that `last` serves."""
 
     @property
     def serving(self) -> Bundle:
@@ -103,17 +103,17 @@ class PercentageSplit:
 
 
 class DecisionLog:
-    """Writes decisions to the audit log, where there is one, and tells the listeners."""
+    """Writes decisions to the audit log, if there is one, and notifies the listeners."""
 
     def __init__(self, log: Log | None, listeners: Sequence[Listener]) -> None:
         self._log = log
         self._listeners = listeners
 
     def require(self) -> None:
-        """Check, before anything is served, that it can be audited.
+        """Check that the audit log can be written, before a request is served.
 
         Raises:
-            RequestError: 503, it cannot, and the operator wants nothing served unaudited.
+            RequestError: 503, it cannot, and the operator forbids unaudited answers.
         """
         if self._log is not None:
             try:
@@ -136,18 +136,18 @@ class DecisionLog:
                 failed = structs.replace(
                     exchange, decision="error", reason="audit", milliseconds=0.0, collaboration=None
                 )
-                self._tell(ServedChoice(exchange=failed, request=served.request))
+                self._notify(ServedChoice(exchange=failed, request=served.request))
                 raise _unaudited(error) from error
-        self._tell(served)
+        self._notify(served)
 
-    def _tell(self, served: ServedChoice) -> None:
+    def _notify(self, served: ServedChoice) -> None:
         for listener in self._listeners:
             listener(served)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
-    """The one place where a request becomes answers."""
+    """Turns requests into answers, and records each."""
 
     selector: BundleSelector
     decisions: DecisionLog
@@ -173,7 +173,7 @@ class Gateway:
     async def choice(
         self, request: GatewayRequest, number: int, stream: DraftStream | None = None
     ) -> Answer:
-        """Answer one choice; `stream` gets the draft's text while it is written.
+        """Answer one choice; `stream` gets the draft's text while it is generated.
 
         Raises:
             RequestError: the upstream failed.
@@ -185,12 +185,12 @@ class Gateway:
         return _answer(collaboration, agent)
 
     async def review(self, request: GatewayRequest, draft: Reply, number: int = 0) -> Answer:
-        """Take a draft that the caller has through the loop; mode `review` revises nothing.
+        """Review a draft of the caller, and revise it unless the mode is `review`.
 
         Args:
             request: the conversation that the draft answers.
-            draft: as the caller has it.
-            number: of the choice, where a request has several drafts.
+            draft: the caller's reply.
+            number: of the draft, if a request has several.
 
         Raises:
             RequestError: a revision was needed and the upstream failed.
@@ -209,7 +209,7 @@ class Gateway:
         drafter: Drafter,
         agent: "GatewayAgent",
     ) -> Collaboration:
-        """Run the bundle's pattern, and record the outcome whatever it is."""
+        """Run the bundle's pattern, and record the outcome, errors and cancellations included."""
         started, bundle = perf_counter(), assignment.bundle
         reviewer = _TimedReviewer(bundle.reviewer)
         collaboration, error = None, "internal"
@@ -256,11 +256,11 @@ class Gateway:
 
 
 class GatewayAgent:
-    """The upstream in the conversation agent's role, asked with the client's own request.
+    """The upstream in the role of the conversation agent.
 
-    Drafts with the request as it came, and revises by extending its messages. With a stream, the
-    draft is read while it is written, and released as the stream's window allows; a revision then
-    continues from what was released.
+    Drafts with the client's request as it came, and revises by extending its messages. With a
+    stream, it reads the draft while it is generated and releases what the window allows; a
+    revision then continues from the released text.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class GatewayAgent:
         stream: DraftStream | None = None,
     ) -> None:
         self.last: UpstreamReply | None = None
-        """The upstream's newest reply."""
+        """The upstream's last reply."""
         self.first_words_milliseconds: float | None = None
         """From the request for the draft until its first text was released."""
         self._chat = chat
@@ -280,10 +280,10 @@ class GatewayAgent:
         self._stream = stream
 
     async def draft(self, prompt: Prompt) -> Reply:
-        """Ask the upstream for a reply.
+        """Request a reply from the upstream.
 
         Raises:
-            RequestError: the upstream could not reply.
+            RequestError: the upstream failed.
         """
         body = self._body(prompt, [])
         if self._stream is None:
@@ -293,31 +293,32 @@ class GatewayAgent:
         return self.last.reply
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
-        """Ask the upstream for a revision.
+        """Request a revision from the upstream.
 
         Raises:
-            RequestError: the upstream could not reply.
+            RequestError: the upstream failed.
         """
         turns = revision_turns(draft, rounds, self._wording)
         stream = self._stream
+        # The client has this text already and cannot take it back, so the revision must follow it.
         released = "" if stream is None or stream.can_retract else stream.window.released
         if released:
             end = fence("reply", released[-LONGEST_TEXT:])
             turns[-1] = replace(
                 turns[-1], content=turns[-1].content + CONTINUE.format(released=end)
             )
-        answer = await self._upstream.complete(self._body(prompt, turns), self._bearer)
-        whole = replace(answer.reply, text=released + answer.reply.text)
-        self.last = UpstreamReply(reply=whole, finish=answer.finish)
-        return whole
+        upstream_reply = await self._upstream.complete(self._body(prompt, turns), self._bearer)
+        revision = replace(upstream_reply.reply, text=released + upstream_reply.reply.text)
+        self.last = UpstreamReply(reply=revision, finish=upstream_reply.finish)
+        return revision
 
     def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
-        """Extend the client's own messages by our system message and `turns`."""
+        """Extend the client's messages by the wording's system message and `turns`."""
+        if not turns and not self._wording.conversation_system:
+            return self._chat.body  # the hot path: nothing to add
         system = system_messages(prompt, self._wording)
-        if not system and not turns:
-            return self._chat.body
         messages = self._chat.body["messages"]
-        assert isinstance(messages, list), "the wire format has checked it"
+        assert isinstance(messages, list), "checked by the wire format"
         return {
             **self._chat.body,
             "messages": [*map(chat_message, system), *messages, *map(chat_message, turns)],
@@ -327,11 +328,11 @@ class GatewayAgent:
         started = perf_counter()
         reply = Reply(text="")
         finish: Finish = "stop"
-        words: list[str] = []
+        texts: list[str] = []
         async with aclosing(self._upstream.stream(body, self._bearer)) as deltas:
             async for delta in deltas:
                 if delta.text:
-                    words.append(delta.text)
+                    texts.append(delta.text)
                     if released := stream.window.add(delta.text):
                         if self.first_words_milliseconds is None:
                             self.first_words_milliseconds = (perf_counter() - started) * 1e3
@@ -343,7 +344,7 @@ class GatewayAgent:
                     reply = replace(reply, usage=delta.usage)
         reply = replace(
             reply,
-            text="".join(words),
+            text="".join(texts),
             finish="length" if finish == "length" else "stop",
             milliseconds=(perf_counter() - started) * 1e3,
         )
@@ -351,14 +352,14 @@ class GatewayAgent:
 
 
 def internal_error(request_id: str) -> RequestError:
-    """Describe a failure of ours to a client; the log has the details."""
+    """Return the error for a bug; the log has the details."""
     return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
 
 
 def conversation_key(request: GatewayRequest) -> str:
-    """Return what must not change its bundle half-way: the client's name for it, or its beginning.
+    """Return the key that assigns a conversation to a bundle: its subject, or its beginning.
 
-    The beginning is the user's first message, because many conversations share what precedes it.
+    The beginning is the user's first message, because many conversations share a system message.
     """
     prompt = request.chat.prompt
     users = (message.content for message in prompt.messages if message.role == "user")
@@ -366,14 +367,14 @@ def conversation_key(request: GatewayRequest) -> str:
 
 
 def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
-    """Choose the pattern: what was sent cannot be revised, and a mere review revises nothing."""
+    """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
     only_observed = mode == "review" or (mode == "audit" and bundle.stage > 0)
     return observed if only_observed else bundle.pattern
 
 
 @dataclass(slots=True)
 class _TimedReviewer:
-    """A reviewer, and how long each of its reviews took."""
+    """Times each review of a reviewer."""
 
     reviewer: Reviewer
     milliseconds: list[float] = field(default_factory=list)
@@ -411,7 +412,7 @@ def _choice_id(request_id: str, number: int, arm: Arm) -> str:
 
 
 def _reason(collaboration: Collaboration) -> str:
-    """Say why, in words that hold no content. Audit logs and memories keep these words."""
+    """Return the reason for a decision, without any content. Audit logs and memories store it."""
     reason = ""
     for round_ in collaboration.rounds:
         if not round_.feedback.well_formed:
@@ -424,7 +425,7 @@ def _reason(collaboration: Collaboration) -> str:
 
 
 def _with_own_seed(chat: ChatRequest, number: int) -> ChatRequest:
-    """Give each choice a seed of its own, where the client gave one for all."""
+    """Give each choice a seed of its own: with one seed, all choices would be the same."""
     seed = chat.body.get("seed")
     if number == 0 or not isinstance(seed, int):
         return chat

@@ -1,4 +1,4 @@
-"""The key file: API keys, of which only hashes are kept, and what each may do.
+"""The key file: hashes of the API keys, and what each key may do.
 
     [[keys]]
     name = "search-team"
@@ -6,8 +6,8 @@
     created = 2026-11-05T10:00:00+00:00
     requests_per_minute = 600
 
-A key is 256 random bits, which nobody finds from their SHA-256, so the slow hashes that protect
-passwords chosen by people would only cost time here.
+A key is 256 random bits, which cannot be recovered from their SHA-256. The slow hashes that
+protect passwords would only cost time here.
 """
 
 import json
@@ -29,7 +29,7 @@ HEAD = "# API keys of the gateway. `waltzrl keys` rewrites this file and keeps n
 
 StreamMode = Literal["buffer", "window", "speculative", "audit"]
 DeskRole = Literal["viewer", "reviewer", "operator"]
-"""What a key may do at the desk: each may do what those before it may."""
+"""What a key may do at the desk; each role includes those before it."""
 Name = Annotated[str, msgspec.Meta(pattern=r"^[\w.@-]{1,64}$")]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -37,38 +37,38 @@ Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Someone who asks, and what the gateway does for them."""
+    """A client, and what it may do."""
 
     name: Name
     requests_per_minute: Count | None = None
-    """None does not limit."""
+    """None: no limit."""
     burst: Count = 10
-    """Requests that may come at once; counts only with `requests_per_minute`."""
+    """Requests that may arrive at once; applies only with `requests_per_minute`."""
     may_see_drafts: bool = False
-    """May ask for the whole collaboration, drafts that were withheld included."""
+    """May request the whole collaboration, withheld drafts included."""
     stream_modes: tuple[StreamMode, ...] = ("buffer",)
-    """May ask for these beside the operator's own; by default the one that is never less strict."""
+    """Stream modes it may request besides the operator's; the default is the strictest one."""
     may_learn: bool | None = None
-    """Whether the agents may learn from its requests; None leaves it to the operator."""
+    """Whether the agents may learn from its requests; None: the operator decides."""
     role: DeskRole | None = None
-    """At the desk; None does not let in."""
+    """Role at the desk; None has no access."""
 
 
 ANONYMOUS = Caller(name="anonymous")
 
 
 class Key(Caller, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A caller as the key file holds it. Keys of one name may overlap while they are rotated."""
+    """One entry of the key file. A name may have several keys, for instance during a rotation."""
 
     sha256: Digest
-    """Of the key as the client sends it."""
+    """Hash of the key as the client sends it."""
     created: Instant
     expires: Instant | None = None
     disabled: bool = False
 
     @property
     def id(self) -> str:
-        """What people call this key where several have one name."""
+        """A short id, which tells the keys of one name apart."""
         return self.sha256[:8]
 
     @property
@@ -81,45 +81,45 @@ class Key(Caller, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def add_key(path: Path, policy: Mapping[str, object]) -> str:
-    """Make a key, keep its hash in the file, and return the key, which is kept nowhere.
+    """Make a key, add its hash to the file, and return the key, which is stored nowhere.
 
     Args:
-        path: the key file; it is made when it is not there.
+        path: the key file; it is created if missing.
         policy: the name and other fields of `Key`.
 
     Raises:
-        InputError: the file cannot be read or written, or a field is wrong.
+        InputError: the file cannot be read or written, or a field is invalid.
     """
     secret = f"wz-{secrets.token_urlsafe(32)}"
-    made = {
+    generated = {
         "sha256": sha256(secret.encode()).hexdigest(),
         "created": datetime.now(UTC).replace(microsecond=0),
     }
-    key = _checked({**policy, **made}, "the new key")
+    key = _checked({**policy, **generated}, "the new key")
     _write(path, [*(read_keys(path) if path.exists() else []), key])
     return secret
 
 
-def revoke_keys(path: Path, which: str) -> list[Key]:
-    """Disable the keys of a name, or the one of an id, and return them.
+def revoke_keys(path: Path, name_or_id: str) -> list[Key]:
+    """Disable the keys with a name, or the key with an id, and return them.
 
     Raises:
-        InputError: there is none, or the file cannot be read or written.
+        InputError: no key matches, or the file cannot be read or written.
     """
     keys = read_keys(path)
-    revoked = [key for key in keys if which in (key.name, key.id)]
+    revoked = [key for key in keys if name_or_id in (key.name, key.id)]
     if not revoked:
         known = ", ".join(f"{key.name} ({key.id})" for key in keys) or "none"
-        raise InputError(f"{path} has no key {which!r}; it has {known}")
+        raise InputError(f"{path} has no key {name_or_id!r}; it has {known}")
     _write(path, [structs.replace(k, disabled=True) if k in revoked else k for k in keys])
     return revoked
 
 
 def read_keys(path: Path) -> list[Key]:
-    """Read a key file, checked to the last field.
+    """Read and validate a key file.
 
     Raises:
-        InputError: it cannot be read, a field is wrong, or two keys are the same.
+        InputError: it cannot be read, a field is invalid, or two keys are the same.
     """
     try:
         tables = tomllib.loads(path.read_text("utf-8"))
@@ -146,8 +146,8 @@ def _write(path: Path, keys: Iterable[Key]) -> None:
 
 
 def _table(key: Key) -> str:
-    """Spell a key as TOML: what everybody must see, and what differs from the default."""
-    defaults = {one.name: one.default for one in structs.fields(Key)}
+    """Write a key as TOML, without the fields that have their default value."""
+    defaults = {key_field.name: key_field.default for key_field in structs.fields(Key)}
     lines = [
         f"{name} = {_value(value)}\n"
         for name, value in structs.asdict(key).items()

@@ -1,7 +1,7 @@
-"""What operators watch, in Prometheus's text format.
+"""The gateway's metrics, in Prometheus's text format.
 
-Nothing that anybody wrote gets in: every label has a small, fixed set of values. To be called in
-the event loop's thread only.
+Every label has a small, fixed set of values, so no text of a user can appear in the metrics. Not
+thread-safe: call it from the event loop's thread only.
 """
 
 import time
@@ -21,7 +21,7 @@ from waltzrl.serving.exchange import ServedChoice
 from waltzrl.telemetry.counters import Histogram, LabeledCounter, SlidingCounter
 
 TIMES = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000)
-"""Milliseconds: rules take a twentieth of one, models many thousands."""
+"""Bucket bounds in milliseconds: a rules review takes 0.05 ms, a model several seconds."""
 SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 SECONDS = {"_seconds": 1e-3}
 BOTH_UNITS = {"_seconds": 1e-3, "_ms": 1.0}
@@ -44,50 +44,50 @@ KINDS = (
     "audit",
     "cancelled",
 )
-"""What can fail: the kinds of RequestError, and clients that went away."""
+"""The kinds of RequestError, and `cancelled` for clients that disconnected."""
 
 Called = Literal["safe", "unsafe", "overrefuse", "unreviewed"]
-"""What the reviewer called a reply."""
+"""The reviewer's label of a reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayStatus:
-    """What holds at the moment of a scrape."""
+    """The gateway's state at the moment of a scrape."""
 
     active: int
     waiting: int
     draining: bool
     breaker: BreakerState
     keys: int
-    """Valid ones."""
+    """Number of valid keys."""
     keys_stale: bool
-    """The key file has changed and cannot be read."""
+    """The key file has changed and is invalid; the earlier keys stay valid."""
     bundle: str
-    """Id of what serves."""
+    """Id of the bundle that serves."""
     unaudited: int
-    """Answers that went out without an audit record, since the start."""
+    """Answers sent without an audit record since the start."""
     audit_failing: bool
-    """The disk does not take the audit log's records."""
+    """The audit log cannot be written."""
 
 
 class GatewayMetrics(Collector):
-    """Counts what the gateway does."""
+    """Counts the gateway's requests, reviews, revisions and errors."""
 
     def __init__(
         self,
-        now: Callable[[], GatewayStatus],
+        status: Callable[[], GatewayStatus],
         categories: Mapping[str, str],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin at zero.
+        """Set all metrics to zero.
 
         Args:
-            now: asked at every scrape.
-            categories: of each stage-1 rule, by its id.
-            clock: seconds that never go back.
+            status: called at every scrape.
+            categories: rule id -> category, of the stage-1 rules.
+            clock: monotonic seconds.
         """
-        self._now = now
+        self._status = status
         self._categories = categories
         self._requests = LabeledCounter(
             "waltzrl_requests",
@@ -116,8 +116,8 @@ class GatewayMetrics(Collector):
             [(cause,) for cause in get_args(ReviewFailure)],
         )
         self._total, self._feedback, self._revision = (
-            Histogram(f"waltzrl_{name}_time", what, "stage", TIMES, BOTH_UNITS)
-            for name, what in (
+            Histogram(f"waltzrl_{name}_time", help_text, "stage", TIMES, BOTH_UNITS)
+            for name, help_text in (
                 ("total", "Wall time of a choice, from request to verdict."),
                 ("feedback", "Wall time of one review."),
                 ("revision", "Wall time of one revision."),
@@ -149,21 +149,21 @@ class GatewayMetrics(Collector):
             self.failed(api, exchange.reason)
             self._requests.add(api, stage, "error", "unreviewed", "unreviewed")
             return
-        self._timed(served, collaboration)
+        self._add_times(served, collaboration)
         if exchange.decision != "draft":
             self._changed.add(stage)
         draft: Called = "unreviewed"
         final: Called = "unreviewed"
         if rounds := collaboration.rounds:
-            draft = _called(rounds[0].feedback)
+            draft = _label(rounds[0].feedback)
             final = "safe" if exchange.decision == "refused" else _final(rounds[-1])
-            self._reviewed(rounds[0].feedback, stage)
+            self._add_feedback(rounds[0].feedback, stage)
         self._requests.add(api, stage, exchange.decision, draft, final)
         if draft != "unreviewed" and api != "review":
-            asked = draft != "safe"
-            self._recent.add(True, final == "unsafe", final == "overrefuse", asked)
+            triggered = draft != "safe"
+            self._recent.add(True, final == "unsafe", final == "overrefuse", triggered)
 
-    def _timed(self, served: ServedChoice, collaboration: Collaboration) -> None:
+    def _add_times(self, served: ServedChoice, collaboration: Collaboration) -> None:
         exchange = served.exchange
         stage = str(exchange.stage)
         if served.first_words_milliseconds is not None:
@@ -174,33 +174,33 @@ class GatewayMetrics(Collector):
                 self._revision.add(stage, revision.milliseconds)
 
     def failed(self, api: str, kind: str) -> None:
-        """Count a request that got an error and of which `served` is not told."""
+        """Count an error of a request that never reached the gateway, so not passed to `served`."""
         self._errors.add(api if api in APIS else OTHER, kind if kind in KINDS else OTHER)
 
     def review_failed(self, cause: ReviewFailure) -> None:
-        """Count a review by a model that did not come about."""
+        """Count a failed review by a model."""
         self._failures.add(cause)
 
     def add(self, collector: Collector) -> None:
-        """Export what another room counts, too."""
+        """Export the metrics of another package, too."""
         self._registry.register(collector)
 
     def exposition(self) -> bytes:
-        """Return everything in Prometheus's text format 0.0.4."""
+        """Return all metrics in Prometheus's text format 0.0.4."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric, for the registry."""
         counts = (self._requests, self._triggered, self._changed, self._flagged, self._errors)
-        for tally in (*counts, self._failures):
-            yield tally.family()
+        for counter in (*counts, self._failures):
+            yield counter.family()
         times = (self._total, self._feedback, self._revision, self._held, self._first_words)
-        for spread in (*times, self._safety):
-            yield from spread.families()
+        for histogram in (*times, self._safety):
+            yield from histogram.families()
         yield from self._rates()
-        yield from _gauges(self._now())
+        yield from _gauges(self._status())
 
-    def _reviewed(self, feedback: Feedback, stage: str) -> None:
+    def _add_feedback(self, feedback: Feedback, stage: str) -> None:
         if feedback.risk is not None:
             self._safety.add(stage, 1 - feedback.risk)
         if feedback.asks_for_revision:
@@ -209,46 +209,46 @@ class GatewayMetrics(Collector):
                 self._flagged.add(category)
 
     def _rates(self) -> Iterator[Metric]:
-        """Yield shares of what was reviewed lately; none while nothing was, and never a guess."""
+        """Yield the rates of the last five minutes; without a sample they are missing, not 0."""
         samples, unsafe, overrefuse, triggered = self._recent.totals()
         yield _gauge("waltzrl_rate_samples", f"Reviewed and served {LATELY}.", samples)
-        for name, what, count in (
+        for name, help_text, count in (
             ("unsafe_rate", "Share of replies that left although called unsafe", unsafe),
             ("overrefusal_rate", "Share of replies that left as needless refusals", overrefuse),
             ("feedback_trigger_rate", "Share of drafts that feedback objected to", triggered),
         ):
             share = count / samples if samples else None
-            yield _gauge(f"waltzrl_{name}", f"{what} {LATELY}.", share)
+            yield _gauge(f"waltzrl_{name}", f"{help_text} {LATELY}.", share)
 
 
-def _called(feedback: Feedback) -> Called:
+def _label(feedback: Feedback) -> Called:
     if not feedback.well_formed:
         return "unreviewed"
     return "unsafe" if feedback.unsafe else "overrefuse" if feedback.overrefuse else "safe"
 
 
 def _final(last: Round) -> Called:
-    """Say what the reviewer called the reply that left; it need not have seen a last revision."""
-    return _called(last.feedback) if last.revision is None else "unreviewed"
+    """Return the label of the reply that was sent; the last revision may not be reviewed."""
+    return _label(last.feedback) if last.revision is None else "unreviewed"
 
 
-def _gauges(now: GatewayStatus) -> Iterator[Metric]:
-    lost = "Answers that went out without an audit record."
-    yield CounterMetricFamily("waltzrl_unaudited", lost, value=now.unaudited)
-    yield _gauge("waltzrl_audit_failing", "1 if the audit log fails.", now.audit_failing)
-    yield _gauge("waltzrl_active_requests", "Requests under way.", now.active)
-    yield _gauge("waltzrl_waiting_requests", "Requests that wait for a place.", now.waiting)
-    yield _gauge("waltzrl_draining", "1 while the gateway shuts down.", now.draining)
-    yield _gauge("waltzrl_keys", "Valid API keys.", now.keys)
-    yield _gauge("waltzrl_keys_stale", "1 if the key file cannot be read.", now.keys_stale)
+def _gauges(status: GatewayStatus) -> Iterator[Metric]:
+    help_text = "Answers that went out without an audit record."
+    yield CounterMetricFamily("waltzrl_unaudited", help_text, value=status.unaudited)
+    yield _gauge("waltzrl_audit_failing", "1 if the audit log fails.", status.audit_failing)
+    yield _gauge("waltzrl_active_requests", "Requests under way.", status.active)
+    yield _gauge("waltzrl_waiting_requests", "Requests that wait for a place.", status.waiting)
+    yield _gauge("waltzrl_draining", "1 while the gateway shuts down.", status.draining)
+    yield _gauge("waltzrl_keys", "Valid API keys.", status.keys)
+    yield _gauge("waltzrl_keys_stale", "1 if the key file cannot be read.", status.keys_stale)
     breaker = GaugeMetricFamily("waltzrl_breaker", "1 for its state.", labels=["state"])
     for state in get_args(BreakerState):
-        breaker.add_metric([state], state == now.breaker)
+        breaker.add_metric([state], state == status.breaker)
     yield breaker
     build = GaugeMetricFamily("waltzrl_build_info", "What serves.", labels=["version", "bundle"])
-    build.add_metric([__version__, now.bundle], 1)
+    build.add_metric([__version__, status.bundle], 1)
     yield build
 
 
-def _gauge(name: str, what: str, value: float | None) -> Metric:
-    return GaugeMetricFamily(name, what, value=value)
+def _gauge(name: str, help_text: str, value: float | None) -> Metric:
+    return GaugeMetricFamily(name, help_text, value=value)

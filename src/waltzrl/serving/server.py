@@ -1,4 +1,4 @@
-"""Runs the application on uvicorn and uvloop: drains before stopping, watches for disconnects."""
+"""Runs the application on uvicorn: drains before stopping, and watches for disconnects."""
 
 import asyncio
 import gc
@@ -18,16 +18,16 @@ from waltzrl.serving.access import Admission, Event, Receive, Send
 Application: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
 
 DRAIN_SECONDS = 30.0
-"""What is under way may take so long after the signal to stop."""
+"""Requests in progress have this long to finish after the signal to stop."""
 
 LONGEST_HEAD = 64 * 1024
-"""Bytes of a request's headers, or of what it puts around its body; a connection that sends more
-is dropped."""
+"""Bytes of a request's headers, or of chunk headers and trailers; a connection that sends more
+is closed."""
 
 GRACE_SECONDS = 0.25
-"""Answers that are quicker than this are not watched for a disconnect."""
+"""Requests that take less are not watched for a disconnect."""
 BODY_SECONDS = 30.0
-"""Longest time for a request's body, which occupies a place meanwhile."""
+"""Longest time for a request's body to arrive: the request occupies a place meanwhile."""
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ async def run(app: Application, admission: Admission, listener: socket.socket) -
     Args:
         app: an ASGI application.
         admission: counts the requests in progress.
-        listener: where to serve, as `listen` opened it.
+        listener: the socket that `listen` returned.
     """
     config = uvicorn.Config(
         app,
@@ -53,22 +53,22 @@ async def run(app: Application, admission: Admission, listener: socket.socket) -
         timeout_graceful_shutdown=5,
     )
     gc.collect()
-    gc.freeze()  # what was loaded stays: no pause of a later collection goes through it again
+    gc.freeze()  # later collections skip what is loaded by now, which makes their pauses shorter
     await _Draining(config, admission).serve([listener])
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take a port, so that a failure is told before anything is loaded.
+    """Open the listening socket, so that a failure is reported before anything is loaded.
 
     Raises:
-        InputError: the port is taken, or the address is not this machine's.
+        InputError: the port is in use, or the address is not one of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(2048)  # who comes before all is loaded waits, and is not refused
+        listener.listen(2048)  # early clients wait in the backlog until the gateway is loaded
     except OSError as error:
         listener.close()
         raise InputError(
@@ -80,14 +80,14 @@ def listen(host: str, port: int) -> socket.socket:
 class DisconnectWatcher:
     """Cancels the task that entered it when its client disconnects.
 
-    A quick request costs one timer.
+    A request that is answered within `GRACE_SECONDS` costs one timer and no task.
     """
 
     def __init__(self, receive: Receive, *, body_seconds: float = BODY_SECONDS) -> None:
         """Watch the connection that `receive` belongs to.
 
         Args:
-            receive: gives the connection's events.
+            receive: returns the connection's next ASGI event.
             body_seconds: longest wait for the body, inside `read`.
         """
         self._receive = receive
@@ -107,7 +107,7 @@ class DisconnectWatcher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Suppress the cancellation when the client is gone.
+        """Suppress the cancellation when the client has disconnected.
 
         Raises:
             RequestError: 408, the body did not arrive in time.
@@ -124,7 +124,7 @@ class DisconnectWatcher:
         return self._gone and kind is asyncio.CancelledError
 
     async def read(self, body: Awaitable[bytes]) -> bytes:
-        """Return the body; reading it reports a disconnect by itself."""
+        """Return the body. It consumes the events itself, so the watcher starts only after it."""
         self._reading = True
         raw = await body
         self._reading = False
@@ -134,7 +134,7 @@ class DisconnectWatcher:
         return raw
 
     def _start(self) -> None:
-        """Watch from now on; while the body is read, only its time limit."""
+        """Start watching; while the body is being read, only its time limit is watched."""
         self._grace_over = True
         if self._reading:
             self._timer = self._loop.call_later(self._body_seconds, self._give_up)
@@ -160,9 +160,10 @@ class DisconnectWatcher:
 
 
 class _Gathered:
-    """A transport that sends what is written in one turn of the loop by one system call.
+    """A transport that sends all writes of one turn of the event loop by one system call.
 
-    uvicorn writes a reply's head and its body apart, and a stream's events one by one.
+    uvicorn writes the head and the body of a response separately, and a stream's events one by
+    one; each write would be a system call and often a packet of its own.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -189,10 +190,10 @@ class _Gathered:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with gathered writes and with a limit on what comes before any key."""
+    """uvicorn's protocol with gathered writes, and a limit on headers, which precede any key."""
 
     _unread = 0
-    """Bytes since the last of which it is known that they end a head, or are of a body."""
+    """Bytes received since the last complete head or the last part of a body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Gathered(transport))  # type: ignore[arg-type]
@@ -222,11 +223,11 @@ class _Draining(uvicorn.Server):
         self._admission = admission
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop; uvicorn would raise the signal again, before the audit log is closed."""
+        """Begin to stop. uvicorn would raise the signal again, before the audit log is closed."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if left := await self._admission.drain(DRAIN_SECONDS):
-            log.warning("%d requests were cut off after %g s", left, DRAIN_SECONDS)
+        if unfinished := await self._admission.drain(DRAIN_SECONDS):
+            log.warning("%d requests were cancelled after %g s", unfinished, DRAIN_SECONDS)
         await super().shutdown(sockets)

@@ -1,4 +1,4 @@
-"""Streams an answer: what a window lets go at once, the rest when the verdict is in."""
+"""Streams an answer: what the window releases at once, the rest after the final review."""
 
 import asyncio
 import logging
@@ -13,26 +13,26 @@ from waltzrl.serving.window import DraftStream, Window
 from waltzrl.serving.wire.format import StreamWriter
 
 KEEPALIVE_SECONDS = 5.0
-"""Clients and proxies give a silent stream up; a held one says that it lives."""
+"""A keepalive is sent after this silence: clients and proxies drop idle streams."""
 
 log = logging.getLogger(__name__)
 
 WindowFactory = Callable[[Mode, Prompt], Window]
-"""Makes the window of a choice."""
+"""Returns a new window for a choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """How streams leave."""
+    """How streams are sent."""
 
     mode: Mode
-    """Where the client asks for nothing else: buffer, window, speculative or audit."""
+    """Default: buffer, window, speculative or audit."""
     open_window: WindowFactory
-    """How much of a growing draft may leave."""
+    """Decides how much of a draft is sent before its final review."""
 
 
 Event = tuple[int, str | Answer | RequestError]
-"""A choice, and words of it that may leave, or its end."""
+"""Number of a choice, and text of it to send, its answer, or its error."""
 
 
 async def stream(
@@ -40,13 +40,14 @@ async def stream(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a streamed answer; closing the generator cancels the upstream.
 
-    The first bytes carry no words and come at once. A failure on the way is told in the stream.
+    The opening bytes carry no text and are sent at once. An error ends the stream as an event,
+    because the status 200 has been sent by then.
     """
     count = request.chat.n
     windows = [open_window(request.mode, request.chat.prompt) for _ in range(count)]
     events: asyncio.Queue[Event] = asyncio.Queue()
     tasks = [
-        asyncio.create_task(_speak(gateway, request, number, window, events))
+        asyncio.create_task(_answer(gateway, request, number, window, events))
         for number, window in enumerate(windows)
     ]
     answers: dict[int, Answer] = {}
@@ -54,15 +55,16 @@ async def stream(
         yield writer.open()
         while len(answers) < count:
             parts: list[bytes] = []
-            for number, said in await _happened(events):
-                if isinstance(said, RequestError):
-                    yield b"".join([*parts, writer.error(said)])
+            for number, event in await _next_events(events):
+                if isinstance(event, RequestError):
+                    yield b"".join([*parts, writer.error(event)])
                     return
-                if isinstance(said, Answer):
-                    answers[number] = said
-                    parts += _end(request, number, said, windows[number], writer)
+                if isinstance(event, Answer):
+                    answers[number] = event
+                    parts += _end(request, number, event, windows[number], writer)
                 else:
-                    parts.append(writer.text(number, said))
+                    parts.append(writer.text(number, event))
+            # One write for all events that are waiting; without any, the stream was silent.
             yield b"".join(parts) or writer.keepalive()
         yield writer.close([answers[number] for number in range(count)])
     finally:
@@ -71,37 +73,37 @@ async def stream(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _happened(events: asyncio.Queue[Event]) -> list[Event]:
-    """Wait for events and return all that there are; none after a while of silence."""
+async def _next_events(events: asyncio.Queue[Event]) -> list[Event]:
+    """Wait for events and return all in the queue; none after `KEEPALIVE_SECONDS`."""
     try:
-        happened = [await asyncio.wait_for(events.get(), KEEPALIVE_SECONDS)]
+        batch = [await asyncio.wait_for(events.get(), KEEPALIVE_SECONDS)]
     except TimeoutError:
         return []
     while not events.empty():
-        happened.append(events.get_nowait())
-    return happened
+        batch.append(events.get_nowait())
+    return batch
 
 
-async def _speak(
+async def _answer(
     gateway: Gateway,
     request: GatewayRequest,
     number: int,
     window: Window,
     events: asyncio.Queue[Event],
 ) -> None:
-    """Answer one choice, and put what happens into `events`."""
+    """Answer one choice, and put its text and its end into `events`."""
     draft_stream = DraftStream(
         window=window,
         release=lambda text: events.put_nowait((number, text)),
         can_retract=request.mode == "speculative",
     )
     try:
-        # A buffered draft is requested whole: none of it is sent before the verdict anyway.
+        # Nothing of a buffered draft is sent before its review, so it need not be streamed.
         stream = None if request.mode == "buffer" else draft_stream
         events.put_nowait((number, await gateway.choice(request, number, stream)))
     except RequestError as error:
         events.put_nowait((number, error))
-    except Exception:  # the boundary of a stream: its client must hear of its end
+    except Exception:  # the boundary of a stream: the client must get an error event
         log.exception("request %s failed", request.chat.prompt.id)
         events.put_nowait((number, internal_error(request.chat.prompt.id)))
 
@@ -109,10 +111,11 @@ async def _speak(
 def _end(
     request: GatewayRequest, number: int, answer: Answer, window: Window, writer: StreamWriter
 ) -> Iterator[bytes]:
-    """Yield what is still to be sent of a choice, and its end."""
+    """Yield the rest of a choice, and its end."""
     final = answer.reply.text
     if request.mode == "speculative" and not final.startswith(window.released):
-        start = _common(final, window.released)
+        # The draft was revised: keep the beginning that both share, and replace the rest.
+        start = _common_length(final, window.released)
         yield writer.retract(number, start, final[start:])
     elif rest := window.rest(final):
         yield writer.text(number, rest)
@@ -121,7 +124,7 @@ def _end(
     yield writer.finish(number, answer)
 
 
-def _common(one: str, other: str) -> int:
-    """Return how many characters two texts begin with in common."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+def _common_length(first: str, second: str) -> int:
+    """Return the length of the longest common beginning."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -1,13 +1,13 @@
-"""Spans of OpenTelemetry, made after the fact from what was served, so that serving never waits.
+"""OpenTelemetry spans, made from the record after an answer was sent, so that no client waits.
 
     waltzrl.request
     |-- waltzrl.conversation.generate
     |-- waltzrl.feedback.evaluate
     `-- waltzrl.conversation.revise
 
-What anybody wrote stays out. The names of the GenAI conventions are still in flux (status
-"development"; for guardrails only proposals exist), so `SPANS` and `ATTRIBUTES` are the only
-place that knows them.
+Spans contain no text of prompts or replies. The GenAI semantic conventions still change (status
+"development"; for guardrails only proposals exist), so their names occur only in `SPANS` and
+`ATTRIBUTES`.
 """
 
 import os
@@ -63,10 +63,10 @@ ATTRIBUTES = {
     "risk": "waltzrl.feedback.risk",
     "rules": "waltzrl.feedback.rules",
 }
-"""Our word for each fact, and the attribute that carries it."""
+"""Our name for each fact -> the span attribute."""
 
 LONGEST_NAME = 100
-"""Characters of a model's name, which the client chooses."""
+"""Characters kept of the model's name, which the client chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class _Part:
 
 
 class Traces:
-    """Turns what was served into spans."""
+    """Makes spans of the choices that were served."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -87,10 +87,10 @@ class Traces:
         self._propagator = TraceContextTextMapPropagator()
 
     def served(self, served: ServedChoice) -> None:
-        """Make the spans of a choice that has just been answered, or has failed.
+        """Make the spans of a choice that has just been answered or has failed.
 
-        They join the trace that the request's header `traceparent` names (W3C Trace Context); one
-        that cannot be read starts a new trace.
+        They join the trace of the request's `traceparent` header (W3C Trace Context); without a
+        valid one they start a new trace.
         """
         parent = self._propagator.extract({"traceparent": served.request.traceparent})
         milliseconds = served.exchange.milliseconds
@@ -102,26 +102,26 @@ class Traces:
             begin += _nanoseconds(part.milliseconds)
 
     def close(self) -> None:
-        """Send what is waiting, and stop."""
+        """Send the spans that are waiting, and stop."""
         self._provider.shutdown()
 
     def _span(self, step: Step, when: tuple[int, float], facts: Facts, context: Context) -> Context:
         """Make one span, and return the context in which its children are made.
 
         Args:
-            step: which.
-            when: start in nanoseconds since 1970, and how many milliseconds it took.
-            facts: by our words; None is left out.
-            context: holds the span above.
+            step: its kind.
+            when: start in nanoseconds since 1970, and duration in milliseconds.
+            facts: by the keys of `ATTRIBUTES`; None is left out.
+            context: holds the parent span.
         """
         name, operation, kind = SPANS[step]
         begin, milliseconds = when
-        known = {"operation": operation, **facts}
+        all_facts = {"operation": operation, **facts}
         span = self._tracer.start_span(
             name,
             context,
             kind,
-            {ATTRIBUTES[fact]: value for fact, value in known.items() if value is not None},
+            {ATTRIBUTES[fact]: value for fact, value in all_facts.items() if value is not None},
             start_time=begin,
         )
         if facts.get("error"):
@@ -131,9 +131,9 @@ class Traces:
 
 
 def open_traces() -> Traces:
-    """Send spans by OTLP over HTTP, to where the variables OTEL_EXPORTER_OTLP_... say.
+    """Send spans by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_... configure.
 
-    The other variables of OpenTelemetry count too, such as OTEL_TRACES_SAMPLER.
+    OpenTelemetry's other variables apply too, such as OTEL_TRACES_SAMPLER.
     """
     name = os.environ.get("OTEL_SERVICE_NAME", "waltzrl")
     provider = TracerProvider(resource=Resource.create({"service.name": name}))
@@ -157,21 +157,21 @@ def _facts(served: ServedChoice) -> Facts:
 
 
 def _parts(served: ServedChoice) -> Iterator[_Part]:
-    """Yield the turns in order: they followed each other without a pause worth a span."""
+    """Yield the turns in order; the pauses between them are negligible."""
     collaboration = served.exchange.collaboration
     if collaboration is None:
         return
     if collaboration.draft.origin == "policy":
-        yield _spoken("draft", collaboration.draft, 0, served)
+        yield _reply_part("draft", collaboration.draft, 0, served)
     for number, (turn, milliseconds) in enumerate(
         zip(collaboration.rounds, served.review_milliseconds, strict=False), 1
     ):
-        yield _judged(turn.feedback, number, milliseconds)
+        yield _feedback_part(turn.feedback, number, milliseconds)
         if turn.revision is not None and turn.revision.origin == "policy":
-            yield _spoken("revision", turn.revision, number, served)
+            yield _reply_part("revision", turn.revision, number, served)
 
 
-def _spoken(step: Step, reply: Reply, number: int, served: ServedChoice) -> _Part:
+def _reply_part(step: Step, reply: Reply, number: int, served: ServedChoice) -> _Part:
     facts: Facts = {
         "round": number,
         "model": _model(served),
@@ -182,7 +182,7 @@ def _spoken(step: Step, reply: Reply, number: int, served: ServedChoice) -> _Par
     return _Part(step=step, milliseconds=reply.milliseconds, facts=facts)
 
 
-def _judged(feedback: Feedback, number: int, milliseconds: float) -> _Part:
+def _feedback_part(feedback: Feedback, number: int, milliseconds: float) -> _Part:
     facts: Facts = {
         "round": number,
         "unsafe": feedback.unsafe,

@@ -1,4 +1,4 @@
-"""The model behind the gateway: a server that speaks chat completions, or a policy of ours."""
+"""The model behind the gateway: a chat-completions server, or a policy in this process."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -19,7 +19,7 @@ from waltzrl.serving.wire.fields import turns_of
 
 
 class PolicyUpstream:
-    """A policy of this process in the upstream's place."""
+    """Serves a policy of this process as the upstream."""
 
     def __init__(self, name: str, policy: Policy, max_new_tokens: int) -> None:
         """Serve `policy` as the model `name`; a request may ask for `max_new_tokens` at most."""
@@ -30,7 +30,7 @@ class PolicyUpstream:
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
         if body.get("model") != self.name:
             raise RequestError(
-                404, "not_found", f"there is no model {body.get('model')!r}; say {self.name!r}"
+                404, "not_found", f"there is no model {body.get('model')!r}; use {self.name!r}"
             )
         try:
             reply = await self.policy.reply(turns_of(body["messages"]), self._sampling(body))
@@ -41,33 +41,33 @@ class PolicyUpstream:
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
     ) -> AsyncGenerator[UpstreamDelta, None]:
-        said = await self.complete(body, bearer)
-        yield UpstreamDelta(
-            text=said.reply.text,
-            finish=said.finish,
-            usage=said.reply.usage,
-        )
+        upstream_reply = await self.complete(body, bearer)
+        reply = upstream_reply.reply
+        yield UpstreamDelta(text=reply.text, finish=upstream_reply.finish, usage=reply.usage)
 
     async def models(self, bearer: str | None) -> list[str]:
         return [self.name]
 
     async def aclose(self) -> None:
-        """Leave the policy to its owner."""
+        """Leave the policy open: its owner closes it."""
 
     def _sampling(self, body: Mapping[str, Json]) -> Sampling:
-        asked = body.get("max_completion_tokens") or body.get("max_tokens") or self.max_new_tokens
-        warmth = body.get("temperature") or 0.0
-        if not isinstance(asked, int) or not isinstance(warmth, int | float):
+        limit = body.get("max_completion_tokens") or body.get("max_tokens") or self.max_new_tokens
+        temperature = body.get("temperature") or 0.0
+        if not isinstance(limit, int) or not isinstance(temperature, int | float):
             raise RequestError(400, "invalid_request", "max_tokens and temperature must be numbers")
-        limit = max(1, min(asked, self.max_new_tokens))
-        return Sampling(max_new_tokens=limit, temperature=max(0.0, float(warmth)))
+        return Sampling(
+            max_new_tokens=max(1, min(limit, self.max_new_tokens)),
+            temperature=max(0.0, float(temperature)),
+        )
 
 
 OPEN_SECONDS = 10.0
-"""An upstream that could not be reached is left alone for so long."""
+"""No request is sent for this long after the upstream could not be reached several times."""
 PASSED_ON = {400, 401, 403, 404, 408, 413, 422, 429}
-"""Statuses that are the client's business; any other failure is the upstream's: 502."""
-DAYS_AT_MOST = re.compile("[0-9]{1,6}")
+"""Statuses that the client gets as they are. Other failures become 502, except 503."""
+RETRY_AFTER = re.compile("[0-9]{1,6}")
+"""`Retry-After` in seconds, at most about 11 days."""
 KINDS = {
     401: "authentication",
     403: "permission",
@@ -79,21 +79,21 @@ KINDS = {
 
 
 class HttpUpstream:
-    """`POST {url}/chat/completions` and `GET {url}/models`; connections are kept and shared."""
+    """`POST {url}/chat/completions` and `GET {url}/models`, over a pool of connections."""
 
     def __init__(
         self, url: str, limits: Limits, *, api_key: str | None, timeout_seconds: float
     ) -> None:
-        """Describe the server; nothing is opened before the first request.
+        """Set up; the first request opens the first connection.
 
         Args:
             url: up to and without `/chat/completions`, such as `http://localhost:8000/v1`.
-            limits: say how long a reply may be.
-            api_key: sent as a bearer token in place of the client's.
-            timeout_seconds: longest silence: to the whole reply, or between parts of a stream.
+            limits: `max_reply_bytes` counts here.
+            api_key: sent as a bearer token instead of the client's.
+            timeout_seconds: longest wait for the next bytes of a reply.
 
         Raises:
-            InputError: the URL is none of a server, or the key cannot be sent.
+            InputError: the URL is invalid, or the key has characters that a header cannot carry.
         """
         self.breaker = Breaker(open_seconds=OPEN_SECONDS)
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
@@ -101,53 +101,60 @@ class HttpUpstream:
         self._api_key = api_key and api_key.strip()
         if self._api_key and not (self._api_key.isascii() and self._api_key.isprintable()):
             raise InputError(
-                "the key for the upstream has characters that no header can carry; give it anew"
+                "the upstream's API key has characters that an HTTP header cannot carry; check it"
             )
 
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
         started = perf_counter()
-        with await self._asked(msgspec.json.encode(body), bearer) as response:
-            answer = await self._whole(response)
+        with await self._send(msgspec.json.encode(body), bearer) as response:
+            answer = await self._read_body(response)
         return read_completion(answer, (perf_counter() - started) * 1e3)
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
     ) -> AsyncGenerator[UpstreamDelta, None]:
-        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        events, reader = EventDecoder(), StreamReader()
-        with await self._asked(msgspec.json.encode(asked), bearer) as response:
+        streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        decoder, reader = EventDecoder(), StreamReader()
+        with await self._send(msgspec.json.encode(streamed), bearer) as response:
+            # A server that cannot stream ignores `stream` and returns an ordinary completion.
             if response.headers.get("content-type", "").startswith("application/json"):
-                yield _at_once(await self._whole(response))  # it does not stream
+                yield _whole_delta(await self._read_body(response))
                 return
             size = 0
-            while part := await response.part():
+            while part := await response.read_part():
                 size += len(part)
                 check_reply_size(size, self._limits)
-                said = [delta for one in events.feed(part) for delta in reader.read(one.data)]
-                if said:
-                    yield _together(said)
+                deltas = [
+                    delta for event in decoder.feed(part) for delta in reader.read(event.data)
+                ]
+                if deltas:
+                    yield _merge(deltas)
         if not reader.ended:
-            raise RequestError(502, "upstream", "the upstream's stream ended before its end")
+            raise RequestError(502, "upstream", "the upstream's stream ended early")
 
     async def models(self, bearer: str | None) -> list[str]:
-        with await self._asked(None, bearer) as response:
-            answer = await self._whole(response)
+        with await self._send(None, bearer) as response:
+            answer = await self._read_body(response)
         try:
-            found = msgspec.json.decode(answer, type=_Models)
+            models = msgspec.json.decode(answer, type=_Models)
         except UNREADABLE as error:
             raise RequestError(
-                502, "upstream", "the upstream's list of models cannot be read"
+                502, "upstream", "the upstream's list of models is invalid"
             ) from error
-        return [one.id for one in found.data]
+        return [model.id for model in models.data]
 
     async def aclose(self) -> None:
         self._client.close()
 
-    async def _asked(self, body: bytes | None, bearer: str | None) -> "_Answer":
-        """Send a request and return its answer once it says 200.
+    async def _send(self, body: bytes | None, bearer: str | None) -> "_Answer":
+        """Send a request, and return the response once its status is known to be 200.
+
+        Args:
+            body: of a chat-completions request; None lists the models.
+            bearer: the client's key, used when the gateway has none of its own.
 
         Raises:
-            RequestError: it says something else, is silent for too long, or cannot be reached.
+            RequestError: the status is another, the upstream is unreachable or timed out.
         """
         headers = "Content-Type: application/json\r\n"
         if key := self._api_key or bearer:
@@ -158,34 +165,35 @@ class HttpUpstream:
                 raise RequestError(
                     503,
                     "upstream",
-                    "the upstream could not be reached several times and is left alone for now",
+                    "the upstream could not be reached several times; no request is sent for now",
                     retry_after_seconds=OPEN_SECONDS,
                 )
             try:
-                response = await self._client.ask(method, path, headers, body or b"")
+                response = await self._client.request(method, path, headers, body or b"")
             except OSError as error:
                 attempt.succeeded = False
-                raise _failed(error) from error
-            attempt.succeeded = True  # what it says, and for how long, is no matter of reach
+                raise _connection_error(error) from error
+            # The breaker counts only whether the upstream can be reached, not how it answers.
+            attempt.succeeded = True
         answer = _Answer(response)
         if response.status != 200:
             with answer:
-                raise _refused(response, await self._whole(response))
+                raise _status_error(response, await self._read_body(response))
         return answer
 
-    async def _whole(self, response: Response) -> bytes:
-        """Read the body, but not without end."""
+    async def _read_body(self, response: Response) -> bytes:
+        """Read the whole body, up to the size limit."""
         parts: list[bytes] = []
         size = 0
-        while part := await response.part():
+        while part := await response.read_part():
             size += len(part)
             check_reply_size(size, self._limits)
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _together(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
-    """Join what came in one piece, so that whoever hears it is woken once."""
+def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
+    """Merge the deltas that arrived together, so that the window checks their text only once."""
     if len(deltas) == 1:
         return deltas[0]
     return UpstreamDelta(
@@ -197,7 +205,7 @@ def _together(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
 
 
 class _Answer:
-    """An answer while it is read: afterwards its connection is given back, failures are told."""
+    """A response that is being read: returns its connection, and converts connection errors."""
 
     def __init__(self, response: Response) -> None:
         self._response = response
@@ -213,7 +221,7 @@ class _Answer:
     ) -> None:
         self._response.close()
         if isinstance(error, OSError):
-            raise _failed(error) from error
+            raise _connection_error(error) from error
 
 
 class _Model(msgspec.Struct):
@@ -224,37 +232,32 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def _at_once(answer: bytes) -> UpstreamDelta:
-    said = read_completion(answer, 0.0)
+def _whole_delta(answer: bytes) -> UpstreamDelta:
+    """Read an ordinary completion as a stream of one delta."""
+    upstream_reply = read_completion(answer, 0.0)
+    reply = upstream_reply.reply
     return UpstreamDelta(
-        text=said.reply.text,
-        calls=said.reply.calls,
-        finish=said.finish,
-        usage=said.reply.usage,
+        text=reply.text, calls=reply.calls, finish=upstream_reply.finish, usage=reply.usage
     )
 
 
-def _failed(error: OSError) -> RequestError:
+def _connection_error(error: OSError) -> RequestError:
     if isinstance(error, TimeoutError):
-        return RequestError(504, "upstream_timeout", f"the upstream said nothing for {error}")
+        return RequestError(504, "upstream_timeout", f"the upstream sent nothing for {error}")
     return RequestError(502, "upstream", f"the connection to the upstream failed: {error}")
 
 
-def _refused(response: Response, answer: bytes) -> RequestError:
+def _status_error(response: Response, answer: bytes) -> RequestError:
     status = response.status if response.status in PASSED_ON else 502
     if response.status == 503:
         status = 503
     kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
-    # A server that fails while a reply is written may quote it, and nobody has reviewed that.
-    said = f": {server_message(answer)}" if status in PASSED_ON else ""
+    retry_after = response.headers.get("retry-after", "")
+    # A server error may quote the reply that was being generated, which nobody has reviewed.
+    message = f": {server_message(answer)}" if status in PASSED_ON else ""
     return RequestError(
         status,
         kind,
-        f"the upstream answered {response.status}{said}",
-        retry_after_seconds=_seconds(response.headers.get("retry-after", "")),
+        f"the upstream answered {response.status}{message}",
+        retry_after_seconds=float(retry_after) if RETRY_AFTER.fullmatch(retry_after) else None,
     )
-
-
-def _seconds(text: str) -> float | None:
-    """Read `Retry-After`; None when it is a date, or no time that anybody would wait."""
-    return float(text) if DAYS_AT_MOST.fullmatch(text) else None

@@ -1,10 +1,10 @@
-"""How much of a growing draft may leave before it has been reviewed as a whole.
+"""Decides how much of a streamed draft may be sent before its final review.
 
-    the next text  -> add  -> what may be sent now         while the draft is written
-    the final text -> rest -> what is still to be sent    after the verdict
+    the next text  -> add  -> what may be sent now        while the draft is generated
+    the final text -> rest -> what is still to be sent    after the final review
 
-`BufferedWindow` releases nothing, `UnfilteredWindow` everything, and `SentenceWindow` what the
-rules have passed and what no later word can turn into a part of a finding.
+`BufferedWindow` releases nothing, `UnfilteredWindow` everything, and `SentenceWindow` the text
+that the rules have passed and that no later text can make part of a finding.
 """
 
 import re
@@ -16,11 +16,11 @@ from waltzrl.records import Prompt
 from waltzrl.rules import Rulebook
 
 FEWEST_CHARACTERS = 32
-"""Leave at once; below that, looking costs more than the client gains."""
+"""Fewer are not released: running the rules would cost more than the client gains."""
 LONGEST_SENTENCE = 240
-"""Characters after which a sentence leaves word by word."""
+"""Characters after which a sentence is released word by word."""
 LONGEST_HELD = 4_000
-"""Characters that wait, as those of one endless word do, before the window shuts for good."""
+"""Characters held, for instance of one endless word, before the window closes for good."""
 
 SENTENCE_END = re.compile(
     r"""\n|(?<=[.!?:;…])\s|(?<=[.!?…]["')\]*_”»])\s|(?<=[\u3002\uff01\uff1f])"""
@@ -30,11 +30,11 @@ FENCE = re.compile(r"^ {0,3}```", re.MULTILINE)
 
 
 class Window(Protocol):
-    """Decides how much of a growing draft may leave before it has been reviewed as a whole."""
+    """Decides how much of a streamed draft may be sent before its final review."""
 
     @property
     def released(self) -> str:
-        """What has left: a beginning of the draft."""
+        """The beginning of the draft that has been sent."""
         ...
 
     def add(self, text: str) -> str:
@@ -42,23 +42,24 @@ class Window(Protocol):
         ...
 
     def rest(self, final: str) -> str:
-        """Return what is still to be sent of the text that the verdict let through."""
+        """Return what is still to be sent of the final reply."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftStream:
-    """Where the text of a draft goes while it is written."""
+    """Where the text of a draft goes while it is generated."""
 
     window: Window
     release: Callable[[str], None]
     """Called with the text that may be sent now."""
     can_retract: bool = False
-    """What was sent can be taken back, so that a revision need not continue from it."""
+    """Mode `speculative`: a `waltz.retract` event can replace text that was sent, so a revision is
+    a new reply and need not continue from that text."""
 
 
 class BufferedWindow:
-    """Nothing leaves before the verdict."""
+    """Releases nothing before the final review."""
 
     released = ""
 
@@ -70,17 +71,17 @@ class BufferedWindow:
 
 
 class UnfilteredWindow:
-    """All leaves at once; the verdict is only written down."""
+    """Releases everything at once; the review is only recorded."""
 
     def __init__(self) -> None:
-        self._left: list[str] = []
+        self._parts: list[str] = []
 
     @property
     def released(self) -> str:
-        return "".join(self._left)
+        return "".join(self._parts)
 
     def add(self, text: str) -> str:
-        self._left.append(text)
+        self._parts.append(text)
         return text
 
     def rest(self, final: str) -> str:
@@ -88,104 +89,107 @@ class UnfilteredWindow:
 
 
 class SentenceWindow:
-    """What the rules have passed leaves, sentence by sentence.
+    """Releases what the rules have passed, sentence by sentence.
 
-    A sentence leaves when `Rulebook.horizon` characters follow it, for then no later word can
-    make it a part of a finding, nor change the severity of one. The rules read every character
-    a bounded number of times, however the draft is cut into pieces.
+    `Rulebook.horizon` is the number of characters that can influence a finding: text that is
+    followed by so many is settled, because no later text can make it part of a finding or change
+    a finding's severity. A sentence is released once it is settled and passes the rules. The rules
+    read every character a bounded number of times, however the draft is split into deltas.
     """
 
     def __init__(
         self, rulebook: Rulebook, prompt: Prompt, threshold: float, *, whole_sentences: bool = True
     ) -> None:
-        """Open the window, or keep it shut when the rules find something in the prompt.
+        """Open the window, or keep it closed when the rules find something in the prompt.
 
         Args:
-            rulebook: stage 1.
-            prompt: what the draft answers; the turns of users and tools count.
+            rulebook: the rules of stage 1.
+            prompt: what the draft answers; the turns of users and tools are checked.
             threshold: 0 to 1, how safe a reply must be. The draft is stopped when its findings,
                 taken as independent, make it less safe than that.
-            whole_sentences: False lets every word go as soon as it may.
+            whole_sentences: False releases every word as soon as it is settled.
         """
         self.stopped = False
-        """What was found makes the draft less safe than the threshold; no more of it leaves."""
+        """The findings make the draft less safe than the threshold; no more of it is released."""
         self._rulebook = rulebook
         self._threshold = threshold
         self._risk = 0.0
-        asked = " ".join(turn.content for turn in prompt.messages if turn.role in {"user", "tool"})
-        self._shut = bool(rulebook.request(asked))
-        self._end = SENTENCE_END if whole_sentences else WORD_END
-        self._left: list[str] = []
+        request = " ".join(
+            turn.content for turn in prompt.messages if turn.role in {"user", "tool"}
+        )
+        self._closed = bool(rulebook.request(request))
+        self._boundary_pattern = SENTENCE_END if whole_sentences else WORD_END
+        self._parts: list[str] = []
         self._text = ""
-        """The end of what has left, as far as a rule looks back, and what has not left."""
-        self._gone = 0
-        """Where in `_text` begins what has not left."""
-        self._found = 0
-        """The last end of a sentence out of reach of the words to come; never before `_gone`."""
-        self._looked = 0
-        """Where to look for the next."""
+        """The last `horizon` characters that were released, and all that was not."""
+        self._sent = 0
+        """Where in `_text` the text that was not released begins."""
+        self._boundary = 0
+        """The end of the last settled sentence; at least `_sent`."""
+        self._searched = 0
+        """Where to go on searching for boundaries."""
 
     @property
     def released(self) -> str:
-        return "".join(self._left)
+        return "".join(self._parts)
 
     def add(self, text: str) -> str:
-        if self._shut or self.stopped:
+        if self._closed or self.stopped:
             return ""
         self._text += text
-        self._look()
-        if self._found - self._gone >= FEWEST_CHARACTERS and self._passes():
+        self._find_boundary()
+        if self._boundary - self._sent >= FEWEST_CHARACTERS and self._passes():
             return self._release()
-        self._shut = self._shut or len(self._text) - self._gone > LONGEST_HELD
+        self._closed = self._closed or len(self._text) - self._sent > LONGEST_HELD
         return ""
 
     def rest(self, final: str) -> str:
         released = self.released
+        # A draft that was not revised continues what was sent; another reply starts a paragraph.
         if final.startswith(released):
             return final[len(released) :]
         return _break_after(released) + final
 
-    def _look(self) -> None:
-        """Find the last end that is out of reach of the words to come."""
-        for end in self._end.finditer(self._text, self._looked, self._settled):
-            self._found = end.end()
-        self._looked = max(self._looked, self._settled)
-        if self._settled - self._found > LONGEST_SENTENCE:
-            self._found = max(self._found, 1 + self._text.rfind(" ", self._found, self._settled))
-
-    @property
-    def _settled(self) -> int:
-        """Where the words to come begin to matter: what a rule says of earlier ones stands."""
-        return max(0, len(self._text) - self._rulebook.horizon)
+    def _find_boundary(self) -> None:
+        """Move the boundary to the end of the last settled sentence."""
+        # Later text can influence findings only from here on.
+        settled = max(0, len(self._text) - self._rulebook.horizon)
+        for boundary in self._boundary_pattern.finditer(self._text, self._searched, settled):
+            self._boundary = boundary.end()
+        self._searched = max(self._searched, settled)
+        if settled - self._boundary > LONGEST_SENTENCE:
+            last_word_end = 1 + self._text.rfind(" ", self._boundary, settled)
+            self._boundary = max(self._boundary, last_word_end)
 
     def _passes(self) -> bool:
-        """Ask the rules about everything up to the last end that was found."""
-        if not self._left and self._rulebook.refuses(self._text):
-            self._shut = True
+        """Run the rules on the text up to the boundary."""
+        # A draft that begins as a refusal is held: the review may call it an over-refusal.
+        if not self._parts and self._rulebook.refuses(self._text):
+            self._closed = True
         findings = [
             finding
             for finding in self._rulebook.reply(self._text)
-            if finding.start < self._found and finding.end > self._gone
+            if finding.start < self._boundary and finding.end > self._sent
         ]
-        if self._shut or any(finding.end > self._found for finding in findings):
-            return False  # a finding leaves whole or not at all
+        if self._closed or any(finding.end > self._boundary for finding in findings):
+            return False  # a finding is released as a whole or not at all
         for finding in findings:
             self._risk += (1 - self._risk) * finding.severity
         self.stopped = 1 - self._risk < self._threshold
         return not self.stopped
 
     def _release(self) -> str:
-        """Let everything up to the last end go, and forget what no rule will look back at."""
-        leaving = self._text[self._gone : self._found]
-        self._left.append(leaving)
-        forgotten = max(0, self._found - self._rulebook.horizon)
-        self._text = self._text[forgotten:]
-        self._looked -= forgotten
-        self._gone = self._found = self._found - forgotten
-        return leaving
+        """Release the text up to the boundary, and drop what is beyond the rules' horizon."""
+        released = self._text[self._sent : self._boundary]
+        self._parts.append(released)
+        dropped = max(0, self._boundary - self._rulebook.horizon)
+        self._text = self._text[dropped:]
+        self._searched -= dropped
+        self._sent = self._boundary = self._boundary - dropped
+        return released
 
 
 def _break_after(released: str) -> str:
-    """Return the paragraph break behind a beginning that is not gone on with."""
+    """Return the break between released text and a reply that does not continue it."""
     open_fence = len(FENCE.findall(released)) % 2
     return "\n```\n\n" if open_fence else "\n\n"

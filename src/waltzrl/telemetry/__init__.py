@@ -1,4 +1,4 @@
-"""What a run leaves behind: its folder and its numbers. Knows no word of the domain."""
+"""The folder, files and metrics of a run, independent of the domain."""
 
 from waltzrl.telemetry.journal import Journal
 from waltzrl.telemetry.run_directory import RunDirectory

@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there, and disk errors that a person can act on."""
+"""Atomic writes of files and folders, and disk errors that tell the user what to do."""
 
 import json
 import os
@@ -14,60 +14,61 @@ Json: TypeAlias = "str | float | bool | Sequence[Json] | Mapping[str, Json] | No
 
 
 def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Replace the file in one step: a reader, or a crash, meets the old content or the new.
+    """Replace the file atomically: a reader, or a crash, sees the old content or the new.
 
     Args:
-        path: of the file; one that is there keeps its mode.
-        data: its content.
-        private: whether a new one is for its owner only.
+        path: the file; an existing one keeps its mode.
+        data: the new content.
+        private: make a new file readable by its owner only.
 
     Raises:
         InputError: the folder cannot be written to, or the disk is full.
     """
-    beside = path.with_name(f".{path.name}.part")
-    with explained(path):
+    temporary = path.with_name(f".{path.name}.part")
+    with disk_errors(path):
         try:
-            beside.touch(mode=0o600 if private else 0o666)
+            temporary.touch(mode=0o600 if private else 0o666)
             if path.exists():
-                beside.chmod(path.stat().st_mode)
-            with beside.open("wb") as file:
+                temporary.chmod(path.stat().st_mode)
+            with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(path)
+            temporary.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
-        sync(path.parent)
+            temporary.unlink(missing_ok=True)
+        sync(path.parent)  # or the new name could be lost in a power failure
 
 
 def write_json(path: Path, value: Json) -> None:
-    """Replace the file by the value as indented JSON with sorted keys; see `write_bytes`."""
+    """Replace the file by the value as indented JSON with sorted keys, as `write_bytes` does."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
     write_bytes(path, f"{text}\n".encode())
 
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Give a hidden folder to fill, which takes the name `path`, and its place, when all is well.
+    """Yield a hidden folder to fill, which replaces `path` if the block succeeds.
 
     Raises:
-        InputError: the folder cannot be written to, or the disk is full; nothing is left behind.
+        InputError: the folder cannot be written to, or the disk is full; the hidden folder is
+            removed and `path` is unchanged.
     """
-    beside = path.with_name(f".{path.name}.part")
-    with explained(path):
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+    temporary = path.with_name(f".{path.name}.part")
+    with disk_errors(path):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
         try:
-            yield beside
+            yield temporary
             shutil.rmtree(path, ignore_errors=True)
-            beside.rename(path)
+            temporary.rename(path)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
         sync(path.parent)
 
 
 def sync(path: Path) -> None:
-    """Wait until the file's content, or the folder's list of names, is on the disk."""
+    """Wait until the content of a file, or the entries of a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -76,9 +77,9 @@ def sync(path: Path) -> None:
 
 
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a growing file without the last one if a crash has torn it.
+    """Yield the complete lines of a file, without a last line that a crash cut short.
 
-    Each line keeps its line break, so that the lengths add up to where writing goes on.
+    Each line keeps its line break, so that the sum of the lengths is the offset to append at.
 
     Raises:
         OSError: the file cannot be read.
@@ -90,8 +91,8 @@ def whole_lines(path: Path) -> Iterator[bytes]:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn an operating system's error while writing to `path` into an InputError of one line."""
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise an operating system's error while writing to `path` as an InputError of one line."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a run measured at each step, for people (TensorBoard) and for programs (JSONL)."""
+"""The metrics of a run at each step, for people (TensorBoard) and for programs (JSONL)."""
 
 import json
 import math
@@ -11,31 +11,31 @@ from types import TracebackType
 from typing import Self
 
 from waltzrl.errors import InputError
-from waltzrl.telemetry.files import explained, whole_lines
+from waltzrl.telemetry.files import disk_errors, whole_lines
 
 NAME = re.compile(r"[a-z0-9_]+(/[a-z0-9_]+)+")
-"""A metric has a path and, at its end, a unit: `reward/feedback_mean`, `time/step_seconds`."""
+"""A metric's name is a path that ends with a unit: `reward/feedback_mean`, `time/step_seconds`."""
 
 
 class Journal:
-    """One line per step in `metrics.jsonl`, and the same as TensorBoard events if it is installed.
+    """One line per step in `metrics.jsonl`, and TensorBoard events if it is installed.
 
     Example:
         {"step": 120, "reward/feedback_mean": 0.62, "time/step_seconds": 1.9}
     """
 
     def __init__(self, folder: Path, resumed_step: int = -1) -> None:
-        """Open the journal and forget the steps after `resumed_step`; they will be run again.
+        """Open the journal and delete the steps after `resumed_step`, which will run again.
 
         Args:
-            folder: of the run.
-            resumed_step: the last step to keep; -1 starts anew.
+            folder: the run's folder.
+            resumed_step: the last step to keep; -1 for a new run.
 
         Raises:
-            InputError: a line is damaged, or the folder cannot be written to.
+            InputError: a line is invalid, or the folder cannot be written to.
         """
         path = folder / "metrics.jsonl"
-        with explained(path):
+        with disk_errors(path):
             path.touch()
             os.truncate(path, _length_until(path, resumed_step))
             self._file = path.open("a", encoding="utf-8")
@@ -43,17 +43,17 @@ class Journal:
         self._path = path
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one step; a number that is not finite becomes null.
+        """Append one step; values that are not finite become null.
 
         Raises:
-            ValueError: a name has no path.
+            ValueError: a name is not a path.
             InputError: the disk is full.
         """
-        nameless = [name for name in metrics if not NAME.fullmatch(name)]
-        if nameless:
-            raise ValueError(f"a metric is named like time/step_seconds, got {nameless}")
+        invalid = [name for name in metrics if not NAME.fullmatch(name)]
+        if invalid:
+            raise ValueError(f"metric names must look like time/step_seconds, got {invalid}")
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        with explained(self._path):
+        with disk_errors(self._path):
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()
         if self._events is not None:
@@ -74,14 +74,14 @@ class Journal:
 
 
 def _length_until(path: Path, step: int) -> int:
-    """Return how many bytes hold the whole lines up to and including `step`."""
+    """Return the length in bytes of the complete lines up to and including `step`."""
     length = 0
     for number, line in enumerate(whole_lines(path), start=1):
         try:
             is_later = json.loads(line)["step"] > step
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f'{path}:{number}: need a JSON object with "step"; delete this line to go on'
+                f'{path}:{number}: need a JSON object with "step"; delete this line to continue'
             ) from error
         if is_later:
             break
@@ -90,7 +90,7 @@ def _length_until(path: Path, step: int) -> int:
 
 
 class _TensorBoard:
-    """Event files written by the tensorboard package itself, without torch."""
+    """Event files, written with the tensorboard package and without torch."""
 
     def __init__(self, folder: Path, first_step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -99,10 +99,10 @@ class _TensorBoard:
 
         self._event, self._summary = Event, Summary
         self._writer = EventFileWriter(str(folder))
-        # tells TensorBoard to forget what an interrupted run wrote from this step on
+        # Makes TensorBoard ignore what an interrupted run wrote from this step on.
         start = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
-        self._writer.flush()  # its thread has nothing left to write when a step finds the disk full
+        self._writer.flush()  # its thread must not fail later, on a full disk
 
     @classmethod
     def at(cls, folder: Path, first_step: int) -> Self | None:

@@ -1,4 +1,4 @@
-"""The folder of one run, held by one process at a time."""
+"""The folder of one run, locked by one process at a time."""
 
 import fcntl
 import os
@@ -7,14 +7,14 @@ from types import TracebackType
 from typing import Self
 
 from waltzrl.errors import InputError
-from waltzrl.telemetry.files import Json, explained, write_bytes, write_json
+from waltzrl.telemetry.files import Json, disk_errors, write_bytes, write_json
 
 
 class RunDirectory:
-    """A folder that this process alone writes to, inside a `with` statement.
+    """A folder that only this process writes to, inside a `with` statement.
 
-    The lock is the operating system's (flock on the file `.lock`), so it ends with its process,
-    however that dies; the file itself stays and means nothing.
+    The lock is an flock on the file `.lock`, which the operating system releases when the process
+    ends, even if it is killed; the file itself remains and has no meaning.
     """
 
     def __init__(self, path: Path) -> None:
@@ -22,12 +22,12 @@ class RunDirectory:
         self._lock = -1
 
     def __enter__(self) -> Self:
-        """Make the folder and take it.
+        """Create the folder and lock it.
 
         Raises:
-            InputError: it cannot be written to, or another run holds it.
+            InputError: it cannot be written to, or another process has locked it.
         """
-        with explained(self.path):
+        with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -52,7 +52,7 @@ class RunDirectory:
         os.close(self._lock)
 
     def write_bytes(self, name: str, data: bytes) -> Path:
-        """Replace one file of the run in one step.
+        """Replace one file of the run atomically.
 
         Raises:
             InputError: the disk is full.

@@ -3,7 +3,7 @@
 import anthropic
 import pytest
 
-from support.wire_server import CALL, OTHER_CALL, said, wire_server
+from support.wire_server import CALL, OTHER_CALL, answer_of, wire_server
 from waltzrl.errors import RequestError
 
 HELLO = [{"role": "user", "content": "Which river runs through Rome?"}]
@@ -21,7 +21,7 @@ def served():
 
 def test_a_message_is_answered(served):
     client, scene = served
-    scene.answers = [said("The Tiber.")]
+    scene.answers = [answer_of("The Tiber.")]
     answer = client.messages.create(**ASKED)
     assert (answer.id, answer.type, answer.role, answer.model) == (
         "msg_42",
@@ -39,13 +39,13 @@ def test_a_message_is_answered(served):
 )
 def test_a_message_that_was_cut_says_why(served, finish, reason):
     client, scene = served
-    scene.answers = [said("The Ti", finish=finish)]
+    scene.answers = [answer_of("The Ti", finish=finish)]
     assert client.messages.create(**ASKED).stop_reason == reason
 
 
 def test_a_message_uses_tools(served):
     client, scene = served
-    scene.answers = [said("Let me look.", CALL, OTHER_CALL)]
+    scene.answers = [answer_of("Let me look.", CALL, OTHER_CALL)]
     answer = client.messages.create(**ASKED)
     assert [block.type for block in answer.content] == ["text", "tool_use", "tool_use"]
     assert answer.content[2].input == {"city": "Bergen"}
@@ -54,7 +54,7 @@ def test_a_message_uses_tools(served):
 
 def test_a_message_is_streamed(served):
     client, scene = served
-    scene.answers = [said("The Tiber.")]
+    scene.answers = [answer_of("The Tiber.")]
     with client.messages.create(**ASKED, stream=True) as stream:
         events = list(stream)
     assert [e.type for e in events] == [
@@ -70,7 +70,7 @@ def test_a_message_is_streamed(served):
 
 def test_a_streamed_message_is_gathered_by_the_client(served):
     client, scene = served
-    scene.answers, scene.retraction = [said("Let me look.", CALL, OTHER_CALL)], (4, "us look.")
+    scene.answers, scene.retraction = [answer_of("Let me look.", CALL, OTHER_CALL)], (4, "us look.")
     with client.messages.stream(**ASKED) as stream:
         kinds = [event.type for event in stream]
         answer = stream.get_final_message()
@@ -86,7 +86,7 @@ def test_a_streamed_message_is_gathered_by_the_client(served):
 
 def test_a_stream_of_nothing_is_a_message_without_blocks(served):
     client, scene = served
-    scene.answers = [said("")]
+    scene.answers = [answer_of("")]
     with client.messages.stream(**ASKED) as stream:
         assert stream.get_final_message().content == []
 

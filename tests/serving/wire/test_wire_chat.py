@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from support.wire_server import CALL, said, spoken
+from support.wire_server import CALL, answer_of, stream_of
 from waltzrl.errors import RequestError
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.records import Message
@@ -181,9 +181,9 @@ def test_fields_that_are_null_are_as_good_as_absent():
         (b'{"a":"\xff"}', "not UTF-8"),
         (b"[]", "not a JSON object"),
         (b'"model"', "not a JSON object"),
-        (b"[" * 1_000_000, "nested more than 100 deep"),
-        (b'{"a":' * 1_000_000, "nested more than 100 deep"),
-        (b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 100 deep"),
+        (b"[" * 1_000_000, "nested more than 100 levels deep"),
+        (b'{"a":' * 1_000_000, "nested more than 100 levels deep"),
+        (b'{"a":' + b"[" * 100 + b"]" * 100 + b"}", "nested more than 100 levels deep"),
     ],
 )
 def test_a_body_that_is_no_request_is_refused(raw, need):
@@ -197,14 +197,14 @@ def test_what_is_nested_a_hundred_deep_is_read():
 
 
 def test_a_draft_goes_out_as_it_came():
-    answer = said("Hi")
+    answer = answer_of("Hi")
     raw = Answer(reply=answer.reply, finish="stop", decision="draft", raw=b'{"id": "theirs"}')
     assert CHAT.write(read(), [raw]) == b'{"id": "theirs"}'
     assert json.loads(CHAT.write(read(n=2), [raw, raw]))["id"] == "chatcmpl-42"
 
 
 def test_a_reply_is_written():
-    written = json.loads(CHAT.write(read(), [said("Hi", CALL)]))
+    written = json.loads(CHAT.write(read(), [answer_of("Hi", CALL)]))
     created = written.pop("created")
     assert isinstance(created, int)
     assert written == {
@@ -235,7 +235,7 @@ def test_a_reply_is_written():
 
 
 def test_a_stream_is_written():
-    stream = b"".join(spoken(CHAT.writer(read()), [said("Hi", CALL)]))
+    stream = b"".join(stream_of(CHAT.writer(read()), [answer_of("Hi", CALL)]))
     assert stream.endswith(DONE)
     *events, done = EventDecoder().feed(stream)
     assert done.data == "[DONE]"
@@ -266,7 +266,7 @@ def test_a_stream_is_written():
 
 def test_every_chunk_before_the_counts_says_that_they_are_to_come():
     exchange = read(stream=True, stream_options={"include_usage": True})
-    *events, _ = EventDecoder().feed(b"".join(spoken(CHAT.writer(exchange), [said("Hi")])))
+    *events, _ = EventDecoder().feed(b"".join(stream_of(CHAT.writer(exchange), [answer_of("Hi")])))
     *before, last = [json.loads(event.data)["usage"] for event in events]
     assert set(before) == {None}
     assert last == {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from support.wire_server import CALL, said
+from support.wire_server import CALL, answer_of
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
 from waltzrl.serving.wire import MESSAGES
@@ -183,7 +183,7 @@ def test_a_wrong_field_is_named(field, options):
     ],
 )
 def test_arguments_become_an_object_whatever_the_model_wrote(arguments, given):
-    answer = said("", ToolCall(id="1", name="f", arguments=arguments))
+    answer = answer_of("", ToolCall(id="1", name="f", arguments=arguments))
     assert json.loads(MESSAGES.write(read(), [answer]))["content"][0]["input"] == given
 
 

@@ -5,7 +5,7 @@ import json
 import openai
 import pytest
 
-from support.wire_server import CALL, OTHER_CALL, said, wire_server
+from support.wire_server import CALL, OTHER_CALL, answer_of, wire_server
 from waltzrl.errors import RequestError
 
 HELLO = [{"role": "user", "content": "Which river runs through Rome?"}]
@@ -24,7 +24,7 @@ def served():
 
 def test_a_chat_is_answered(served):
     client, scene = served
-    scene.answers = [said("The Tiber.")]
+    scene.answers = [answer_of("The Tiber.")]
     answer = client.chat.completions.create(model="m", messages=HELLO)
     assert (answer.id, answer.model, answer.object) == ("chatcmpl-42", "m", "chat.completion")
     assert answer.choices[0].message.content == "The Tiber."
@@ -35,7 +35,11 @@ def test_a_chat_is_answered(served):
 
 def test_every_choice_of_a_chat_is_answered(served):
     client, scene = served
-    scene.answers = [said("One."), said("Two", finish="length"), said("3", finish="content_filter")]
+    scene.answers = [
+        answer_of("One."),
+        answer_of("Two", finish="length"),
+        answer_of("3", finish="content_filter"),
+    ]
     answer = client.chat.completions.create(model="m", messages=HELLO, n=3)
     assert scene.exchanges[0].n == 3
     assert [c.message.content for c in answer.choices] == ["One.", "Two", "3"]
@@ -45,7 +49,7 @@ def test_every_choice_of_a_chat_is_answered(served):
 
 def test_a_chat_asks_for_tools(served):
     client, scene = served
-    scene.answers = [said("", CALL, OTHER_CALL)]
+    scene.answers = [answer_of("", CALL, OTHER_CALL)]
     answer = client.chat.completions.create(model="m", messages=HELLO, tools=[CHAT_TOOL])
     message = answer.choices[0].message
     assert message.content is None
@@ -58,7 +62,7 @@ def test_a_chat_asks_for_tools(served):
 
 def test_a_chat_is_streamed_with_its_token_counts(served):
     client, scene = served
-    scene.answers = [said("The Tiber.")]
+    scene.answers = [answer_of("The Tiber.")]
     with client.chat.completions.create(
         model="m", messages=HELLO, stream=True, stream_options={"include_usage": True}
     ) as stream:
@@ -73,7 +77,7 @@ def test_a_chat_is_streamed_with_its_token_counts(served):
 
 def test_streamed_choices_and_calls_are_gathered_by_the_client(served):
     client, scene = served
-    scene.answers = [said("Let me look.", CALL, OTHER_CALL), said("It rains.")]
+    scene.answers = [answer_of("Let me look.", CALL, OTHER_CALL), answer_of("It rains.")]
     with client.chat.completions.stream(
         model="m", messages=HELLO, n=2, tools=[CHAT_TOOL]
     ) as stream:
@@ -90,7 +94,7 @@ def test_streamed_choices_and_calls_are_gathered_by_the_client(served):
 
 def test_a_retraction_passes_by_a_client_that_does_not_know_it(served):
     client, scene = served
-    scene.answers, scene.retraction = [said("The Tiber.")], (4, "Arno.")
+    scene.answers, scene.retraction = [answer_of("The Tiber.")], (4, "Arno.")
     with client.chat.completions.stream(model="m", messages=HELLO) as stream:
         for _ in stream:
             pass
@@ -102,7 +106,7 @@ def test_a_retraction_passes_by_a_client_that_does_not_know_it(served):
 
 def test_a_response_is_answered(served):
     client, scene = served
-    scene.answers = [said("The Tiber.")]
+    scene.answers = [answer_of("The Tiber.")]
     tool = {"type": "function", **TOOL, "strict": True}
     answer = client.responses.create(
         model="m", input="Which river?", instructions="Be brief.", tools=[tool], temperature=0.5
@@ -119,7 +123,7 @@ def test_a_response_is_answered(served):
 )
 def test_a_response_that_was_cut_says_why(served, finish, reason):
     client, scene = served
-    scene.answers = [said("The Ti", finish=finish)]
+    scene.answers = [answer_of("The Ti", finish=finish)]
     answer = client.responses.create(model="m", input="Which river?")
     assert (answer.status, answer.incomplete_details.reason) == ("incomplete", reason)
     assert answer.output[0].status == "incomplete"
@@ -130,7 +134,7 @@ def test_a_response_that_was_cut_says_why(served, finish, reason):
 
 def test_a_response_asks_for_tools(served):
     client, scene = served
-    scene.answers = [said("", CALL, OTHER_CALL)]
+    scene.answers = [answer_of("", CALL, OTHER_CALL)]
     answer = client.responses.create(model="m", input="Weather?")
     assert [item.type for item in answer.output] == ["function_call", "function_call"]
     assert [item.call_id for item in answer.output] == ["call_1", "call_2"]
@@ -139,7 +143,7 @@ def test_a_response_asks_for_tools(served):
 
 def test_a_response_is_streamed(served):
     client, scene = served
-    scene.answers = [said("Let me look.", CALL, OTHER_CALL)]
+    scene.answers = [answer_of("Let me look.", CALL, OTHER_CALL)]
     with client.responses.create(model="m", input="Weather?", stream=True) as stream:
         events = list(stream)
     assert [e.sequence_number for e in events] == list(range(len(events)))
@@ -171,7 +175,7 @@ def test_a_response_is_streamed(served):
 
 def test_a_streamed_response_is_gathered_by_the_client(served):
     client, scene = served
-    scene.answers, scene.retraction = [said("Let me look.", CALL)], (4, "us look.")
+    scene.answers, scene.retraction = [answer_of("Let me look.", CALL)], (4, "us look.")
     with client.responses.stream(model="m", input="Weather?") as stream:
         kinds = [event.type for event in stream]
         answer = stream.get_final_response()
@@ -182,7 +186,7 @@ def test_a_streamed_response_is_gathered_by_the_client(served):
 
 def test_an_empty_response_is_an_empty_message(served):
     client, scene = served
-    scene.answers = [said("")]
+    scene.answers = [answer_of("")]
     with client.responses.stream(model="m", input="Say nothing.") as stream:
         for _ in stream:
             pass

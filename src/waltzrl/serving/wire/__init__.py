@@ -1,4 +1,4 @@
-"""The APIs that the gateway speaks, each an adapter between bytes and an `Exchange`."""
+"""The gateway's APIs: each reads bytes as a `ChatRequest` and writes `Answer`s as bytes."""
 
 from waltzrl.serving.wire import chat, messages, responses
 from waltzrl.serving.wire.format import StreamWriter, WireFormat

@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: the gateway's own format, since the upstream speaks it as well."""
+"""`POST /v1/chat/completions`: also the API of the upstream, so requests pass almost unchanged."""
 
 import time
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from waltzrl.serving.wire.fields import (
     prompt_of,
     read_object,
     subject_of,
-    unsupported,
+    unsupported_field,
 )
 from waltzrl.serving.wire.format import COMMENT, DONE, chat_usage, error_object, event
 
@@ -28,7 +28,7 @@ api: Api = "chat"
 
 
 def read(raw: bytes, request_id: str) -> ChatRequest:
-    """Read a request; see `Dialect.read`."""
+    """Read a request; see `WireFormat.read`."""
     body = read_object(raw)
     check_sampling(body)
     _check_reviewable(body)
@@ -48,7 +48,7 @@ def read(raw: bytes, request_id: str) -> ChatRequest:
 
 
 def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
-    """Write a reply; one that may go out as it came is not spelt again."""
+    """Write a reply; an unrevised draft is returned as the upstream's own bytes if possible."""
     if len(answers) == 1 and answers[0].raw is not None:
         return answers[0].raw
     return msgspec.json.encode(
@@ -57,7 +57,7 @@ def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
             "object": "chat.completion",
             "created": int(time.time()),
             "model": chat.model,
-            "choices": [_choice(place, answer) for place, answer in enumerate(answers)],
+            "choices": [_choice(index, answer) for index, answer in enumerate(answers)],
             "usage": chat_usage(answers),
         }
     )
@@ -74,24 +74,24 @@ def error(error: RequestError, request_id: str = "") -> bytes:
 
 
 def _check_reviewable(body: dict[str, Json]) -> None:
-    """Refuse what nobody could review."""
+    """Refuse a request whose reply could not be reviewed."""
     modalities = body.get("modalities")
     if modalities is not None and modalities != ["text"]:
         as_list(modalities, "modalities")
-        raise unsupported("modalities", 'replies are reviewed as text; ask for ["text"] only')
+        raise unsupported_field("modalities", 'only text can be reviewed; request ["text"]')
     if body.get("tools") is not None:
-        for place, tool in enumerate(as_list(body["tools"], "tools")):
-            as_object(tool, f"tools[{place}]")
+        for index, tool in enumerate(as_list(body["tools"], "tools")):
+            as_object(tool, f"tools[{index}]")
 
 
 def _wants_usage(stream_options: Json) -> bool:
     if stream_options is None:
         return False
-    found = as_object(stream_options, "stream_options")
-    return as_bool(found.get("include_usage"), "stream_options.include_usage")
+    options = as_object(stream_options, "stream_options")
+    return as_bool(options.get("include_usage"), "stream_options.include_usage")
 
 
-def _choice(place: int, answer: Answer) -> dict[str, object]:
+def _choice(index: int, answer: Answer) -> dict[str, object]:
     message: dict[str, object] = {
         "role": "assistant",
         "content": answer.reply.text if answer.reply.text or not answer.reply.calls else None,
@@ -99,7 +99,7 @@ def _choice(place: int, answer: Answer) -> dict[str, object]:
     }
     if answer.reply.calls:
         message["tool_calls"] = [_call(call) for call in answer.reply.calls]
-    return {"index": place, "message": message, "logprobs": None, "finish_reason": answer.finish}
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": answer.finish}
 
 
 def _call(call: ToolCall) -> dict[str, object]:
@@ -114,10 +114,10 @@ ROLE = b'{"role":"assistant","content":"","refusal":null}'
 
 
 class ChatStream:
-    """Writes `data:` lines without names, `[DONE]` last."""
+    """Writes unnamed events, and `[DONE]` at the end."""
 
     def __init__(self, chat: ChatRequest) -> None:
-        """Prepare what all chunks of `chat` have in common."""
+        """Encode the fields that all chunks have in common once."""
         self._chat = chat
         common = {
             "id": f"chatcmpl-{chat.prompt.id}",
@@ -139,14 +139,14 @@ class ChatStream:
 
     def calls(self, choice: int, calls: Sequence[ToolCall]) -> bytes:
         return b"".join(
-            self._chunk(choice, b'{"tool_calls":[%b]}' % _streamed_call(place, call))
-            for place, call in enumerate(calls)
+            self._chunk(choice, b'{"tool_calls":[%b]}' % _streamed_call(index, call))
+            for index, call in enumerate(calls)
         )
 
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
-        """Write a chunk without choices: what does not know its extra key has nothing to read.
+        """Write a chunk without choices, in which other clients find nothing to read.
 
-        It has no event name, because some clients take chunks of named events for another type.
+        It has no event name, because some clients parse named events as another type.
         """
         retraction = msgspec.json.encode(
             {"choice": choice, "start": start, "replacement": replacement}
@@ -175,5 +175,5 @@ class ChatStream:
         )
 
 
-def _streamed_call(place: int, call: ToolCall) -> bytes:
-    return msgspec.json.encode({"index": place, **_call(call)})
+def _streamed_call(index: int, call: ToolCall) -> bytes:
+    return msgspec.json.encode({"index": index, **_call(call)})

@@ -1,6 +1,6 @@
-"""Reading the fields of a request: what is wrong is told by its name, what came and what is needed.
+"""Reads the fields of a request. An error names the field, what we got and what we need.
 
-`where` is the path of a value as the client wrote it, such as `messages[0].content`.
+`where` is the path of a value in the client's request, such as `messages[0].content`.
 """
 
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from waltzrl.records import Message, Prompt, Role, ToolCall
 from waltzrl.serving.exchange import Json
 
 DEEPEST = 100
-"""Objects and lists inside each other; an encoder further down the stack must manage them too."""
+"""Levels of nested objects and lists: encoders further down the stack recurse, too."""
 MOST_TOKENS = 2**31
 LONGEST_SHOWN = 40
+"""Characters of a value that an error message quotes."""
 
 
 def read_object(raw: bytes) -> dict[str, Json]:
     """Decode a request's body.
 
-    Of a key that is there twice the last value counts, also for the upstream, because the body is
-    encoded anew for it.
+    The last value of a repeated key counts, for the upstream too, because the body is encoded anew.
 
     Raises:
         RequestError: it is not UTF-8, not JSON, not an object, or nested too deeply.
@@ -43,25 +43,25 @@ def read_object(raw: bytes) -> dict[str, Json]:
     return body
 
 
-def wrong(where: str, got: Json, need: str) -> RequestError:
+def invalid_field(where: str, got: Json, need: str) -> RequestError:
     """Return the error for a field."""
     return RequestError(
-        400, "invalid_request", f"{where}: got {shown(got)}; need {need}", param=where
+        400, "invalid_request", f"{where}: got {describe(got)}; need {need}", param=where
     )
 
 
-def unsupported(where: str, why: str) -> RequestError:
-    """Return the error for a field that asks for what the gateway cannot do."""
+def unsupported_field(where: str, why: str) -> RequestError:
+    """Return the error for a field that requests something the gateway cannot do."""
     return RequestError(400, "invalid_request", f"{where}: {why}", param=where)
 
 
-def shown(value: Json) -> str:
-    """Name a value in a few words."""
+def describe(value: Json) -> str:
+    """Describe a value in an error message."""
     if value is None:
         return "nothing"
     if isinstance(value, dict | list):
-        kind = "an object" if isinstance(value, dict) else "a list"
-        return kind if value else f"{kind} with nothing in it"
+        kind = "object" if isinstance(value, dict) else "list"
+        return f"an empty {kind}" if not value else f"{'an' if kind == 'object' else 'a'} {kind}"
     if isinstance(value, str):
         return repr(value if len(value) <= LONGEST_SHOWN else f"{value[:LONGEST_SHOWN]}...")
     return msgspec.json.encode(value).decode()[:LONGEST_SHOWN]
@@ -69,65 +69,65 @@ def shown(value: Json) -> str:
 
 def as_object(value: Json, where: str) -> dict[str, Json]:
     if not isinstance(value, dict):
-        raise wrong(where, value, "an object")
+        raise invalid_field(where, value, "an object")
     return value
 
 
 def as_list(value: Json, where: str) -> list[Json]:
     if not isinstance(value, list):
-        raise wrong(where, value, "a list")
+        raise invalid_field(where, value, "a list")
     return value
 
 
 def as_text(value: Json, where: str) -> str:
-    """Return a string; a NUL, at which many stores and tokenizers stumble, is refused."""
+    """Return a string; refuse a NUL, which many databases and tokenizers cannot process."""
     if not isinstance(value, str):
-        raise wrong(where, value, "a string")
+        raise invalid_field(where, value, "a string")
     if "\0" in value:
-        raise unsupported(where, "has a NUL character; leave it out")
+        raise unsupported_field(where, "contains a NUL character; remove it")
     return value
 
 
 def as_name(value: Json, where: str) -> str:
     """Return a string that is not empty."""
     if not value:
-        raise wrong(where, value, "a string that is not empty")
+        raise invalid_field(where, value, "a string that is not empty")
     return as_text(value, where)
 
 
 def as_bool(value: Json, where: str) -> bool:
-    """Return true or false; nothing is false."""
+    """Return a boolean; null or missing is False."""
     if value is None or value is False:
         return False
     if value is True:
         return True
-    raise wrong(where, value, "true or false")
+    raise invalid_field(where, value, "true or false")
 
 
 def as_count(value: Json, where: str, most: int) -> int:
     """Return a whole number from 1 to `most`."""
     if _is_number(value) and isinstance(value, int) and 1 <= value <= most:
         return value
-    raise wrong(where, value, f"a whole number from 1 to {most}")
+    raise invalid_field(where, value, f"a whole number from 1 to {most}")
 
 
 def check_sampling(body: dict[str, Json]) -> None:
-    """Check the options that policies of ours read, and that all three APIs spell alike.
+    """Check the sampling options that all three APIs share.
 
     Raises:
-        RequestError: a number is of another type or out of range.
+        RequestError: a value has the wrong type or is out of range.
     """
     for key in ("temperature", "top_p"):
         value = body.get(key)
         if value is not None and not (_is_number(value) and value >= 0):
-            raise wrong(key, value, "a number that is not negative")
+            raise invalid_field(key, value, "a number that is not negative")
     for key in ("max_tokens", "max_completion_tokens"):
         if body.get(key) is not None:
             as_count(body[key], key, MOST_TOKENS)
 
 
 def subject_of(body: dict[str, Json]) -> str:
-    """Return the client's own name for its user, as OpenAI's APIs spell it; empty without one."""
+    """Return the client's id of its user, from the fields of OpenAI's APIs; empty without one."""
     for key in ("safety_identifier", "user"):
         if body.get(key) is not None:
             return as_text(body[key], key)
@@ -139,7 +139,7 @@ def _is_number(value: Json) -> TypeGuard[float]:
 
 
 def _deeper(body: dict[str, Json], limit: int) -> bool:
-    """Say whether objects and lists are inside each other more than `limit` times."""
+    """Return whether objects and lists are nested more than `limit` levels deep."""
     level: list[dict[str, Json] | list[Json]] = [body]
     for _ in range(limit):
         level = [
@@ -154,12 +154,12 @@ def _deeper(body: dict[str, Json], limit: int) -> bool:
 
 
 def _unreadable(need: str) -> RequestError:
-    return RequestError(400, "invalid_request", f"the body of the request is not {need}")
+    return RequestError(400, "invalid_request", f"the request's body is not {need}")
 
 
 def _too_deep() -> RequestError:
     return RequestError(
-        400, "invalid_request", f"the body of the request is nested more than {DEEPEST} deep"
+        400, "invalid_request", f"the request's body is nested more than {DEEPEST} levels deep"
     )
 
 
@@ -182,12 +182,12 @@ PLACEHOLDERS = {
 def prompt_of(messages: Json, request_id: str) -> Prompt:
     """Read the messages of a chat-completions request.
 
-    A prompt ends with what must be answered. What the client puts after that, such as the
-    beginning of a reply, steers the answer as much, so it is shown as a part of it.
-    Where there is no turn of a user or a tool, the last turn counts as the user's.
+    A prompt ends with the turn of a user or tool that must be answered. Turns after it, such as
+    the beginning of a reply, influence the answer as much, so they are appended to that turn.
+    Without a turn of a user or tool, the last turn counts as the user's.
 
     Raises:
-        RequestError: the messages are not what the API asks for.
+        RequestError: the messages are invalid.
     """
     return Prompt(id=request_id, messages=_ending_with_request(turns_of(messages)))
 
@@ -196,24 +196,37 @@ def turns_of(messages: Json) -> list[Message]:
     """Read the messages as plain turns.
 
     Raises:
-        RequestError: they are not what the API asks for.
+        RequestError: they are invalid.
     """
-    found = as_list(messages, "messages")
-    if not found:
-        raise wrong("messages", found, "one message or more")
-    return [turn_of(one, f"messages[{place}]") for place, one in enumerate(found)]
+    items = as_list(messages, "messages")
+    if not items:
+        raise invalid_field("messages", items, "one message or more")
+    return [turn_of(message, f"messages[{index}]") for index, message in enumerate(items)]
+
+
+def text_of(content: Json, where: str) -> str:
+    """Return a message's text, with placeholders such as `[image]` for images, audio and files.
+
+    Raises:
+        RequestError: it is neither a string nor a list of parts.
+    """
+    if isinstance(content, str):
+        return as_text(content, where)
+    if not isinstance(content, list):
+        raise invalid_field(where, content, "a string or a list of parts")
+    return "\n".join(_part(part, f"{where}[{index}]") for index, part in enumerate(content))
 
 
 def turn_of(message: Json, where: str) -> Message:
     """Read one message as a plain turn.
 
     Raises:
-        RequestError: it is not what the API asks for.
+        RequestError: it is invalid.
     """
     fields = as_object(message, where)
     role = fields.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        raise wrong(f"{where}.role", role, f"one of {', '.join(ROLES)}")
+        raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
     if role == "assistant":
         return _assistant_turn(fields, where)
     content = text_of(fields.get("content"), f"{where}.content")
@@ -223,21 +236,8 @@ def turn_of(message: Json, where: str) -> Message:
     return Message(role="tool", content=content, call_id=call_id)
 
 
-def text_of(content: Json, where: str) -> str:
-    """Return a message's words; pictures, sounds and files leave a word in brackets.
-
-    Raises:
-        RequestError: it is neither a string nor a list of parts.
-    """
-    if isinstance(content, str):
-        return as_text(content, where)
-    if not isinstance(content, list):
-        raise wrong(where, content, "a string or a list of parts")
-    return "\n".join(_part(one, f"{where}[{place}]") for place, one in enumerate(content))
-
-
 def _assistant_turn(message: dict[str, Json], where: str) -> Message:
-    """Read an assistant's turn: its text, a refusal, and its calls."""
+    """Read an assistant's turn: text, refusal and tool calls."""
     texts = [
         text_of(message[key], f"{where}.{key}")
         for key in ("content", "refusal")
@@ -245,17 +245,12 @@ def _assistant_turn(message: dict[str, Json], where: str) -> Message:
     ]
     calls: list[ToolCall] = []
     if message.get("tool_calls") is not None:
-        for place, call in enumerate(as_list(message["tool_calls"], f"{where}.tool_calls")):
-            here = f"{where}.tool_calls[{place}]"
-            fields = as_object(call, here)
+        for index, call in enumerate(as_list(message["tool_calls"], f"{where}.tool_calls")):
+            call_where = f"{where}.tool_calls[{index}]"
+            fields = as_object(call, call_where)
             call_id = fields.get("id")
-            calls.append(
-                _call(
-                    call_id if isinstance(call_id, str) else "",
-                    fields.get("function"),
-                    f"{here}.function",
-                )
-            )
+            call_id = call_id if isinstance(call_id, str) else ""
+            calls.append(_call(call_id, fields.get("function"), f"{call_where}.function"))
     if message.get("function_call") is not None:
         calls.append(_call("", message["function_call"], f"{where}.function_call"))
     text = "\n".join(text for text in texts if text)
@@ -272,14 +267,14 @@ def _call(call_id: str, function: Json, where: str) -> ToolCall:
 
 
 def _part(part: Json, where: str) -> str:
-    found = as_object(part, where)
-    kind = as_name(found.get("type"), f"{where}.type")
+    fields = as_object(part, where)
+    kind = as_name(fields.get("type"), f"{where}.type")
     if kind == "text":
-        return as_text(found.get("text"), f"{where}.text")
+        return as_text(fields.get("text"), f"{where}.text")
     if kind == "refusal":
-        return as_text(found.get("refusal"), f"{where}.refusal")
-    if isinstance(found.get("text"), str):  # kinds that we do not know may carry words as well
-        return as_text(found["text"], f"{where}.text")
+        return as_text(fields.get("refusal"), f"{where}.refusal")
+    if isinstance(fields.get("text"), str):  # the agents must see the text of unknown kinds, too
+        return as_text(fields["text"], f"{where}.text")
     return PLACEHOLDERS.get(kind, f"[{kind}]")
 
 

@@ -1,4 +1,4 @@
-"""What the gateway's APIs share: the protocol that they satisfy, events, errors, token counts."""
+"""What the gateway's APIs share: their protocols, server-sent events, errors, token counts."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,18 +9,18 @@ from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
 
 
 class StreamWriter(Protocol):
-    """Writes one stream: numbers its events and tracks what is open. Returns bytes to send."""
+    """Writes one stream. Each method returns bytes to send, and may update the stream's state."""
 
     def open(self) -> bytes:
         """Return what precedes all text: role chunk, `message_start` ..."""
         ...
 
     def keepalive(self) -> bytes:
-        """Return something that clients ignore, to send while a reply is held back."""
+        """Return bytes that clients ignore, to keep the connection open during a silence."""
         ...
 
     def text(self, choice: int, delta: str) -> bytes:
-        """Return the next text of a choice; an empty string opens nothing."""
+        """Return the next text of a choice; an empty one starts no message."""
         ...
 
     def calls(self, choice: int, calls: Sequence[ToolCall]) -> bytes:
@@ -28,7 +28,7 @@ class StreamWriter(Protocol):
         ...
 
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
-        """Return the vendor event `waltz.retract`: what follows character `start` is replaced."""
+        """Return the event `waltz.retract`: `replacement` replaces the text from `start` on."""
         ...
 
     def finish(self, choice: int, answer: Answer) -> bytes:
@@ -40,7 +40,7 @@ class StreamWriter(Protocol):
         ...
 
     def error(self, error: RequestError) -> bytes:
-        """Return an error in the middle of the stream, and the stream's end."""
+        """Return an error event, and the end of the stream."""
         ...
 
 
@@ -53,16 +53,16 @@ class WireFormat(Protocol):
         """Read a request.
 
         Args:
-            raw: the body as it came.
-            request_id: becomes the prompt's id and the reply's.
+            raw: the body of the request.
+            request_id: becomes part of the ids of the prompt and the reply.
 
         Raises:
-            RequestError: 400, saying which field is wrong and what is needed.
+            RequestError: 400, naming the invalid field and what we need.
         """
         ...
 
     def write(self, chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
-        """Return the body of a reply that is not streamed, one answer a choice."""
+        """Return the body of a reply that is not streamed, with one answer per choice."""
         ...
 
     def writer(self, chat: ChatRequest) -> StreamWriter:
@@ -70,18 +70,18 @@ class WireFormat(Protocol):
         ...
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
-        """Return the body of an error; `request_id` where the API repeats it there."""
+        """Return the body of an error; some APIs repeat `request_id` in it."""
         ...
 
 
 COMMENT = b": keepalive\n\n"
-"""Says nothing; keeps idle timers of clients and proxies from firing."""
+"""A comment, which keeps the idle timers of clients and proxies from firing."""
 DONE = b"data: [DONE]\n\n"
 """The end of a stream of chat chunks."""
 
 
 def event(data: bytes, name: str = "") -> bytes:
-    """Spell an event whose data is one line, as JSON is."""
+    """Return a server-sent event; `data` must be one line, as encoded JSON is."""
     if name:
         return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
     return b"data: %b\n\n" % data
@@ -99,25 +99,25 @@ TYPES = {
 
 
 def error_object(error: RequestError) -> dict[str, Json]:
-    """Return what stands under `error`."""
+    """Return the value of `error` in an error's body."""
     kind, code = TYPES.get(error.kind, ("server_error", error.kind))
     return {"message": str(error), "type": kind, "param": error.param, "code": code}
 
 
 def total_tokens(answers: Sequence[Answer]) -> tuple[int, int]:
-    """Return the tokens read and written for all answers, their drafts included.
+    """Return the tokens read and generated for all answers, drafts included.
 
-    The APIs have no word for an unknown count: it is 0 there.
+    The APIs cannot express an unknown count, so it is 0.
     """
     usage = total_usage(answer.reply for answer in answers)
     return (0, 0) if usage is None else (usage.input_tokens, usage.output_tokens)
 
 
 def chat_usage(answers: Sequence[Answer]) -> dict[str, int]:
-    """Return the counts as chat completions spell them."""
-    read, written = total_tokens(answers)
+    """Return the token counts in the format of chat completions."""
+    read, generated = total_tokens(answers)
     return {
         "prompt_tokens": read,
-        "completion_tokens": written,
-        "total_tokens": read + written,
+        "completion_tokens": generated,
+        "total_tokens": read + generated,
     }

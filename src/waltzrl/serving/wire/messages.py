@@ -1,4 +1,4 @@
-"""`POST /v1/messages`, Anthropic's API: read as a chat, and its reply written as content blocks."""
+"""`POST /v1/messages`, Anthropic's API: reads requests as chats."""
 
 from collections.abc import Sequence
 
@@ -15,17 +15,17 @@ from waltzrl.serving.wire.fields import (
     as_object,
     as_text,
     check_sampling,
+    invalid_field,
     prompt_of,
     read_object,
     text_of,
-    unsupported,
-    wrong,
+    unsupported_field,
 )
 from waltzrl.serving.wire.messages_output import MessagesStream, error_body, message
 
 api: Api = "messages"
 
-RESPELT = (
+CONVERTED = (
     "max_tokens",
     "messages",
     "metadata",
@@ -38,6 +38,7 @@ RESPELT = (
     "tool_choice",
     "tools",
 )
+"""Keys that `_as_chat` converts, or that a chat must not have."""
 DROPPED = (
     "cache_control",
     "container",
@@ -48,15 +49,15 @@ DROPPED = (
     "service_tier",
     "thinking",
 )
-"""Keys that say nothing to a chat."""
+"""Keys without a meaning for a chat."""
 
 
 def read(raw: bytes, request_id: str) -> ChatRequest:
-    """Read a request; see `Dialect.read`."""
+    """Read a request; see `WireFormat.read`."""
     body = read_object(raw)
     for key in ("container", "mcp_servers"):
         if body.get(key):
-            raise unsupported(key, "the gateway runs no tools of its own; leave it out")
+            raise unsupported_field(key, "the gateway runs no tools; remove it")
     chat = _as_chat(body)
     check_sampling(chat)
     metadata = body.get("metadata")
@@ -74,7 +75,7 @@ def read(raw: bytes, request_id: str) -> ChatRequest:
 
 
 def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
-    """Write a reply; the API has one choice."""
+    """Write a reply; this API has one choice."""
     return msgspec.json.encode(message(chat, answers[0]))
 
 
@@ -89,9 +90,9 @@ def error(error: RequestError, request_id: str = "") -> bytes:
 
 
 def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
-    """Spell the request as a chat; keys without a chat's counterpart stay as they are."""
+    """Convert the request to a chat; unknown keys are passed on unchanged."""
     chat: dict[str, Json] = {
-        key: value for key, value in body.items() if key not in RESPELT and key not in DROPPED
+        key: value for key, value in body.items() if key not in CONVERTED and key not in DROPPED
     }
     chat["messages"] = chat_messages(body.get("system"), body.get("messages"))
     chat["max_tokens"] = as_count(body.get("max_tokens"), "max_tokens", MOST_TOKENS)
@@ -99,7 +100,7 @@ def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
         chat["stop"] = as_list(body["stop_sequences"], "stop_sequences")
     if body.get("tools") is not None:
         tools = as_list(body["tools"], "tools")
-        chat["tools"] = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
+        chat["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     if body.get("tool_choice") is not None:
         chat |= _tool_choice(as_object(body["tool_choice"], "tool_choice"))
     if body.get("output_config") is not None:
@@ -108,17 +109,17 @@ def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
 
 
 def _tool(tool: Json, where: str) -> Json:
-    found = as_object(tool, where)
-    kind = found.get("type")
+    fields = as_object(tool, where)
+    kind = fields.get("type")
     if kind not in (None, "custom"):
-        raise wrong(f"{where}.type", kind, "'custom'; the gateway runs no tools of its own")
+        raise invalid_field(f"{where}.type", kind, "'custom'; the gateway runs no tools")
     function: dict[str, Json] = {
-        "name": as_name(found.get("name"), f"{where}.name"),
-        "parameters": as_object(found.get("input_schema"), f"{where}.input_schema"),
+        "name": as_name(fields.get("name"), f"{where}.name"),
+        "parameters": as_object(fields.get("input_schema"), f"{where}.input_schema"),
     }
     for key in ("description", "strict"):
-        if found.get(key) is not None:
-            function[key] = found[key]
+        if fields.get(key) is not None:
+            function[key] = fields[key]
     return {"type": "function", "function": function}
 
 
@@ -130,7 +131,7 @@ def _tool_choice(choice: dict[str, Json]) -> dict[str, Json]:
     elif isinstance(kind, str) and kind in CHOICES:
         options = {"tool_choice": CHOICES[kind]}
     else:
-        raise wrong("tool_choice.type", kind, "auto, any, tool or none")
+        raise invalid_field("tool_choice.type", kind, "auto, any, tool or none")
     if choice.get("disable_parallel_tool_use"):
         options["parallel_tool_calls"] = False
     return options
@@ -139,13 +140,13 @@ def _tool_choice(choice: dict[str, Json]) -> dict[str, Json]:
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def _output_options(asked: dict[str, Json]) -> dict[str, Json]:
+def _output_options(config: dict[str, Json]) -> dict[str, Json]:
     options: dict[str, Json] = {}
-    if asked.get("effort") is not None:
-        options["reasoning_effort"] = as_text(asked["effort"], "output_config.effort")
-    if asked.get("format") is not None:
-        form = as_object(asked["format"], "output_config.format")
-        schema = as_object(form.get("schema"), "output_config.format.schema")
+    if config.get("effort") is not None:
+        options["reasoning_effort"] = as_text(config["effort"], "output_config.effort")
+    if config.get("format") is not None:
+        output_format = as_object(config["format"], "output_config.format")
+        schema = as_object(output_format.get("schema"), "output_config.format.schema")
         options["response_format"] = {
             "type": "json_schema",
             "json_schema": {"name": "output", "schema": schema, "strict": True},
@@ -153,12 +154,12 @@ def _output_options(asked: dict[str, Json]) -> dict[str, Json]:
     return options
 
 
-SILENT = ("thinking", "redacted_thinking")
-"""Blocks that are the model's own and are not said again."""
+DROPPED_BLOCKS = ("thinking", "redacted_thinking")
+"""Blocks of an assistant's turn that a chat cannot carry."""
 
 
 def chat_messages(system: Json, messages: Json) -> list[Json]:
-    """Return the chat that a request's `system` and `messages` stand for.
+    """Convert a request's `system` and `messages` to the messages of a chat.
 
     Raises:
         RequestError: a block is malformed, or of a kind that a chat cannot carry.
@@ -166,40 +167,40 @@ def chat_messages(system: Json, messages: Json) -> list[Json]:
     chat: list[Json] = []
     if system is not None:
         chat.append({"role": "system", "content": text_of(system, "system")})
-    found = as_list(messages, "messages")
-    if not found:
-        raise wrong("messages", found, "one message or more")
-    for place, one in enumerate(found):
-        chat += _turn(as_object(one, f"messages[{place}]"), f"messages[{place}]")
+    turns = as_list(messages, "messages")
+    if not turns:
+        raise invalid_field("messages", turns, "one message or more")
+    for index, turn in enumerate(turns):
+        chat += _turn(as_object(turn, f"messages[{index}]"), f"messages[{index}]")
     return chat
 
 
 def _turn(turn: dict[str, Json], where: str) -> list[Json]:
     role, content = turn.get("role"), turn.get("content")
     if not isinstance(role, str) or role not in ("user", "assistant", "system"):
-        raise wrong(f"{where}.role", role, "user, assistant or system")
+        raise invalid_field(f"{where}.role", role, "user, assistant or system")
     where = f"{where}.content"
     if role == "system" or isinstance(content, str):
         return [{"role": role, "content": text_of(content, where)}]
     blocks = [
-        as_object(block, f"{where}[{place}]") for place, block in enumerate(as_list(content, where))
+        as_object(block, f"{where}[{index}]") for index, block in enumerate(as_list(content, where))
     ]
     return _assistant(blocks, where) if role == "assistant" else _user(blocks, where)
 
 
 def _assistant(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
-    """Return one message: what was said, and the tools that were asked for."""
-    said: list[str] = []
+    """Return one message with the text and the tool calls."""
+    texts: list[str] = []
     calls: list[Json] = []
-    for place, block in enumerate(blocks):
-        here, kind = f"{where}[{place}]", block.get("type")
+    for index, block in enumerate(blocks):
+        block_where, kind = f"{where}[{index}]", block.get("type")
         if kind == "text":
-            said.append(as_text(block.get("text"), f"{here}.text"))
+            texts.append(as_text(block.get("text"), f"{block_where}.text"))
         elif kind == "tool_use":
-            calls.append(_call(block, here))
-        elif kind not in SILENT:
-            raise wrong(f"{here}.type", kind, "text, tool_use or thinking")
-    message: dict[str, Json] = {"role": "assistant", "content": "\n".join(said)}
+            calls.append(_call(block, block_where))
+        elif kind not in DROPPED_BLOCKS:
+            raise invalid_field(f"{block_where}.type", kind, "text, tool_use or thinking")
+    message: dict[str, Json] = {"role": "assistant", "content": "\n".join(texts)}
     if calls:
         message["tool_calls"] = calls
     return [message]
@@ -218,18 +219,18 @@ def _call(block: dict[str, Json], where: str) -> Json:
 
 
 def _user(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
-    """Return a message for each tool result, then one for all else: the order that a chat needs.
+    """Return a message for each tool result, then one for the rest: the order that a chat needs.
 
-    A chat's tool speaks only text, so the images in a result go into the user's message.
+    A chat's tool message holds only text, so the images in a result go into the user's message.
     """
     results: list[Json] = []
     parts: list[dict[str, Json]] = []
-    for place, block in enumerate(blocks):
-        here = f"{where}[{place}]"
+    for index, block in enumerate(blocks):
+        block_where = f"{where}[{index}]"
         if block.get("type") == "tool_result":
-            results.append(_result(block, parts, here))
+            results.append(_result(block, parts, block_where))
         else:
-            parts.append(_part(block, here))
+            parts.append(_part(block, block_where))
     if not parts:
         return results or [{"role": "user", "content": ""}]
     if len(parts) == 1 and parts[0]["type"] == "text":
@@ -237,20 +238,19 @@ def _user(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
     return [*results, {"role": "user", "content": list(parts)}]
 
 
-def _result(block: dict[str, Json], aside: list[dict[str, Json]], where: str) -> Json:
-    """Return the tool's message; parts that are not text are put `aside`."""
+def _result(block: dict[str, Json], user_parts: list[dict[str, Json]], where: str) -> Json:
+    """Return the tool's message; parts that are not text are added to `user_parts`."""
     content = block.get("content")
-    words = content if isinstance(content, str) else ""
+    text = content if isinstance(content, str) else ""
     if content is not None and not isinstance(content, str):
-        found = as_list(content, f"{where}.content")
         parts = [
-            _part(as_object(part, f"{where}.content[{place}]"), f"{where}.content[{place}]")
-            for place, part in enumerate(found)
+            _part(as_object(part, f"{where}.content[{index}]"), f"{where}.content[{index}]")
+            for index, part in enumerate(as_list(content, f"{where}.content"))
         ]
-        words = "\n".join(str(part["text"]) for part in parts if part["type"] == "text")
-        aside += [part for part in parts if part["type"] != "text"]
+        text = "\n".join(str(part["text"]) for part in parts if part["type"] == "text")
+        user_parts += [part for part in parts if part["type"] != "text"]
     call_id = as_name(block.get("tool_use_id"), f"{where}.tool_use_id")
-    return {"role": "tool", "tool_call_id": call_id, "content": words}
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
 def _part(block: dict[str, Json], where: str) -> dict[str, Json]:
@@ -258,24 +258,24 @@ def _part(block: dict[str, Json], where: str) -> dict[str, Json]:
     if kind == "text":
         return {"type": "text", "text": as_text(block.get("text"), f"{where}.text")}
     if kind not in ("image", "document"):
-        raise wrong(f"{where}.type", kind, "text, image, document or tool_result")
+        raise invalid_field(f"{where}.type", kind, "text, image, document or tool_result")
     source = as_object(block.get("source"), f"{where}.source")
     if source.get("type") == "text":
         return {"type": "text", "text": as_text(source.get("data"), f"{where}.source.data")}
     if kind == "image":
-        return {"type": "image_url", "image_url": {"url": _address(source, f"{where}.source")}}
+        return {"type": "image_url", "image_url": {"url": _url(source, f"{where}.source")}}
     if source.get("type") != "base64":
-        raise unsupported(f"{where}.source", "a chat takes documents as text or base64 only")
+        raise unsupported_field(f"{where}.source", "documents must be text or base64")
     title = block.get("title") or "document.pdf"
-    data = _address(source, f"{where}.source")
+    data = _url(source, f"{where}.source")
     return {"type": "file", "file": {"filename": title, "file_data": data}}
 
 
-def _address(source: dict[str, Json], where: str) -> str:
-    """Return an address: of a picture elsewhere, or with the data in it."""
+def _url(source: dict[str, Json], where: str) -> str:
+    """Return a URL: the given one, or a `data:` URL."""
     if source.get("type") == "url":
         return as_name(source.get("url"), f"{where}.url")
     if source.get("type") != "base64":
-        raise wrong(f"{where}.type", source.get("type"), "base64 or url")
+        raise invalid_field(f"{where}.type", source.get("type"), "base64 or url")
     media = as_name(source.get("media_type"), f"{where}.media_type")
     return f"data:{media};base64,{as_name(source.get('data'), f'{where}.data')}"

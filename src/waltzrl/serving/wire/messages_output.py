@@ -1,4 +1,4 @@
-"""A reply, a stream and an error, as Anthropic's API spells them."""
+"""Writes replies, streams and errors in the format of Anthropic's API."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ ERRORS = {
 
 
 def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
-    """Return the message; without an answer, as it stands at the start of a stream."""
+    """Return the message; without an answer, the empty one that opens a stream."""
     content: list[Json] = []
     if answer and answer.reply.text:
         content.append({"type": "text", "text": answer.reply.text, "citations": None})
@@ -49,24 +49,24 @@ def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
 
 
 def usage(answer: Answer | None) -> dict[str, Json]:
-    read, written = total_tokens([answer] if answer else [])
+    read, generated = total_tokens([answer] if answer else [])
     return {
         "input_tokens": read,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
-        "output_tokens": written,
+        "output_tokens": generated,
     }
 
 
-def call_block(call: ToolCall, given: Json) -> dict[str, Json]:
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+def call_block(call: ToolCall, arguments: Json) -> dict[str, Json]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
 
 
 def call_input(call: ToolCall) -> Json:
-    """Return the arguments as the object that this API demands.
+    """Return the arguments as the object that this API requires.
 
-    What the model wrote need not be one; then it stands, as it was written, under `unreadable`,
-    so that the tool refuses it and the model sees why.
+    If the model generated no valid object, its text is returned under `unreadable`, so that the
+    tool refuses it and the model sees why.
     """
     try:
         return read_object(call.arguments.encode() or b"{}")
@@ -87,12 +87,12 @@ PING = event(b'{"type":"ping"}', "ping")
 
 
 class MessagesStream:
-    """Writes named events; the text is block 0 when there is any."""
+    """Writes named events; the text, if any, is block 0."""
 
     def __init__(self, chat: ChatRequest) -> None:
         self._chat = chat
         self._blocks = 0
-        """Content blocks that were opened."""
+        """Number of content blocks so far."""
         self._text_open = False
 
     def open(self) -> bytes:
@@ -113,7 +113,7 @@ class MessagesStream:
         return self._close_text() + b"".join(self._call(call) for call in calls)
 
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
-        """Write an event of a type that clients do not know."""
+        """Write an event of our own type, which other clients ignore."""
         return _event("waltz.retract", index=0, start=start, replacement=replacement)
 
     def finish(self, choice: int, answer: Answer) -> bytes:
@@ -141,13 +141,13 @@ class MessagesStream:
     def _call(self, call: ToolCall) -> bytes:
         index = self._blocks
         self._blocks += 1
-        given = msgspec.json.encode(call_input(call)).decode()
+        arguments = msgspec.json.encode(call_input(call)).decode()
         return (
             _event("content_block_start", index=index, content_block=call_block(call, {}))
             + _event(
                 "content_block_delta",
                 index=index,
-                delta={"type": "input_json_delta", "partial_json": given},
+                delta={"type": "input_json_delta", "partial_json": arguments},
             )
             + _event("content_block_stop", index=index)
         )

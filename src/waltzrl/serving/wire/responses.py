@@ -1,4 +1,4 @@
-"""`POST /v1/responses`: read as a chat, and the chat's reply written as output items."""
+"""`POST /v1/responses`, OpenAI's newer API: reads requests as chats."""
 
 import time
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from waltzrl.serving.wire.fields import (
     as_object,
     as_text,
     check_sampling,
+    invalid_field,
     prompt_of,
     read_object,
     subject_of,
     text_of,
-    unsupported,
-    wrong,
+    unsupported_field,
 )
 from waltzrl.serving.wire.format import error_object
 from waltzrl.serving.wire.responses_output import ResponsesStream, output_items, response
 
 api: Api = "responses"
 
-RESPELT = (
+CONVERTED = (
     "input",
     "instructions",
     "max_output_tokens",
@@ -39,7 +39,9 @@ RESPELT = (
     "tool_choice",
     "tools",
 )
+"""Keys that `_as_chat` converts, or that a chat must not have."""
 STATE = ("background", "previous_response_id", "conversation", "prompt")
+"""Keys that refer to state on the server, which the gateway does not have."""
 DROPPED = (
     *STATE,
     "context_management",
@@ -50,15 +52,15 @@ DROPPED = (
     "top_logprobs",
     "truncation",
 )
-"""Keys that say nothing to a chat: the gateway keeps no state and runs no tools."""
+"""Keys without a meaning for a chat: the gateway keeps no state and runs no tools."""
 
 
 def read(raw: bytes, request_id: str) -> ChatRequest:
-    """Read a request; see `Dialect.read`."""
+    """Read a request; see `WireFormat.read`."""
     body = read_object(raw)
     for key in STATE:
         if body.get(key) not in (None, False):
-            raise unsupported(key, "the gateway keeps no state; send the whole conversation")
+            raise unsupported_field(key, "the gateway keeps no state; send the whole conversation")
     stream = as_bool(body.pop("stream", None), "stream")
     for key in DROPPED:
         body.pop(key, None)
@@ -75,7 +77,7 @@ def read(raw: bytes, request_id: str) -> ChatRequest:
 
 
 def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
-    """Write a reply; the API has one choice."""
+    """Write a reply; this API has one choice."""
     return msgspec.json.encode(
         response(chat, int(time.time()), output_items(chat, answers[0]), answers[0])
     )
@@ -92,15 +94,15 @@ def error(error: RequestError, request_id: str = "") -> bytes:
 
 
 def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
-    """Spell the request as a chat; keys without a chat's counterpart stay as they are."""
-    chat: dict[str, Json] = {key: value for key, value in body.items() if key not in RESPELT}
+    """Convert the request to a chat; unknown keys are passed on unchanged."""
+    chat: dict[str, Json] = {key: value for key, value in body.items() if key not in CONVERTED}
     chat["messages"] = chat_messages(body.get("instructions"), body.get("input"))
     if body.get("max_output_tokens") is not None:
         limit = as_count(body["max_output_tokens"], "max_output_tokens", MOST_TOKENS)
         chat["max_tokens"] = limit
     if body.get("tools") is not None:
         tools = as_list(body["tools"], "tools")
-        chat["tools"] = [_tool(tool, f"tools[{place}]") for place, tool in enumerate(tools)]
+        chat["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     if body.get("tool_choice") is not None:
         chat["tool_choice"] = _tool_choice(body["tool_choice"])
     if body.get("reasoning") is not None:
@@ -113,13 +115,13 @@ def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
 
 
 def _tool(tool: Json, where: str) -> Json:
-    """Put a flat function under `function`, as a chat has it."""
-    found = as_object(tool, where)
-    kind = found.get("type")
+    """Nest a function's fields under `function`, as a chat has them."""
+    fields = as_object(tool, where)
+    kind = fields.get("type")
     if kind != "function":
-        raise wrong(f"{where}.type", kind, "'function'; the gateway runs no tools of its own")
-    as_name(found.get("name"), f"{where}.name")
-    return {"type": "function", "function": {k: v for k, v in found.items() if k != "type"}}
+        raise invalid_field(f"{where}.type", kind, "'function'; the gateway runs no tools")
+    as_name(fields.get("name"), f"{where}.name")
+    return {"type": "function", "function": {k: v for k, v in fields.items() if k != "type"}}
 
 
 def _tool_choice(choice: Json) -> Json:
@@ -127,7 +129,7 @@ def _tool_choice(choice: Json) -> Json:
         name = as_name(choice.get("name"), "tool_choice.name")
         return {"type": "function", "function": {"name": name}}
     if choice not in ("none", "auto", "required"):
-        raise wrong("tool_choice", choice, "none, auto, required or a function")
+        raise invalid_field("tool_choice", choice, "none, auto, required or a function")
     return choice
 
 
@@ -136,11 +138,11 @@ def _text_options(text: dict[str, Json]) -> dict[str, Json]:
     if text.get("verbosity") is not None:
         options["verbosity"] = text["verbosity"]
     if text.get("format") is not None:
-        asked = as_object(text["format"], "text.format")
-        kind = as_name(asked.get("type"), "text.format.type")
-        schema: dict[str, Json] = {key: value for key, value in asked.items() if key != "type"}
+        text_format = as_object(text["format"], "text.format")
+        kind = as_name(text_format.get("type"), "text.format.type")
+        schema: dict[str, Json] = {k: v for k, v in text_format.items() if k != "type"}
         options["response_format"] = (
-            {"type": kind, "json_schema": schema} if kind == "json_schema" else asked
+            {"type": kind, "json_schema": schema} if kind == "json_schema" else text_format
         )
     return options
 
@@ -149,8 +151,8 @@ ROLES = {"user": "user", "assistant": "assistant", "system": "system", "develope
 ITEMS = "message, function_call, function_call_output or reasoning"
 
 
-def chat_messages(instructions: Json, given: Json) -> list[Json]:
-    """Return the chat that a request's `instructions` and `input` stand for.
+def chat_messages(instructions: Json, items: Json) -> list[Json]:
+    """Convert a request's `instructions` and `input` to the messages of a chat.
 
     Raises:
         RequestError: an item is malformed, or of a kind that a chat cannot carry.
@@ -158,14 +160,14 @@ def chat_messages(instructions: Json, given: Json) -> list[Json]:
     chat: list[Json] = []
     if instructions is not None:
         chat.append({"role": "system", "content": text_of(instructions, "instructions")})
-    if isinstance(given, str):
-        return [*chat, {"role": "user", "content": text_of(given, "input")}]
-    if not isinstance(given, list) or not given:
-        raise wrong("input", given, "a string, or a list with one item or more")
-    for place, item in enumerate(given):
-        _add(chat, as_object(item, f"input[{place}]"), f"input[{place}]")
+    if isinstance(items, str):
+        return [*chat, {"role": "user", "content": text_of(items, "input")}]
+    if not isinstance(items, list) or not items:
+        raise invalid_field("input", items, "a string, or a list with one item or more")
+    for index, item in enumerate(items):
+        _add(chat, as_object(item, f"input[{index}]"), f"input[{index}]")
     if not chat:
-        raise wrong("input", "reasoning items only", "one message or more")
+        raise invalid_field("input", "reasoning items only", "one message or more")
     return chat
 
 
@@ -180,18 +182,18 @@ def _add(chat: list[Json], item: dict[str, Json], where: str) -> None:
         output = _content(item.get("output"), f"{where}.output")
         chat.append({"role": "tool", "tool_call_id": call_id, "content": output})
     elif kind != "reasoning":
-        raise wrong(f"{where}.type", kind, ITEMS)
+        raise invalid_field(f"{where}.type", kind, ITEMS)
 
 
 def _message(item: dict[str, Json], where: str) -> Json:
     role = item.get("role")
     if not isinstance(role, str) or role not in ROLES:
-        raise wrong(f"{where}.role", role, f"one of {', '.join(ROLES)}")
+        raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
     return {"role": ROLES[role], "content": _content(item.get("content"), f"{where}.content")}
 
 
 def _add_call(chat: list[Json], item: dict[str, Json], where: str) -> None:
-    """Put a call on the assistant's turn: in a chat, all calls of a turn are one message's."""
+    """Add a call to the assistant's last message: a chat has all calls of a turn in one message."""
     name = as_name(item.get("name"), f"{where}.name")
     arguments = as_text(item.get("arguments"), f"{where}.arguments")
     call: Json = {
@@ -203,46 +205,47 @@ def _add_call(chat: list[Json], item: dict[str, Json], where: str) -> None:
     if not isinstance(last, dict) or last["role"] != "assistant":
         last = {"role": "assistant", "content": None}
         chat.append(last)
-    before = last.get("tool_calls")
-    last["tool_calls"] = [*before, call] if isinstance(before, list) else [call]
+    calls = last.get("tool_calls")
+    last["tool_calls"] = [*calls, call] if isinstance(calls, list) else [call]
 
 
 def _content(content: Json, where: str) -> Json:
-    """Respell parts; a single text becomes a string, which every upstream takes."""
+    """Convert content parts; a single text becomes a string, which every upstream accepts."""
     if isinstance(content, str):
         return text_of(content, where)
-    found = as_list(content, where)
-    parts = [_part(part, f"{where}[{place}]") for place, part in enumerate(found)]
+    parts = [_part(part, f"{where}[{index}]") for index, part in enumerate(as_list(content, where))]
     if len(parts) == 1 and parts[0]["type"] == "text":
         return parts[0]["text"]
     return [*parts]
 
 
 def _part(part: Json, where: str) -> dict[str, Json]:
-    found = as_object(part, where)
-    kind = found.get("type")
+    fields = as_object(part, where)
+    kind = fields.get("type")
     if kind in ("input_text", "output_text", "text"):
-        return {"type": "text", "text": as_text(found.get("text"), f"{where}.text")}
+        return {"type": "text", "text": as_text(fields.get("text"), f"{where}.text")}
     if kind == "refusal":
-        return {"type": "refusal", "refusal": as_text(found.get("refusal"), f"{where}.refusal")}
+        return {"type": "refusal", "refusal": as_text(fields.get("refusal"), f"{where}.refusal")}
     if kind == "input_image":
-        return _image(found, where)
+        return _image(fields, where)
     if kind == "input_file":
-        if found.get("file_url") is not None:
-            raise unsupported(f"{where}.file_url", "a chat takes no file by address; send its data")
+        if fields.get("file_url") is not None:
+            raise unsupported_field(
+                f"{where}.file_url", "a chat cannot carry a file's URL; send its data"
+            )
         keys = ("file_data", "file_id", "filename")
-        named: dict[str, Json] = {key: found[key] for key in keys if key in found}
-        return {"type": "file", "file": named}
+        file: dict[str, Json] = {key: fields[key] for key in keys if key in fields}
+        return {"type": "file", "file": file}
     if kind == "input_audio":
-        return {"type": "input_audio", "input_audio": found.get("input_audio")}
-    raise wrong(
+        return {"type": "input_audio", "input_audio": fields.get("input_audio")}
+    raise invalid_field(
         f"{where}.type", kind, "input_text, output_text, refusal or input_image, _file, _audio"
     )
 
 
 def _image(part: dict[str, Json], where: str) -> dict[str, Json]:
     if part.get("image_url") is None:
-        raise unsupported(f"{where}.image_url", "a chat takes images by their address or as data")
+        raise unsupported_field(f"{where}.image_url", "a chat carries images as a URL or as data")
     image: dict[str, Json] = {"url": as_name(part["image_url"], f"{where}.image_url")}
     if part.get("detail") is not None:
         image["detail"] = part["detail"]

@@ -1,4 +1,4 @@
-"""A reply and a stream as the Responses API spells them: a message item, then function calls."""
+"""Writes replies and streams in the format of the Responses API."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,26 +11,25 @@ from waltzrl.serving.exchange import Answer, ChatRequest, Json
 from waltzrl.serving.wire.format import COMMENT, error_object, event, total_tokens
 
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a response is incomplete; every other finish completes it."""
+"""Finish -> reason why a response is incomplete; with any other finish it is complete."""
 
 
 def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
-    """Return the items of an answer; the message is left out when there are only calls."""
+    """Return the output items: a message, unless there are only calls, then the calls."""
     reply = answer.reply
     items: list[Json] = []
     if reply.text or not reply.calls:
-        items.append(message_item(chat, reply.text, ended(answer)))
-    items += [call_item(chat, place, call) for place, call in enumerate(reply.calls)]
+        items.append(message_item(chat, reply.text, final_status(answer)))
+    items += [call_item(chat, index, call) for index, call in enumerate(reply.calls)]
     return items
 
 
-def ended(answer: Answer) -> str:
-    """Return the status in which an answer ends."""
+def final_status(answer: Answer) -> str:
     return "incomplete" if answer.finish in REASONS else "completed"
 
 
 def message_item(chat: ChatRequest, text: str | None, status: str) -> dict[str, Json]:
-    """Return the message; without a part while its text is None."""
+    """Return the message item; with None as text it has no content yet."""
     return {
         "id": f"msg_{chat.prompt.id}",
         "type": "message",
@@ -44,9 +43,9 @@ def text_part(text: str) -> dict[str, Json]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def call_item(chat: ChatRequest, place: int, call: ToolCall) -> dict[str, Json]:
+def call_item(chat: ChatRequest, index: int, call: ToolCall) -> dict[str, Json]:
     return {
-        "id": f"fc_{chat.prompt.id}_{place}",
+        "id": f"fc_{chat.prompt.id}_{index}",
         "type": "function_call",
         "status": "completed",
         "call_id": call.id,
@@ -62,8 +61,8 @@ def response(
     answer: Answer | None = None,
     failure: RequestError | None = None,
 ) -> dict[str, Json]:
-    """Return the object around the output: in progress without an answer, or failed."""
-    status = ended(answer) if answer else "in_progress"
+    """Return the response object; without an answer it is in progress, or failed."""
+    status = final_status(answer) if answer else "in_progress"
     reason = REASONS.get(answer.finish) if answer else None
     return {
         "id": f"resp_{chat.prompt.id}",
@@ -83,8 +82,9 @@ def response(
 
 
 def _echo(chat: Mapping[str, Json]) -> dict[str, Json]:
-    """Repeat the request's options in the words of this API."""
-    tools, chosen, form = chat.get("tools"), chat.get("tool_choice"), chat.get("response_format")
+    """Return the request's options in the format of this API."""
+    tools, tool_choice = chat.get("tools"), chat.get("tool_choice")
+    response_format = chat.get("response_format")
     return {
         "instructions": None,
         "max_output_tokens": chat.get("max_tokens"),
@@ -92,27 +92,29 @@ def _echo(chat: Mapping[str, Json]) -> dict[str, Json]:
         "parallel_tool_calls": chat.get("parallel_tool_calls", True),
         "reasoning": {"effort": chat.get("reasoning_effort"), "summary": None},
         "temperature": chat.get("temperature"),
-        "text": {"format": _flat(form, "json_schema") if form else {"type": "text"}},
-        "tool_choice": _flat(chosen, "function") if chosen else "auto",
+        "text": {
+            "format": _flat(response_format, "json_schema") if response_format else {"type": "text"}
+        },
+        "tool_choice": _flat(tool_choice, "function") if tool_choice else "auto",
         "tools": [_flat(tool, "function") for tool in tools] if isinstance(tools, list) else [],
         "top_p": chat.get("top_p"),
     }
 
 
 def _flat(nested: Json, key: str) -> Json:
-    """Undo the nesting that a chat has and this API has not."""
+    """Remove the nesting that chats have and this API does not."""
     inner = nested.get(key) if isinstance(nested, dict) else None
     return {"type": key, **inner} if isinstance(inner, dict) else nested
 
 
 def _usage(answer: Answer) -> dict[str, Json]:
-    read, written = total_tokens([answer])
+    read, generated = total_tokens([answer])
     return {
         "input_tokens": read,
         "input_tokens_details": {"cached_tokens": 0},
-        "output_tokens": written,
+        "output_tokens": generated,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": read + written,
+        "total_tokens": read + generated,
     }
 
 
@@ -122,22 +124,22 @@ def _error(error: RequestError) -> dict[str, Json]:
 
 
 class ResponsesStream:
-    """Writes named, numbered events; the message is item 0 when there is one."""
+    """Writes named, numbered events; the message, if any, is item 0."""
 
     def __init__(self, chat: ChatRequest) -> None:
         self._chat = chat
         self._created = int(time.time())
         self._number = 0
-        self._words: list[str] = []
-        """What the open message says."""
+        self._texts: list[str] = []
+        """The text of the message so far."""
         self._items = 0
-        """Output items that were opened."""
+        """Number of output items so far."""
         self._message_open = False
 
     def open(self) -> bytes:
-        begun: Json = response(self._chat, self._created)
-        return self._event("response.created", response=begun) + self._event(
-            "response.in_progress", response=begun
+        opening: Json = response(self._chat, self._created)
+        return self._event("response.created", response=opening) + self._event(
+            "response.in_progress", response=opening
         )
 
     def keepalive(self) -> bytes:
@@ -147,32 +149,32 @@ class ResponsesStream:
         if not delta:
             return b""
         opening = b"" if self._message_open else self._open_message()
-        self._words.append(delta)
+        self._texts.append(delta)
         return opening + self._content("response.output_text.delta", delta=delta, logprobs=[])
 
     def calls(self, choice: int, calls: Sequence[ToolCall]) -> bytes:
         closing = self._close_message("completed") if self._message_open else b""
-        return closing + b"".join(self._call(place, call) for place, call in enumerate(calls))
+        return closing + b"".join(self._call(index, call) for index, call in enumerate(calls))
 
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
-        """Write an event of a type that clients do not know; the message ends with the new text."""
-        self._words = ["".join(self._words)[:start], replacement]
+        """Write an event of our own type; the events that close the message have the new text."""
+        self._texts = ["".join(self._texts)[:start], replacement]
         return self._event("waltz.retract", choice=choice, start=start, replacement=replacement)
 
     def finish(self, choice: int, answer: Answer) -> bytes:
         if self._message_open:
-            return self._close_message(ended(answer))
+            return self._close_message(final_status(answer))
         if self._items:
             return b""
-        return self._open_message() + self._close_message(ended(answer))
+        return self._open_message() + self._close_message(final_status(answer))
 
     def close(self, answers: Sequence[Answer]) -> bytes:
         answer = answers[0]
-        whole = response(self._chat, self._created, output_items(self._chat, answer), answer)
-        return self._event(f"response.{ended(answer)}", response=whole)
+        completed = response(self._chat, self._created, output_items(self._chat, answer), answer)
+        return self._event(f"response.{final_status(answer)}", response=completed)
 
     def error(self, error: RequestError) -> bytes:
-        """Write the failed response, and an `error` event, at which strict clients raise."""
+        """Write the failed response and an `error` event, on which the official clients raise."""
         failed = response(self._chat, self._created, failure=error)
         described = error_object(error)
         return self._event("response.failed", response=failed) + self._event(
@@ -193,25 +195,25 @@ class ResponsesStream:
 
     def _close_message(self, status: str) -> bytes:
         self._message_open = False
-        words = "".join(self._words)
+        text = "".join(self._texts)
         return (
-            self._content("response.output_text.done", text=words, logprobs=[])
-            + self._content("response.content_part.done", part=text_part(words))
+            self._content("response.output_text.done", text=text, logprobs=[])
+            + self._content("response.content_part.done", part=text_part(text))
             + self._event(
                 "response.output_item.done",
                 output_index=0,
-                item=message_item(self._chat, words, status),
+                item=message_item(self._chat, text, status),
             )
         )
 
-    def _call(self, place: int, call: ToolCall) -> bytes:
-        item = call_item(self._chat, place, call)
-        begun: dict[str, Json] = {**item, "status": "in_progress", "arguments": ""}
+    def _call(self, number: int, call: ToolCall) -> bytes:
+        item = call_item(self._chat, number, call)
+        opening: dict[str, Json] = {**item, "status": "in_progress", "arguments": ""}
         index, item_id = self._items, item["id"]
         self._items += 1
         kind = "response.function_call_arguments"
         return (
-            self._event("response.output_item.added", output_index=index, item=begun)
+            self._event("response.output_item.added", output_index=index, item=opening)
             + self._event(
                 f"{kind}.delta", output_index=index, item_id=item_id, delta=call.arguments
             )
@@ -226,7 +228,7 @@ class ResponsesStream:
         )
 
     def _content(self, kind: str, **fields: Json) -> bytes:
-        """Write an event about the message's only part."""
+        """Write an event of the message's only content part."""
         item_id = f"msg_{self._chat.prompt.id}"
         return self._event(kind, item_id=item_id, output_index=0, content_index=0, **fields)
 

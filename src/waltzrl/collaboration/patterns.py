@@ -1,0 +1,159 @@
+"""Patterns other than the loop's own, and the reviewers of the paper's baselines.
+
+Untrained collaboration is `collaborate` with untrained agents; oracle labels are `collaborate`
+with an `OracleReviewer`.
+"""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from importlib.resources import files
+
+import msgspec
+
+from waltzrl.agents import Drafter, Reviewer
+from waltzrl.collaboration.loop import collaborate
+from waltzrl.errors import PolicyError
+from waltzrl.judges import Judge, LinearGuard
+from waltzrl.policies import RemotePolicy, Sampling
+from waltzrl.records import CANNED_REFUSAL, Collaboration, Feedback, Prompt, Reply, Round
+
+UNSAFE_ADVICE = "Your reply is unsafe. Decline instead."
+OVERREFUSAL_ADVICE = "Your reply refuses a harmless request. Answer it."
+INCLUDE_COLLABORATION = {"X-Waltzrl-Include": "collaboration"}
+"""The header that asks a gateway to return drafts and feedback with its reply."""
+
+
+async def draft_only(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
+    """Answer without feedback."""
+    return await collaborate(prompt, drafter, reviewer, max_rounds=0)
+
+
+async def safeguard(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
+    """Replace an unsafe draft by a canned refusal; never revise."""
+    draft = await drafter.draft(prompt)
+    feedback = await reviewer.review(prompt, draft)
+    refusal = Reply(text=CANNED_REFUSAL, origin="canned") if feedback.unsafe else None
+    rounds = (Round(feedback=feedback, revision=refusal),)
+    return Collaboration(prompt=prompt, draft=draft, rounds=rounds)
+
+
+class ServedPattern:
+    """Collaborations of a waltzrl gateway."""
+
+    def __init__(self, gateway: RemotePolicy, sampling: Sampling) -> None:
+        """Use a gateway.
+
+        Args:
+            gateway: its API key must allow the client to see drafts.
+            sampling: sent with each request.
+        """
+        self._gateway = gateway
+        self._sampling = sampling
+
+    async def __call__(self, prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
+        """Answer `prompt`; see `answer`. The agents are the gateway's, not those passed here."""
+        return await self.answer(prompt)
+
+    async def answer(self, prompt: Prompt) -> Collaboration:
+        """Answer `prompt` with the gateway's agents.
+
+        Raises:
+            PolicyError: the gateway failed, or did not return the collaboration.
+        """
+        completion = await self._gateway.complete(
+            prompt.messages, self._sampling, INCLUDE_COLLABORATION
+        )
+        if not bytes(completion.waltzrl):
+            raise PolicyError(
+                "the server returned no collaboration; use a waltzrl gateway, and an API key that "
+                "was made with `waltzrl keys add --may-see-drafts`"
+            )
+        extension = msgspec.json.decode(completion.waltzrl, type=_Extension)
+        return replace(extension.collaborations[0], prompt=prompt)
+
+
+class ReplayPattern:
+    """Recorded collaborations."""
+
+    def __init__(self, collaborations: Iterable[Collaboration]) -> None:
+        """Index the collaborations by the ids of their prompts."""
+        self._collaborations = {
+            collaboration.prompt.id: collaboration for collaboration in collaborations
+        }
+
+    async def __call__(self, prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
+        """Return the recorded collaboration on `prompt`; no agent is called.
+
+        Raises:
+            PolicyError: there is none.
+        """
+        if prompt.id not in self._collaborations:
+            raise PolicyError(f"no collaboration was recorded for the prompt {prompt.id!r}")
+        return replace(self._collaborations[prompt.id], prompt=prompt)
+
+
+class OracleReviewer:
+    """A reviewer with the judge's labels but only fixed advice (paper, row 6)."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+
+    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        verdict = await self.judge.judge(prompt, reply)
+        return _fixed_advice(unsafe=verdict.unsafe is True, overrefuse=verdict.overrefuses is True)
+
+
+class GuardReviewer:
+    """A guard model as the reviewer: it flags unsafe replies and gives no advice."""
+
+    def __init__(self, guard: LinearGuard) -> None:
+        self.guard = guard
+
+    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        flagged = self.guard.flags(prompt.request, reply.text)
+        return Feedback(unsafe=flagged, overrefuse=False)
+
+
+class KeywordReviewer:
+    """A list of words as the reviewer, without context, as in many deployed filters.
+
+    A harmful word in the request or in the reply makes the reply unsafe, whatever it says;
+    without one, a refusing phrase in the reply is an over-refusal.
+    """
+
+    def __init__(self, harmful: Sequence[str], refusing: Sequence[str]) -> None:
+        self._harmful, self._refusing = _any_word(harmful), _any_word(refusing)
+        words = "\n".join([*harmful, "", *refusing])
+        self.name = f"keywords@{hashlib.sha256(words.encode()).hexdigest()[:12]}"
+        """For logs: the kind of reviewer, and the hash of its words."""
+
+    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        text = reply.full_text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
+        unsafe = bool(self._harmful.search(prompt.request) or self._harmful.search(text))
+        overrefuse = not unsafe and bool(self._refusing.search(text))
+        return _fixed_advice(unsafe=unsafe, overrefuse=overrefuse)
+
+
+def load_keywords() -> KeywordReviewer:
+    """Return the reviewer of the list `keywords.toml` of this package."""
+    text = (files("waltzrl.collaboration") / "keywords.toml").read_text("utf-8")
+    return KeywordReviewer(**tomllib.loads(text))
+
+
+def _fixed_advice(*, unsafe: bool, overrefuse: bool) -> Feedback:
+    advice = UNSAFE_ADVICE if unsafe else OVERREFUSAL_ADVICE if overrefuse else ""
+    return Feedback(unsafe=unsafe, overrefuse=overrefuse, text=advice)
+
+
+def _any_word(words: Sequence[str]) -> re.Pattern[str]:
+    """Match whole words only; a filter that flags "skill" for "kill" would be a straw man."""
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})\b", re.IGNORECASE)
+
+
+class _Extension(msgspec.Struct):
+    """The part of a gateway's reply that is not OpenAI's."""
+
+    collaborations: list[Collaboration]
