@@ -14,6 +14,20 @@ from support.browser import NODE_MODULES, find_chromium
 pytest_plugins = ["support.databases"]
 
 TESTS = Path(__file__).parent
+SLOW = (
+    "cli/test_commands.py",
+    "cli/test_workers.py",
+    "data/test_generator.py",
+    "demo",
+    "end_to_end",
+    "online/test_gateway_with_memory.py",
+    "online/test_recorder.py",
+    "online/test_recorder_client.py",
+    "release/test_release_simulation.py",
+    "serving/test_leaks.py",
+    "training/test_plan.py",
+)
+"""What simulates, trains or starts processes: slow as a whole, as is every test on PostgreSQL."""
 
 settings.register_profile("patient", deadline=None)  # a busy machine is not a failed test
 settings.load_profile("patient")
@@ -42,14 +56,11 @@ def promtool():
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark and order tests by how long they take; leave out those whose requirements are missing.
-
-    `make check` leaves out the slow ones: all of tests/end_to_end, and others by their mark.
-    """
+    """Mark what is slow and let it begin first; leave out what needs something that is missing."""
     for item in items:
-        if item.path.is_relative_to(TESTS / "end_to_end"):
+        if _is_in(SLOW, item) or _needs_postgres(item):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # no long wait at the end
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     requirements = {
         "gpu": _has_cuda,
         "browser": find_chromium,
@@ -61,6 +72,15 @@ def pytest_collection_modifyitems(config, items):
         if needing and not is_available():
             config.hook.pytest_deselected(items=needing)
             items[:] = [item for item in items if item not in needing]
+
+
+def _is_in(places, item):
+    return any(item.path.is_relative_to(TESTS / place) for place in places)
+
+
+def _needs_postgres(item):
+    parameters = item.callspec.id if hasattr(item, "callspec") else ""
+    return "postgres_url" in item.fixturenames or "postgres" in parameters
 
 
 def _has_npm_packages():

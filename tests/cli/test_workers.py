@@ -98,7 +98,9 @@ def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path, sent, cod
         start_new_session=True,
     ) as process:
         try:
-            children = wait_until(lambda: both_children(process.pid))
+            wait_until(lambda: list(tmp_path.rglob("metrics.jsonl")), seconds=120)
+            children = children_of(process.pid)
+            assert len(children) == 2, "the worker that trains the base, and a resource tracker"
             process.send_signal(sent)  # as service managers do: it alone hears of it
             assert process.wait(SHORT_SECONDS) == code
             assert words in process.stderr.read()
@@ -108,7 +110,6 @@ def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path, sent, cod
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def both_children(pid):
-    """The worker that teaches the base, and the process that watches over what they share."""
+def children_of(pid):
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [Path(f"/proc/{child}") for child in children] if len(children) == 2 else []
+    return [Path(f"/proc/{child}") for child in children]
