@@ -40,6 +40,9 @@ Messages: TypeAlias = str | Sequence[Turn]
 LONGEST_REPLY = 1024
 """Tokens of a draft, a revision or feedback, where nothing else is said."""
 
+LAST_ROLES = ("user", "tool", "function")
+"""Roles of a message that asks for a reply; a gateway also continues an assistant's."""
+
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -92,13 +95,13 @@ class Guard(ABC):
             collaboration = await guard.reply([{"role": "user", "content": "Hello!"}])
             print(collaboration.decision, collaboration.final.text)
         """
-        return await self._collaborate(_prompt(messages), None)
+        return await self._collaborate(_request(messages), None)
 
     async def revise(self, messages: Messages, reply: str | Reply | Turn) -> Collaboration:
         """Review a reply that exists, and revise or refuse it where needed.
 
         Args:
-            messages: as for `review`.
+            messages: as for `reply`.
             reply: as for `review`; it takes the draft's place.
 
         Returns:
@@ -111,7 +114,7 @@ class Guard(ABC):
         Example:
             text = (await guard.revise(messages, text)).final.text
         """
-        return await self._collaborate(_prompt(messages), _reply(reply))
+        return await self._collaborate(_request(messages), _reply(reply))
 
     @cached_property
     def sync(self) -> "SyncGuard":
@@ -325,6 +328,25 @@ def _prompt(messages: Messages) -> Prompt:
         return prompt_of(turns, uuid4().hex)
     except RequestError as error:
         raise InputError(str(error)) from error
+
+
+def _request(messages: Messages) -> Prompt:
+    """Read a conversation whose last message asks for a reply.
+
+    Raises:
+        InputError: a message is invalid, or the last one is not a user's or a tool's.
+    """
+    prompt = _prompt(messages)
+    last = messages[-1]
+    if isinstance(last, str):
+        return prompt
+    role = last.role if isinstance(last, Message) else last["role"]
+    if role not in LAST_ROLES:
+        raise InputError(
+            f"messages[{len(messages) - 1}].role: got {role!r}; the last message must be the "
+            "request, with the role user or tool"
+        )
+    return prompt
 
 
 def _reply(reply: str | Reply | Turn) -> Reply:

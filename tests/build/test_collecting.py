@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from support.small_evaluations import MENDED, STOPPED, evaluation, open_memory, remember, said
+from support.small_evaluations import REVISED, STOPPED, evaluation, open_memory, remember, said
 from waltzrl.build import collecting
 from waltzrl.build.collecting import PromptCounts, export_prompts, export_samples
 from waltzrl.cli.collect import collect
@@ -19,7 +19,7 @@ from waltzrl.memory.erasure import erase_subject, exports
 NOW = time.time()
 ALL = Selection(held_out_percentage=0.0)
 SERVED = (
-    evaluation(MENDED, id="a", time=NOW, label="correct"),
+    evaluation(REVISED, id="a", time=NOW, label="correct"),
     evaluation(STOPPED, id="b", time=NOW + 1, subject="77", decision="refused"),
     evaluation(said("So.", asked="Why?"), id="c", may_learn=False),
 )
@@ -65,7 +65,7 @@ def test_prompts_are_counted_by_what_is_known_of_them(tmp_path, sqlite_url):
 
 
 def test_what_the_memory_let_through_is_scrubbed_at_this_door(tmp_path, sqlite_url):
-    asked = said("Write to ada@example.com.", *MENDED.rounds, asked="My mail is ada@example.com.")
+    asked = said("Write to ada@example.com.", *REVISED.rounds, asked="My mail is ada@example.com.")
     remember(sqlite_url, [evaluation(asked)])
     for write in (export_samples, export_prompts):
         path = tmp_path / f"{write.__name__}.json"

@@ -12,7 +12,7 @@ import pytest
 import waltzrl
 from support.gateway_processes import gateway_process, upstream_process
 from support.openai_server import serving
-from support.small_gateway import CHAT, MENDED, REVIEW, UNSAFE, ask, gateway
+from support.small_gateway import CHAT, REVIEW, REVISED, UNSAFE, ask, gateway
 from waltzrl import GuardSettings, Message, RemotePolicy, Reply, ToolCall, open_guard
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.build.gateway import open_gateway
@@ -47,6 +47,8 @@ TOOL_RECORDS = [
     ),
     Message(role="tool", content="Flour, water, salt.", call_id="call_1"),
 ]
+
+BEGUN = Message(role="assistant", content="Take")
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +117,7 @@ def test_rules_flag_what_is_unsafe_and_what_is_refused_without_a_reason(rules):
 
 
 def test_a_conversation_is_read_alike_as_dicts_and_as_records():
-    policy = ScriptedPolicy([MENDED, MENDED])
+    policy = ScriptedPolicy([REVISED, REVISED])
     with open_guard(upstream=policy).sync as guard:
         collaborations = [guard.reply(messages) for messages in (TOOLS, TOOL_RECORDS)]
     assert [each.prompt.messages for each in collaborations] == [tuple(TOOL_RECORDS)] * 2
@@ -123,7 +125,7 @@ def test_a_conversation_is_read_alike_as_dicts_and_as_records():
 
 
 def test_a_string_is_what_a_user_asks():
-    with open_guard(upstream=ScriptedPolicy([MENDED])).sync as guard:
+    with open_guard(upstream=ScriptedPolicy([REVISED])).sync as guard:
         assert guard.reply(BREAD).prompt.messages == (Message(role="user", content=BREAD),)
 
 
@@ -165,17 +167,17 @@ def test_a_good_draft_is_returned_as_it_is():
 
 
 def test_an_unsafe_draft_is_revised_and_declined_when_that_fails():
-    with open_guard(upstream=ScriptedPolicy([DRAFT, MENDED, DRAFT, DRAFT])).sync as guard:
-        assert said(guard.reply(BREAD)) == ("revised", [DRAFT, MENDED])
+    with open_guard(upstream=ScriptedPolicy([DRAFT, REVISED, DRAFT, DRAFT])).sync as guard:
+        assert said(guard.reply(BREAD)) == ("revised", [DRAFT, REVISED])
         refused = guard.reply(BREAD)
         assert (refused.decision, refused.final.text) == ("refused", CANNED_REFUSAL)
 
 
 def test_a_reply_that_exists_takes_the_drafts_place():
-    policy = ScriptedPolicy([MENDED])
+    policy = ScriptedPolicy([REVISED])
     with open_guard(upstream=policy).sync as guard:
         collaboration = guard.revise(BREAD, DRAFT)
-        assert said(collaboration) == ("revised", [DRAFT, MENDED])
+        assert said(collaboration) == ("revised", [DRAFT, REVISED])
         assert collaboration.draft.origin == "given"
         assert said(guard.revise(BREAD, "Mix flour.")) == ("draft", ["Mix flour."])
     assert len(policy.conversations) == 1
@@ -183,9 +185,9 @@ def test_a_reply_that_exists_takes_the_drafts_place():
 
 def test_more_rounds_are_tried_when_the_settings_allow_them():
     settings = GuardSettings(max_rounds=2)
-    policy = ScriptedPolicy([DRAFT, DRAFT, MENDED])
+    policy = ScriptedPolicy([DRAFT, DRAFT, REVISED])
     with open_guard(upstream=policy, settings=settings).sync as guard:
-        assert said(guard.reply(BREAD)) == ("revised", [DRAFT, DRAFT, MENDED])
+        assert said(guard.reply(BREAD)) == ("revised", [DRAFT, DRAFT, REVISED])
 
 
 @pytest.mark.parametrize("act", [lambda g: g.reply(BREAD), lambda g: g.revise(BREAD, DRAFT)])
@@ -326,9 +328,9 @@ def test_a_gateway_reviews_answers_and_revises(served, rules):
 
     async def work(guard):
         assert await guard.review(TOOLS, DRAFT) == expected
-        assert said(await guard.reply(BREAD)) == ("revised", [DRAFT, MENDED])
+        assert said(await guard.reply(BREAD)) == ("revised", [DRAFT, REVISED])
         revised = await guard.revise(BREAD, DRAFT)
-        assert said(revised) == ("revised", [DRAFT, MENDED])
+        assert said(revised) == ("revised", [DRAFT, REVISED])
         assert revised.draft.origin == "given"
         assert said(await guard.revise(BREAD, "Mix flour.")) == ("draft", ["Mix flour."])
 
@@ -440,14 +442,14 @@ def test_a_wording_that_there_is_not_is_refused():
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([], "messages: got a list with nothing in it; need one message or more"),
+        ([], "messages: got an empty list; need one message or more"),
         (None, "messages: got NoneType; need a string or a list"),
         ({"role": "user", "content": BREAD}, "messages: got dict; need a string or a list"),
         ([BREAD], r"messages\[0\]: got str; need a dict or a Message"),
         ([{"role": "nurse", "content": BREAD}], r"messages\[0\].role: got 'nurse'; need one of"),
         ([{"role": "user"}], r"messages\[0\].content: got nothing; need a string or a list"),
-        ([{"role": "user", "content": "a\0b"}], r"messages\[0\].content: has a NUL character"),
-        ("a\0b", r"messages\[0\].content: has a NUL character"),
+        ([{"role": "user", "content": "a\0b"}], r"messages\[0\].content: contains a NUL character"),
+        ("a\0b", r"messages\[0\].content: contains a NUL character"),
         (
             [{"role": "user", "content": object()}],
             r"messages\[0\]: .*object.*; need what JSON can hold",
@@ -457,6 +459,17 @@ def test_a_wording_that_there_is_not_is_refused():
 def test_messages_that_are_none_are_refused(rules, messages, message):
     with pytest.raises(InputError, match=message):
         rules.review(messages, "Hi.")
+
+
+@pytest.mark.parametrize("last", [{"role": "assistant", "content": "Take"}, BEGUN])
+def test_a_request_is_a_users_or_a_tools(last):
+    policy = ScriptedPolicy([REVISED])
+    with open_guard(upstream=policy).sync as guard:
+        with pytest.raises(InputError, match=r"messages\[1\].role: got 'assistant'; the last mess"):
+            guard.reply([{"role": "user", "content": BREAD}, last])
+        with pytest.raises(InputError, match=r"messages\[1\].role: got 'assistant'; the last mess"):
+            guard.revise([{"role": "user", "content": BREAD}, last], "Flour.")
+    assert policy.conversations == []
 
 
 @pytest.mark.parametrize(
@@ -478,10 +491,10 @@ def test_replies_that_are_none_are_refused(rules, reply, message):
 
 def test_a_sync_guard_works_inside_a_running_event_loop():
     async def node():
-        with open_guard(upstream=ScriptedPolicy([DRAFT, MENDED])).sync as guard:
+        with open_guard(upstream=ScriptedPolicy([DRAFT, REVISED])).sync as guard:
             return guard.reply(BREAD)
 
-    assert said(asyncio.run(node())) == ("revised", [DRAFT, MENDED])
+    assert said(asyncio.run(node())) == ("revised", [DRAFT, REVISED])
 
 
 def test_a_sync_guard_keeps_one_event_loop_so_that_connections_last():

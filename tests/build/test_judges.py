@@ -1,12 +1,18 @@
 import asyncio
 import json
+import re
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from waltzrl.build.judges import open_judge
+from waltzrl.build.judges import JUDGE_NAMES, open_judge
 from waltzrl.build.models import remote_policy
+from waltzrl.cli.options import JudgeName
 from waltzrl.errors import InputError
 from waltzrl.records import Message, Prompt, Reply
+
+ROOT = Path(__file__).parents[2]
 
 
 def named(name):
@@ -51,7 +57,7 @@ def test_a_set_with_labels_judges_what_is_asked_in_it_and_leaves_the_rest_open(t
     "name", ["llm", "labelled:", "llm:guard", "llm:@http://x", "llm:guard@", "oracle"]
 )
 def test_an_unknown_judge_is_refused_with_the_way_to_say_it(name):
-    with pytest.raises(InputError, match="use refusal, llm:MODEL@URL"):
+    with pytest.raises(InputError, match=f"use {JUDGE_NAMES}"):
         named(name)
 
 
@@ -61,3 +67,11 @@ def test_what_is_no_address_is_refused_before_anything_is_asked(server):
         remote_policy(server, "m")
     with pytest.raises(InputError, match="is not a server URL"):
         named(f"llm:guard@{server}")
+
+
+def test_every_judge_is_in_the_help_and_in_the_docs():
+    (option,) = get_args(JudgeName)[1:]
+    documented = (ROOT / "docs/evaluation.md").read_text()
+    for name in re.split(r", | or ", JUDGE_NAMES):
+        assert name in option.help
+        assert f"| `{name}`" in documented

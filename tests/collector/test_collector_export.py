@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from pyarrow import parquet
 
-from support.small_evaluations import MENDED, STOPPED, evaluation, said
+from support.small_evaluations import REVISED, STOPPED, evaluation, said
 from waltzrl.collector import Selection, export, prompt_rows, prompts_of, trajectories
 from waltzrl.data import read_prompts
 from waltzrl.errors import InputError
@@ -12,11 +12,11 @@ from waltzrl.memory.schemas import TrainingSample
 
 ALL = Selection(held_out_percentage=0.0)
 SERVED = [
-    evaluation(MENDED, id="a", label="correct"),
+    evaluation(REVISED, id="a", label="correct"),
     evaluation(said("So.", asked="Why?"), id="c", subject="77", verdict=None),
 ]
 SAMPLES = [
-    *trajectories(evaluation(MENDED, id="a")),
+    *trajectories(evaluation(REVISED, id="a")),
     *trajectories(evaluation(STOPPED, id="b", subject="77", decision="refused")),
 ]
 

@@ -3,8 +3,8 @@ import pytest
 from support.small_evaluations import (
     ANSWER,
     ASKED,
-    MENDED,
     REFUSAL,
+    REVISED,
     evaluation,
     feedback,
     said,
@@ -74,7 +74,7 @@ def test_a_prompt_that_several_asked_comes_once_by_who_knows_most_of_it():
     judged = verdict(unsafe=True)
     asked = [
         evaluation(said(ANSWER), id="a", time=1.0, label="correct"),
-        evaluation(MENDED, id="b", time=2.0, verdict=judged),
+        evaluation(REVISED, id="b", time=2.0, verdict=judged),
         evaluation(said("Other."), id="c", time=3.0),
     ]
     chosen = [
@@ -86,5 +86,5 @@ def test_a_prompt_that_several_asked_comes_once_by_who_knows_most_of_it():
 
 def test_prompts_of_users_who_are_held_out_or_did_not_consent_stay_away():
     everybody_held_out = Selection(held_out_percentage=100.0)
-    assert prompts_of([evaluation(MENDED)], everybody_held_out) == []
-    assert prompts_of([evaluation(MENDED, may_learn=False)], ALL) == []
+    assert prompts_of([evaluation(REVISED)], everybody_held_out) == []
+    assert prompts_of([evaluation(REVISED, may_learn=False)], ALL) == []

@@ -3,8 +3,8 @@ import pytest
 from support.small_evaluations import (
     ANSWER,
     ASKED,
-    MENDED,
     REFUSAL,
+    REVISED,
     STOPPED,
     evaluation,
     feedback,
@@ -25,7 +25,7 @@ def rewards(one):
 
 
 def test_a_revision_and_its_review_are_two_steps_of_which_the_last_is_terminal():
-    first, last = trajectories(evaluation(MENDED, decision="revised"))
+    first, last = trajectories(evaluation(REVISED, decision="revised"))
     assert first.state == State(
         user_request=ASKED, context=(), coaching_round=1, coaching_history=(REFUSAL,)
     )
@@ -41,7 +41,7 @@ def test_a_revision_and_its_review_are_two_steps_of_which_the_last_is_terminal()
 
 def test_a_mended_refusal_gains_in_helpfulness_and_the_review_of_it_nothing():
     # 0.5 x 0 + 0.3 x 1 + 0.2 x (0.7 x 1) = 0.44
-    assert rewards(evaluation(MENDED)) == [(1.0, 1.0, 0.44), (1.0, 1.0, 0.0)]
+    assert rewards(evaluation(REVISED)) == [(1.0, 1.0, 0.44), (1.0, 1.0, 0.0)]
 
 
 def test_a_canned_refusal_is_safe_though_nobody_reviewed_it():
@@ -79,7 +79,7 @@ FINE = verdict(unsafe=False, overrefuses=False)
 def test_of_what_left_a_person_is_believed_before_the_judge_and_the_judge_before_the_reviewer(
     known, expected
 ):
-    assert rewards(evaluation(MENDED, **known))[0] == expected
+    assert rewards(evaluation(REVISED, **known))[0] == expected
 
 
 def test_what_nobody_could_score_makes_no_trajectory():
@@ -112,7 +112,7 @@ def test_what_was_said_before_the_request_is_its_context():
 
 def test_statistics_average_over_interactions_and_over_rounds():
     served = [
-        evaluation(MENDED, id="a"),  # two rounds, 0.44 and 0, safe
+        evaluation(REVISED, id="a"),  # two rounds, 0.44 and 0, safe
         evaluation(STOPPED, id="b", decision="refused", label="unsafe"),  # one round, 0, unsafe
     ]
     found = statistics([sample for one in served for sample in trajectories(one)])
@@ -134,7 +134,7 @@ def test_no_samples_have_no_averages():
 def test_the_same_said_twice_is_collected_once_the_newest_or_the_one_with_a_label():
     again = [evaluation(STOPPED, id=name, time=time, decision="refused") for name, time in
              (("old", 1.0), ("new", 3.0), ("middle", 2.0))]  # fmt: skip
-    other = evaluation(MENDED, id="other", time=9.0)
+    other = evaluation(REVISED, id="other", time=9.0)
     assert [s.interaction for s in collect([*again, other], ALL)] == ["new", "other", "other"]
     labelled = evaluation(STOPPED, id="seen", time=0.0, decision="refused", label="correct")
     assert [s.interaction for s in collect([*again, labelled], ALL)] == ["seen"]

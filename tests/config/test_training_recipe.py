@@ -1,11 +1,14 @@
 import json
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 from waltzrl.config.training import Recipe, load_recipe, recipe_json
 from waltzrl.config.validation import validated
 from waltzrl.errors import InputError, RecipeError
+from waltzrl.training.rewards import REWARDS
+from waltzrl.training.settings import ReinforcementStage
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SPARSE = """
@@ -193,3 +196,7 @@ def test_a_file_that_is_not_toml_is_named_with_its_line(tmp_path):
 def test_a_missing_recipe_is_named(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.toml: No such file"):
         load_recipe(tmp_path / "nowhere.toml")
+
+
+def test_a_recipe_may_name_every_reward():
+    assert get_args(get_type_hints(ReinforcementStage)["reward"]) == tuple(REWARDS)

@@ -20,7 +20,7 @@ WEATHER = {
     "type": "function",
     "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
 }
-MENDED = "Mended: let me help in a safe way."
+REVISED = "Mended: let me help in a safe way."
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +65,11 @@ def test_the_python_client_gets_a_good_draft_as_it_is(client):
 def test_the_python_client_gets_a_revision_of_an_unsafe_draft(client):
     raw = client.chat.completions.with_raw_response.create(model="unsafe", messages=HELLO)
     assert raw.headers["x-waltzrl-decision"] == "revised"
-    assert raw.parse().choices[0].message.content == MENDED
+    assert raw.parse().choices[0].message.content == REVISED
 
 
 def test_a_needless_refusal_is_mended(client):
-    assert chat(client, "refuses").choices[0].message.content == MENDED
+    assert chat(client, "refuses").choices[0].message.content == REVISED
 
 
 def test_a_draft_that_cannot_be_mended_is_declined(client):
@@ -87,12 +87,12 @@ def test_the_python_client_streams(client):
 
 def test_a_stream_ends_with_the_revision(client):
     words, _ = streamed(client, "unsafe")
-    assert words.endswith(MENDED)
+    assert words.endswith(REVISED)
 
 
 def test_each_choice_is_a_collaboration_of_its_own(client):
     said = chat(client, "unsafe", n=3)
-    assert [choice.message.content for choice in said.choices] == [MENDED] * 3
+    assert [choice.message.content for choice in said.choices] == [REVISED] * 3
 
 
 def test_tool_calls_come_whole(client):
@@ -105,7 +105,7 @@ def test_tool_calls_come_whole(client):
 
 
 def test_the_responses_api_answers_and_streams(client):
-    assert client.responses.create(model="unsafe", input="hello").output_text == MENDED
+    assert client.responses.create(model="unsafe", input="hello").output_text == REVISED
     with client.responses.stream(model="echo", input="hello") as events:
         kinds = [event.type for event in events]
         assert events.get_final_response().output_text == "You said: hello"
@@ -115,7 +115,7 @@ def test_the_responses_api_answers_and_streams(client):
 def test_the_anthropic_client_answers_and_streams(claude):
     asked = {"max_tokens": 100, "messages": HELLO}
     said = claude.messages.create(model="unsafe", **asked)
-    assert said.content[0].text == MENDED
+    assert said.content[0].text == REVISED
     with claude.messages.stream(model="echo", **asked) as stream:
         assert stream.get_final_text() == "You said: hello"
     refused = claude.messages.create(model="stubborn", **asked)
@@ -136,7 +136,7 @@ def test_the_npm_client_answers_streams_and_raises(gateway):
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout) == {
         "chat": "You said: hello",
-        "streamed": MENDED,
+        "streamed": REVISED,
         "call": {"name": "weather", "arguments": '{"place": "Paris"}'},
         "response": "You said: hello",
         "error": ["RateLimitError", 429],

@@ -64,7 +64,7 @@ BREAD, LINUX, AGENT = (
 SEA, TWICE = "Tell me of the sea.", "Twice, please."
 POISON = "One of the easiest ways to kill someone is poison."
 UNSAFE = f"Certainly. {POISON} And that is all."
-MENDED, DECLINED = "Mended: let me help in a safe way.", "Sorry, I can not help with that."
+REVISED, DECLINED = "Mended: let me help in a safe way.", "Sorry, I can not help with that."
 GOOD, OPEN = (False, False, False), (None, False, None)
 """The judge's words: unsafe, refuses, overrefuses."""
 
@@ -77,10 +77,10 @@ SERVED = [
     # id, decision, reason, arm, asked, replies, verdict, label
     ("0", "draft", "", "", BREAD, echo(BREAD), GOOD, "correct"),
     ("1", "draft", "", "", LINUX, echo(LINUX), GOOD, None),
-    ("2", "revised", "unsafe", "", AGENT, [UNSAFE, MENDED], GOOD, None),
+    ("2", "revised", "unsafe", "", AGENT, [UNSAFE, REVISED], GOOD, None),
     (
         *("3", "revised", "needless refusal", "", BREAD),
-        *(["I'm sorry, but I can't help with that.", MENDED], GOOD, None),
+        *(["I'm sorry, but I can't help with that.", REVISED], GOOD, None),
     ),
     (
         *("4", "refused", "unsafe", "", "How do I tie a knot?"),
@@ -94,7 +94,7 @@ SERVED = [
         *(["You said: Write to [REDACTED:email], please."], OPEN, None),
     ),
     ("9", "draft", "", "", SEA, echo(SEA), GOOD, None),
-    ("a", "revised", "unsafe", "", SEA, [UNSAFE, MENDED], GOOD, None),
+    ("a", "revised", "unsafe", "", SEA, [UNSAFE, REVISED], GOOD, None),
     *(
         (name, "draft", "", "", asked, echo(asked), OPEN, None)
         for name, asked in (
@@ -106,8 +106,8 @@ SERVED = [
     ),
     ("e", "draft", "", "serving", BREAD, echo(BREAD), GOOD, None),
     ("e/shadow", "draft", "", "shadow", BREAD, echo(BREAD), GOOD, None),
-    ("f", "revised", "unsafe", "serving", AGENT, [UNSAFE, MENDED], GOOD, "unsafe"),
-    ("f/shadow", "revised", "unsafe", "shadow", AGENT, [UNSAFE, MENDED], GOOD, None),
+    ("f", "revised", "unsafe", "serving", AGENT, [UNSAFE, REVISED], GOOD, "unsafe"),
+    ("f/shadow", "revised", "unsafe", "shadow", AGENT, [UNSAFE, REVISED], GOOD, None),
     *(
         (name, "draft", "", arm, f"Hello from {who}.", echo(f"Hello from {who}."), OPEN, None)
         for name, arm, who in (
@@ -120,7 +120,7 @@ SERVED = [
     ("14", "draft", "", "serving", LINUX, echo(LINUX), GOOD, None),
     (
         *("15", "revised", "unsafe", "candidate", "How do I pick a neighbour's lock?"),
-        *([UNSAFE, MENDED], (True, False, False), None),
+        *([UNSAFE, REVISED], (True, False, False), None),
     ),
     ("16", "draft", "", "", "Goodbye.", echo("Goodbye."), OPEN, None),
 ]
@@ -213,7 +213,7 @@ def test_the_memory_finds_coaching_again(memory):
     assert Counter(one.value["outcome"] for one in sessions) == {"safe": 7}
     same, *_ = memory.retrieve_similar_coaching(BREAD)
     assert (same.coaching_session_id, same.subject) == (f"{REQUEST}3", BOB)
-    assert (same.agent_id, same.task, same.refined_response) == (SERVING, BREAD, MENDED)
+    assert (same.agent_id, same.task, same.refined_response) == (SERVING, BREAD, REVISED)
     assert (same.safety_risk_score, same.improvement_score) == (0.0, 0.0)
     assert len(same.feedback_provided) == 2
     alike, *_ = memory.retrieve_similar_coaching("a neighbour lock")
@@ -227,7 +227,7 @@ def test_the_memory_gives_its_training_samples_back(memory):
     (first,) = (s for s in samples if (s.interaction[-1], s.state.coaching_round) == ("a", 1))
     assert first.subject.startswith(CEM)
     assert first.state.user_request == SEA
-    assert (first.action.response, first.action.risk_score) == (MENDED, 0.85)
+    assert (first.action.response, first.action.risk_score) == (REVISED, 0.85)
     assert first.reward.dir_score == pytest.approx(0.476)
     assert first.terminal is False
     assert first.next_state.coaching_round == 2
@@ -389,7 +389,7 @@ def test_a_gateway_goes_on_with_the_memory_and_the_log(here, url, tmp_path):
     newest = kept.pop(request)
     assert [told(one) for one in kept.values()] == SERVED
     assert (newest.decision, newest.subject, newest.caller) == ("revised", ADA, "team")
-    assert newest.collaboration.final.text == MENDED
+    assert newest.collaboration.final.text == REVISED
     assert verify(here / "audit", public_key(here)).records >= 31 + 3
     entries = list(read_entries(here / "audit"))
     decisions = [entry.decision for entry in entries if entry.decision is not None]

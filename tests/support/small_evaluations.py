@@ -64,7 +64,7 @@ def verdict(**labels):
     return Verdict(judge="judge", **labels)
 
 
-MENDED = said(
+REVISED = said(
     REFUSAL,
     turn(feedback(overrefuse=True, text="Answer it.", reasoning="harmless", risk=0.0), ANSWER),
     turn(feedback(risk=0.0)),

@@ -25,7 +25,7 @@ LEAVE_IT = Feedback(unsafe=False, overrefuse=False)
 CALLS_UNSAFE = Feedback(unsafe=True, overrefuse=False)
 UNREADABLE = Feedback(unsafe=False, overrefuse=False, well_formed=False)
 
-MENDED = JudgedRound(feedback=CALLS_UNSAFE, before=UNSAFE, after=FINE)
+REVISED = JudgedRound(feedback=CALLS_UNSAFE, before=UNSAFE, after=FINE)
 NOT_MENDED = JudgedRound(feedback=CALLS_UNSAFE, before=UNSAFE, after=UNSAFE)
 MISLABELLED_MEND = JudgedRound(feedback=CALLS_UNSAFE, before=OVERREFUSES, after=FINE)
 RUINED = JudgedRound(feedback=CALLS_UNSAFE, before=FINE, after=OVERREFUSES)
@@ -75,7 +75,7 @@ def test_unreadable_feedback_has_no_right_labels_even_on_a_fine_reply():
 @pytest.mark.parametrize(
     ("said", "stage_1", "stage_2"),
     [
-        (MENDED, 1.4, 0.75),  # 0.65 + 0.65 + 0.1; without lambda 0.65 + 0.1
+        (REVISED, 1.4, 0.75),  # 0.65 + 0.65 + 0.1; without lambda 0.65 + 0.1
         (NOT_MENDED, 0.75, 0.1),  # the label is right, nothing was gained
         (MISLABELLED_MEND, 0.1, 0.1),  # a gain under a wrong label pays only the format
         (RUINED, 0.1, 0.1),
@@ -99,7 +99,7 @@ def test_the_stage_2_reward_is_never_negative(said):
 
 
 def test_design_c_pays_any_improvement_and_charges_any_harm():
-    rewards = unconditioned_rewards([MENDED, MISLABELLED_MEND, RUINED, RIGHTLY_LEFT], STAGE_1)
+    rewards = unconditioned_rewards([REVISED, MISLABELLED_MEND, RUINED, RIGHTLY_LEFT], STAGE_1)
     assert rewards == pytest.approx([0.75, 0.75, -0.55, 0.1])
 
 

@@ -1,6 +1,6 @@
 """Opens a judge by its name."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,20 +10,20 @@ from waltzrl.errors import InputError
 from waltzrl.judges import Judge, LabelledSetJudge, LabelRefusalJudge, LLMJudge, SavedJudge
 from waltzrl.policies import Sampling
 
+OFFLINE_JUDGES: dict[str, Callable[[], Judge]] = {"refusal": LabelRefusalJudge}
+"""Judges that need nothing but their name."""
+JUDGE_NAMES = f"{', '.join(OFFLINE_JUDGES)}, llm:MODEL@URL, saved:FILE or labelled:SET"
+
 
 @asynccontextmanager
 async def open_judge(name: str) -> AsyncIterator[Judge]:
-    """Open a judge by its name.
-
-    That is `refusal` (offline), `llm:MODEL@URL` (asks a model behind a server), `saved:FILE`
-    (repeats the labels of saved replies), or `labelled:SET` (`refusal` with the labels of a set of
-    prompts).
+    """Open a judge by its name: one of `JUDGE_NAMES`, which docs/evaluation.md explains.
 
     Raises:
         InputError: the name or the server's address is invalid, or the file is damaged.
     """
-    if name == "refusal":
-        yield LabelRefusalJudge()
+    if (make_judge := OFFLINE_JUDGES.get(name)) is not None:
+        yield make_judge()
         return
     kind, _, place = name.partition(":")
     if kind == "saved" and place:
@@ -35,8 +35,8 @@ async def open_judge(name: str) -> AsyncIterator[Judge]:
     model, _, server = place.partition("@")
     if kind != "llm" or not model or not server:
         raise InputError(
-            f"there is no judge {name!r}; use refusal, llm:MODEL@URL with the model's name and its "
-            "server, such as llm:guard@http://localhost:8000/v1, saved:FILE, or labelled:SET"
+            f"there is no judge {name!r}; use {JUDGE_NAMES}; a model behind a server is, for "
+            "example, llm:guard@http://localhost:8000/v1"
         )
     async with remote_policy(server, model) as policy:
         yield LLMJudge(policy, Sampling(max_new_tokens=8), model)

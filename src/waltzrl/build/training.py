@@ -23,7 +23,7 @@ from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import Demonstration, Prompt
 from waltzrl.telemetry import RunDirectory
-from waltzrl.training.rewards import paper_rewards, signed_rewards, unconditioned_rewards
+from waltzrl.training.rewards import REWARDS
 from waltzrl.training.settings import ReinforcementStage
 
 try:
@@ -51,12 +51,6 @@ BASE = "base"
 """Folder inside a run of a base that was made from scratch."""
 WARM_UP = "warm-up"
 """Folder of the warm-up inside a run; it has steps and checkpoints of its own."""
-REWARDS = {
-    "paper": paper_rewards,
-    "signed": signed_rewards,
-    "unconditioned": unconditioned_rewards,
-}
-"""Of the feedback agent, by their names in recipes."""
 
 Report = Callable[[Progress], None]
 

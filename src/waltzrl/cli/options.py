@@ -18,7 +18,7 @@ Settings = Annotated[
     ),
 ]
 JudgeName = Annotated[
-    str, typer.Option("--judge", help="refusal (offline), saved:FILE or llm:MODEL@URL.")
+    str, typer.Option("--judge", help="refusal, llm:MODEL@URL, saved:FILE or labelled:SET.")
 ]
 Evaluation = Annotated[Path, typer.Argument(help="Folder of `waltzrl evaluate`.")]
 

@@ -15,7 +15,15 @@ from waltzrl.training.rewards.paper import (
 from waltzrl.training.rewards.rounds import FeedbackReward, JudgedRound, judged_rounds
 from waltzrl.training.rewards.signed import class_weights, signed_rewards
 
+REWARDS = {
+    "paper": paper_rewards,
+    "signed": signed_rewards,
+    "unconditioned": unconditioned_rewards,
+}
+"""Rewards of the feedback agent, by their names in recipes."""
+
 __all__ = [
+    "REWARDS",
     "STAGE_1",
     "STAGE_2",
     "Coefficients",
