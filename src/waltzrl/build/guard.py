@@ -127,8 +127,8 @@ def _check_policies(**policies: object) -> None:
         if policy is not None and not callable(getattr(policy, needed, None)):
             raise InputError(
                 f"{name}: got {policy!r}; need a policy, such as "
-                'RemotePolicy("http://localhost:8000/v1", "qwen"), or for a model of yours an object '
-                "with `async def reply(messages, sampling) -> Reply`"
+                'RemotePolicy("http://localhost:8000/v1", "qwen"), or an object of yours with '
+                "`async def reply(messages, sampling) -> Reply`"
             )
 
 
