@@ -77,7 +77,7 @@ def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_
             env=ENVIRONMENT,
         )
     try:
-        gateway = waited(r"its desk: (http://[^/]+)/desk, key (\S+)", log, process)
+        gateway = waited(r"its console: (http://[^/]+)/desk, key (\S+)", log, process)
         address, key = gateway[1], gateway[2]
         run("keys", "add", "visitor", "--file", folder / "keys.toml")
         mine = re.search(r"wz-\S+", capsys.readouterr().out)[0]
@@ -86,7 +86,7 @@ def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_
         asked = [{"role": "user", "content": "what is the capital of france?"}]
         said = client.chat.completions.create(model=MODEL, messages=asked, user="visitor-1")
         assert said.choices[0].message.content
-        waited("training on, with what was served", log, process)
+        waited("training further on what was served", log, process)
         desk = Desk(address, key)
         labelled = desk.label_newest("correct")
         assert 'value="correct" aria-pressed="true"' in desk.get(labelled)
