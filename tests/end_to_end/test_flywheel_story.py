@@ -84,14 +84,14 @@ def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_
             env=ENVIRONMENT,
         )
     try:
-        gateway = waited(r"its desk: (http://[^/]+)/desk, key (\S+)", log, process)
+        gateway = waited(r"its console: (http://[^/]+)/desk, key (\S+)", log, process)
         address, key = gateway[1], gateway[2]
         run("keys", "add", "visitor", "--file", folder / "keys.toml")
         mine = re.search(r"wz-\S+", capsys.readouterr().out)[0]
         client = openai.OpenAI(base_url=f"{address}/v1", api_key=mine, max_retries=0)
         said = wait_until(lambda: reply_to_visitor(client))
         assert said.choices[0].message.content
-        waited("training on, with what was served", log, process)
+        waited("training further on what was served", log, process)
         desk = Desk(address, key)
         labelled = desk.label_newest("correct")
         assert 'value="correct" aria-pressed="true"' in desk.get(labelled)
