@@ -20,12 +20,17 @@ SLOW = (
     "data/test_generator.py",
     "demo",
     "end_to_end",
+    "evaluation/test_report.py",
+    "examples",
     "online/test_gateway_with_memory.py",
     "online/test_recorder.py",
     "online/test_recorder_client.py",
     "release/test_release_simulation.py",
     "serving/test_leaks.py",
+    "storage/test_migrations.py",
     "training/test_plan.py",
+    "training/test_trainer.py",
+    "training/test_without_torch.py",
 )
 """What simulates, trains or starts processes: slow as a whole, as is every test on PostgreSQL."""
 
