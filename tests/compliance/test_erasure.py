@@ -179,6 +179,7 @@ def told_on_and_on(site, log, memory):
             memory.remember([interaction("bob", number, AN_HOUR_AGO)])
             log_decision(log, "bob", number)
             number += 1
+            done.wait(0.005)  # SQLite lets nobody in between writes without a pause
 
     thread = threading.Thread(target=tell)
     thread.start()
