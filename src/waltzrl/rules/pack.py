@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -75,7 +75,11 @@ def load_pack(source: str | Path) -> RulePack:
     Raises:
         InputError: the file cannot be read, or a rule in it is invalid.
     """
-    name, path, content = _read(source)
+    return _parse(*_read(source))
+
+
+@lru_cache(maxsize=64)  # a gateway reads the same packs for each bundle
+def _parse(name: str, path: str, content: bytes) -> RulePack:
     try:
         file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import get_args
 
 from waltzrl.errors import InputError
 from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, readings
-from waltzrl.rules.pack import DEFAULT_PACKS, Rule, Side, digest_of, load_pack
+from waltzrl.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
 from waltzrl.rules.scan import Folded, PatternScanner, compiled, foldable
 
 OPENING = 320
@@ -41,14 +42,18 @@ def load_rulebook(packs: Sequence[str | Path] = DEFAULT_PACKS) -> "Rulebook":
     Raises:
         InputError: a file cannot be read, or two rules have the same id.
     """
-    loaded = [load_pack(pack) for pack in packs]
-    rules = tuple(chain.from_iterable(pack.rules for pack in loaded))
+    return _compile(tuple(load_pack(pack) for pack in packs))
+
+
+@lru_cache(maxsize=8)  # a rulebook is immutable and large: equal packs share one
+def _compile(packs: tuple[RulePack, ...]) -> "Rulebook":
+    rules = tuple(chain.from_iterable(pack.rules for pack in packs))
     ids = [rule.id for rule in rules]
     if duplicates := {name for name in ids if ids.count(name) > 1}:
         raise InputError(
             f"two rules are called {min(duplicates)!r}; rename one, or load each pack once"
         )
-    return Rulebook(rules, digest_of(loaded))
+    return Rulebook(rules, digest_of(packs))
 
 
 class Rulebook:
