@@ -10,6 +10,7 @@ import time
 import pytest
 
 from support.small_logs import fill, open_log, record, unchanged
+from support.timing import wait_until
 from waltzrl.audit import VerifiedLog, read_entries, verify
 from waltzrl.errors import AuditError
 
@@ -59,14 +60,6 @@ def disk(tmp_path):
     disk.free()
     if mounted:
         subprocess.run(["umount", str(folder / "log")], check=True)
-
-
-def wait_until(holds):
-    for _ in range(2000):
-        if holds():
-            return
-        time.sleep(0.005)
-    raise AssertionError("waited 10 s in vain")
 
 
 def decisions(disk):

@@ -1,7 +1,6 @@
 import base64
 import json
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import msgspec
 import pytest
 
 from support.small_logs import COLLABORATION, fill, open_log, record, unchanged, write_log
+from support.timing import wait_until
 from waltzrl.audit import (
     LogFault,
     VerifiedLog,
@@ -153,12 +153,7 @@ def test_a_checkpoint_is_signed_after_so_many_records(tmp_path):
 def test_a_checkpoint_is_signed_after_so_many_seconds(tmp_path):
     with open_log(tmp_path, checkpoint_seconds=0.02) as log:
         fill(log, 1)
-        for _ in range(1000):
-            found = verify(tmp_path / "log", log.public_key)
-            if found.signed == 2:
-                break
-            time.sleep(0.005)
-        assert found.signed == 2
+        wait_until(lambda: verify(tmp_path / "log", log.public_key).signed == 2)
 
 
 def test_a_clock_that_jumps_back_is_visible_and_does_no_harm(tmp_path):

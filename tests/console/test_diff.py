@@ -68,7 +68,7 @@ def test_texts_without_a_change_have_none():
     ids=["one word", "one sentence", "nothing in common", "every other word in common"],
 )
 def test_adversarial_texts_are_compared_quickly(before, after):
-    started = time.perf_counter()
+    started = time.process_time()
     parts = changes(before, after)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert "".join(side(parts, "ins").split()) == "".join(before.split())

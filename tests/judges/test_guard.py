@@ -26,9 +26,9 @@ TEXTS, LABELS = examples(3000)
 
 
 def test_three_thousand_short_texts_are_learnt_in_seconds():
-    start = time.perf_counter()
+    start = time.process_time()
     guard = LinearGuard.fit(TEXTS, LABELS, seed=0)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     right = [guard.flags(*text) == label for text, label in zip(TEXTS, LABELS, strict=True)]
     assert sum(right) / len(right) > 0.99
 

@@ -103,6 +103,6 @@ def test_white_space_and_typography_do_not_matter(reply, space):
 @pytest.mark.parametrize("unit", ["i am really ", "as an a ", "sorry ", '"', "i cannot ,", "word "])
 def test_long_replies_cost_no_more_than_their_ends(unit):
     text = unit * 200_000
-    start = time.perf_counter()
+    start = time.process_time()
     DETECTOR.refuses(text)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5

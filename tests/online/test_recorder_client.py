@@ -5,7 +5,6 @@ import dataclasses
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 from support.databases import database_url, postgres_server, postgres_url, sqlite_url
 from support.recorders import at, config
 from support.served_examples import PROMPT, SAFE, UNSAFE, failed, reply, served
+from support.timing import until
 from waltzrl.build.recorder import COMMAND
 from waltzrl.online.recorder_client import RecorderClient, open_recorder
 from waltzrl.online.recorder_protocol import RecorderReport, decode_exchange, encode_frame
@@ -35,13 +35,6 @@ def telling(command, do, about=None, **more):
         return client.status()
 
     return uvloop.run(tell())  # the gateway's loop
-
-
-async def until(is_so):
-    ends = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < ends
-        await asyncio.sleep(0.01)
 
 
 def numbered(number, model="llama"):
@@ -161,19 +154,15 @@ def test_what_three_recorders_died_over_is_given_up_and_counted(tmp_path):
 
 def test_a_recorder_that_reads_nothing_holds_nobody_up():
     one = numbered(0)
-    longest = []
 
     async def do(client):
         for _ in range(20):
-            started = time.perf_counter()
             for _ in range(1000):
-                client.served(one)
-            longest.append(time.perf_counter() - started)
-            await asyncio.sleep(0.01)
+                client.served(one)  # if it waited for the pipe, the test would not end
+            await asyncio.sleep(0)
 
     now = telling(ASLEEP, do, finish_seconds=0.2)
     assert (now.accepted, now.dropped, now.pending) == (10_000, 10_000, 10_000)
-    assert max(longest) < 1.0
 
 
 def test_what_waits_is_bounded_in_bytes_too():

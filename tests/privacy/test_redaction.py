@@ -171,6 +171,6 @@ def test_escapes_that_hide_nothing_stay():
 @pytest.mark.parametrize("bite", ["\\", "\\u005c", "\\u", "\\u0040"])
 def test_escapes_that_mean_to_cost_much_cost_little(bite):
     hostile = bite * (200_000 // len(bite))
-    began = time.perf_counter()
+    began = time.process_time()
     policy().scrub(hostile)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
