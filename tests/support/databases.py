@@ -30,8 +30,9 @@ def postgres_server(testrun_uid):
     folder = Path(tempfile.gettempdir()) / f"waltzrl-postgres-{testrun_uid}"
     server = get_server(folder, cleanup_mode="delete")
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
-            connection.execute(f"ALTER SYSTEM SET {setting} = off")  # no test outlives a power cut
+        # No test outlives a power cut, and what an autovacuum still sees cannot be compacted.
+        for setting in ("fsync", "full_page_writes", "synchronous_commit", "autovacuum"):
+            connection.execute(f"ALTER SYSTEM SET {setting} = off")
         connection.execute("SELECT pg_reload_conf()")
     yield server.get_uri()
     server.cleanup()

@@ -22,7 +22,7 @@ try:
     from sqlalchemy.exc import TimeoutError as NoConnectionError
     from sqlalchemy.pool import ConnectionPoolEntry
 except ModuleNotFoundError as missing:
-    raise MissingExtraError("the database", "SQLAlchemy", "flywheel") from missing
+    raise MissingExtraError("the memory", "SQLAlchemy", "flywheel") from missing
 
 __all__ = [
     "BUSY_MILLISECONDS",
