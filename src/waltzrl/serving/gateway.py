@@ -166,7 +166,7 @@ class Gateway:
                     group.create_task(self.choice(request, number))
                     for number in range(request.chat.n)
                 ]
-        except* RequestError as failed:
+        except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return [choice.result() for choice in choices]
 
