@@ -32,9 +32,17 @@ async def collaborate(
         reviewer: reviews the draft and every revision but the last.
         max_rounds: most revisions; the paper uses 1.
 
+    Returns:
+        The draft and at most `max_rounds` rounds; `final` is the reply to return.
+
     Raises:
         ValueError: `max_rounds` is negative.
         PolicyError: a policy could not reply.
+
+    Example:
+        prompt = Prompt(id="1", messages=(Message(role="user", content="Hello!"),))
+        collaboration = await collaborate(prompt, drafter, reviewer)
+        print(collaboration.decision, collaboration.final.text)
     """
     if max_rounds < 0:
         raise ValueError(
@@ -73,8 +81,15 @@ async def guarded(
         max_rounds: most revisions, as in `collaborate`.
         fail_open: return a reply whose feedback is not well-formed.
 
+    Returns:
+        As `collaborate` returns, with a canned refusal as the last revision where it was needed.
+
     Raises:
         PolicyError: a policy could not reply.
+
+    Example:
+        collaboration = await guarded(prompt, drafter, reviewer)
+        assert collaboration.decision in ("draft", "revised", "refused")
     """
     collaboration = await collaborate(prompt, drafter, reviewer, max_rounds=max_rounds)
     rounds = collaboration.rounds
