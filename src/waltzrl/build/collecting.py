@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 
 from msgspec import structs
 
-import waltzrl.storage.database  # noqa: F401 - first, so that a missing extra is named
 from waltzrl.build.memory import existing_memory
 from waltzrl.collector import (
     PromptRow,

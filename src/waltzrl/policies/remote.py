@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from types import TracebackType
 from typing import Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -155,12 +154,7 @@ class RemotePolicy:
     async def __aenter__(self) -> "RemotePolicy":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
     def _open(self) -> aiohttp.ClientSession:

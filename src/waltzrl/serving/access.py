@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import msgspec
@@ -128,7 +127,7 @@ def check_reply_size(size: int, limits: Limits) -> None:
 
     Args:
         size: bytes read so far.
-        limits: `max_request_bytes` counts here.
+        limits: `max_reply_bytes` counts here.
 
     Raises:
         RequestError: 502.
@@ -218,12 +217,7 @@ class Admission:
         if not await self._wait():
             raise _overloaded(f"no place was free for {self._limits.max_wait_seconds:g} s")
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         self._give_back()
 
     async def drain(self, within_seconds: float) -> int:

@@ -11,7 +11,6 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 import httptools
@@ -177,12 +176,7 @@ class Response:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     async def read_part(self) -> bytes:

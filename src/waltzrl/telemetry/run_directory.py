@@ -3,7 +3,6 @@
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from waltzrl.errors import InputError
@@ -43,12 +42,7 @@ class RunDirectory:
         os.write(self._lock, f"{os.getpid()}\n".encode())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         os.close(self._lock)
 
     def write_bytes(self, name: str, data: bytes) -> Path:
