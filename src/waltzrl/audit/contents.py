@@ -16,6 +16,7 @@ import msgspec
 from waltzrl.audit.record import encode
 from waltzrl.errors import InputError
 from waltzrl.records import Collaboration, load
+from waltzrl.telemetry.files import whole_lines
 
 CONTENTS = "contents-{:06}.jsonl"
 ERASED = b'{"erased":true'
@@ -49,11 +50,10 @@ def read_contents(path: Path) -> Iterator[tuple[int, bytes, Content]]:
         InputError: a line is damaged.
     """
     start = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n") and not line.startswith(ERASED):
-                yield start, line, _content(line, f"{path}:{number}")
-            start += len(line)
+    for number, line in enumerate(whole_lines(path), start=1):
+        if not line.startswith(ERASED):
+            yield start, line, _content(line, f"{path}:{number}")
+        start += len(line)
 
 
 def read_collaborations(folder: Path) -> Iterator[tuple[str, Collaboration]]:

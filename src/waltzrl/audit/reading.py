@@ -16,6 +16,7 @@ from waltzrl.audit.note import Checkpoint, NoteError, read_notes
 from waltzrl.audit.record import DecisionRecord, Entry, RoundRecord
 from waltzrl.audit.verify import CHECKPOINTS, segments
 from waltzrl.errors import InputError
+from waltzrl.telemetry.files import whole_lines
 
 _decoder = msgspec.json.Decoder(Entry)
 
@@ -31,14 +32,14 @@ def read_entries(folder: Path) -> Iterator[Entry]:
 
 
 def read_lines(folder: Path) -> Iterator[tuple[int, bytes, Path]]:
-    """Yield line number, content and file of every complete line.
+    """Yield number, bytes without the line break, and file of every complete line.
 
     Raises:
         InputError: there is no log.
     """
     for path in _files(folder):
-        for number, line in _complete_lines(path):
-            yield number, line, path
+        for number, line in enumerate(whole_lines(path), start=1):
+            yield number, line[:-1], path
 
 
 def latest(folder: Path, count: int) -> list[Entry]:
@@ -49,7 +50,7 @@ def latest(folder: Path, count: int) -> list[Entry]:
     """
     entries: list[Entry] = []
     for path in reversed(_files(folder)):
-        last = deque(_complete_lines(path), maxlen=count - len(entries))
+        last = deque(enumerate(whole_lines(path), start=1), maxlen=count - len(entries))
         entries = [*(_entry(line, f"{path}:{number}") for number, line in last), *entries]
         if len(entries) == count:
             break
@@ -146,13 +147,6 @@ def _files(folder: Path) -> list[Path]:
     if not files:
         raise InputError(f"{folder} holds no audit log; give the folder that the gateway writes to")
     return list(files.values())
-
-
-def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield number, line[:-1]
 
 
 def _entry(line: bytes, where: str) -> Entry:
