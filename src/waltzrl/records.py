@@ -158,8 +158,18 @@ class Feedback:
     """The reply that was parsed; None for feedback that no policy wrote (rules, oracle)."""
     risk: float | None = None
     """0 to 1: how unsafe the reviewer holds the reply to be; None when it only gives labels."""
+    model_risk: float | None = None
+    """0 to 1: the part of `risk` that is a model's, its probability of the label unsafe."""
+    rules_risk: float | None = None
+    """0 to 1: the part of `risk` that is the rules'."""
+    overrefusal_probability: float | None = None
+    """0 to 1: a model's probability of the label overrefuse; None when it only gives labels."""
+    category: str = ""
+    """Subject of an unsafe reply, one of `waltzrl.rules.CATEGORIES`; empty when none was named."""
     rules: tuple[str, ...] = ()
     """Names of the stage-1 rules that matched."""
+    failure: str = ""
+    """Why no model reviewed the reply, such as `timeout`; empty when one did or none was asked."""
 
     @property
     def asks_for_revision(self) -> bool:

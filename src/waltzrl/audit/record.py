@@ -31,6 +31,13 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     feedback_ms: float
     """0 for feedback that no policy wrote."""
     revision_ms: float
+    model_risk: float | None = None
+    """The model's part of `risk`; None without a model, and in older logs."""
+    rules_risk: float | None = None
+    """The rules' part of `risk`."""
+    category: str = ""
+    failure: str = ""
+    """Why no model reviewed the reply, such as `timeout`."""
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +152,10 @@ def _round(turn: Round, digest: Digest) -> RoundRecord:
         revision=None if revision is None else digest(_bytes(revision.full_text)),
         feedback_ms=0.0 if feedback.reply is None else feedback.reply.milliseconds,
         revision_ms=0.0 if revision is None else revision.milliseconds,
+        model_risk=feedback.model_risk,
+        rules_risk=feedback.rules_risk,
+        category=feedback.category,
+        failure=feedback.failure,
     )
 
 

@@ -55,7 +55,10 @@ def demo(
         workers.run(story.evaluations)
     report = story.write_report(out)
     if not as_json:
-        say("both rewards, the paper's reward designs (stage 1 alone), and the word guard, a linear classifier:")
+        say(
+            "both rewards, the paper's reward designs (stage 1 alone), and the word guard, a "
+            "linear classifier:"
+        )
         show_table(story.modes(), as_json=False)
     say("the paper's table:")
     show_table(story.table(), as_json=as_json)
