@@ -2,15 +2,16 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from waltzrl.cli.options import AsJson, Evaluation, print_json
 from waltzrl.errors import InputError
-from waltzrl.evaluation import EvaluationRow, comparison_table, read_evaluation
-from waltzrl.evaluation import compare as compare_rows
+
+if TYPE_CHECKING:
+    from waltzrl.evaluation import EvaluationRow
 
 
 def compare(
@@ -29,6 +30,9 @@ def compare(
 
     `waltzrl compare runs/trained runs/trained --pattern base,collaborate`
     """
+    from waltzrl.evaluation import compare as compare_rows
+    from waltzrl.evaluation import comparison_table
+
     first, _, second = (pattern or "").partition(",")
     differences = compare_rows(_rows(before, first), _rows(after, second or first))
     if as_json:
@@ -37,7 +41,9 @@ def compare(
         Console().print(comparison_table(differences))
 
 
-def _rows(folder: Path, pattern: str) -> list[EvaluationRow]:
+def _rows(folder: Path, pattern: str) -> "list[EvaluationRow]":
+    from waltzrl.evaluation import read_evaluation
+
     rows = read_evaluation(folder)
     chosen = [row for row in rows if pattern in {"", row.pattern}]
     if not chosen:

@@ -3,22 +3,20 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.build.datasets import read_sets
-from waltzrl.build.evaluation import run_evaluation
-from waltzrl.build.judges import open_judge
 from waltzrl.cli.options import AsJson, JudgeName, Server, Settings
 from waltzrl.cli.progress import progress_bar
 from waltzrl.cli.report import write_page
 from waltzrl.cli.table import show_table
-from waltzrl.config.evaluation import EvaluationConfig
-from waltzrl.config.validation import validated, with_overrides
-from waltzrl.evaluation import EvaluationRow
-from waltzrl.evaluation.runner import Progress
 from waltzrl.records import Prompt
+
+if TYPE_CHECKING:
+    from waltzrl.config.evaluation import EvaluationConfig
+    from waltzrl.evaluation import EvaluationRow
+    from waltzrl.evaluation.runner import Progress
 
 
 def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
@@ -59,6 +57,10 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     `waltzrl evaluate replies.jsonl --conversation saved:replies.jsonl --feedback rules
     --pattern observe --judge saved:replies.jsonl --out runs/rules`
     """
+    from waltzrl.build.datasets import read_sets
+    from waltzrl.config.evaluation import EvaluationConfig
+    from waltzrl.config.validation import validated, with_overrides
+
     table: dict[str, object] = {
         "patterns": [name.strip() for name in patterns.split(",")],
         "conversation": conversation,
@@ -79,7 +81,14 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
 
 async def _evaluate(
-    config: EvaluationConfig, prompts: Sequence[Prompt], judge: str, out: Path, progress: Progress
-) -> list[EvaluationRow]:
+    config: "EvaluationConfig",
+    prompts: Sequence[Prompt],
+    judge: str,
+    out: Path,
+    progress: "Progress",
+) -> "list[EvaluationRow]":
+    from waltzrl.build.evaluation import run_evaluation
+    from waltzrl.build.judges import open_judge
+
     async with open_judge(judge) as opened:
         return await run_evaluation(config, prompts, opened, out, progress)

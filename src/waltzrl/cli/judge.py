@@ -3,15 +3,15 @@
 import asyncio
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.build.judges import open_judge
 from waltzrl.cli.options import AsJson, JudgeName, print_json
-from waltzrl.data.jsonl import read_text
 from waltzrl.errors import InputError
-from waltzrl.judges import LabelComparison, compare_labels, label_lines, read_labels
+
+if TYPE_CHECKING:
+    from waltzrl.judges import LabelComparison
 
 LabelFile = Annotated[Path, typer.Argument(help="JSON Lines that `waltzrl judge` wrote.")]
 
@@ -40,11 +40,17 @@ def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> N
 
     `waltzrl agreement by-people.jsonl by-judge.jsonl`
     """
+    from waltzrl.judges import compare_labels, read_labels
+
     comparison = compare_labels(read_labels(first), read_labels(second))
     print_json(asdict(comparison)) if as_json else print(_table(comparison, first, second))
 
 
 async def _label(file: Path, name: str) -> None:
+    from waltzrl.build.judges import open_judge
+    from waltzrl.data.jsonl import read_text
+    from waltzrl.judges import label_lines
+
     lines = read_text(file).rstrip().split("\n")
     if lines == [""]:
         raise InputError(f"{file} holds no replies; give a file with one JSON object per line")
@@ -53,7 +59,7 @@ async def _label(file: Path, name: str) -> None:
             print(line)
 
 
-def _table(comparison: LabelComparison, first: Path, second: Path) -> str:
+def _table(comparison: "LabelComparison", first: Path, second: Path) -> str:
     lines = [
         f"{comparison.shared} replies in both files, {comparison.first_only} only in {first}, "
         f"{comparison.second_only} only in {second}",

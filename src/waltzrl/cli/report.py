@@ -6,8 +6,6 @@ from typing import Annotated
 import typer
 
 from waltzrl.cli.options import Evaluation
-from waltzrl.data.jsonl import read_text
-from waltzrl.evaluation import read_evaluation
 
 
 def report(
@@ -27,6 +25,8 @@ def report(
 
 def write_page(evaluation: Path, out: Path, run: Path | None, title: str) -> Path:
     """Write the report of an evaluation into `out`, with the curves and the recipe of a run."""
+    from waltzrl.data.jsonl import read_text
+    from waltzrl.evaluation import read_evaluation
     from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 
     curves = {} if run is None else {run.name: read_curve(run)}

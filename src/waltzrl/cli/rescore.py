@@ -2,15 +2,15 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.build.judges import open_judge
 from waltzrl.cli.options import AsJson, Evaluation, JudgeName
 from waltzrl.cli.table import show_table
-from waltzrl.evaluation import EvaluationRow
-from waltzrl.evaluation import rescore as rescore_rows
+
+if TYPE_CHECKING:
+    from waltzrl.evaluation import EvaluationRow
 
 
 def rescore(
@@ -30,6 +30,9 @@ def rescore(
     show_table(rows, as_json=as_json)
 
 
-async def _rescore(evaluation: Path, judge: str, into: Path) -> list[EvaluationRow]:
+async def _rescore(evaluation: Path, judge: str, into: Path) -> "list[EvaluationRow]":
+    from waltzrl.build.judges import open_judge
+    from waltzrl.evaluation import rescore as rescore_rows
+
     async with open_judge(judge) as opened:
         return await rescore_rows(evaluation, opened, into, concurrency=64)

@@ -1,18 +1,23 @@
 """The table of an evaluation, for people or for programs."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from waltzrl.cli.options import print_json
-from waltzrl.evaluation import EvaluationRow, measure, metrics_table, review_row, table_row
+
+if TYPE_CHECKING:
+    from waltzrl.evaluation import EvaluationRow
 
 NARROWEST = 132
 """Columns that the table needs; a narrower terminal wraps or scrolls."""
 
 
-def show_table(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
+def show_table(rows: "Sequence[EvaluationRow]", *, as_json: bool) -> None:
     """Print one line per pattern."""
+    from waltzrl.evaluation import measure, metrics_table, review_row, table_row
+
     metrics = measure(rows)
     if as_json:
         print_json([table_row(line.pattern, line) | review_row(line) for line in metrics])
