@@ -2,7 +2,13 @@ import pytest
 
 from waltzrl.records import Message, Prompt
 from waltzrl.rules import load_rulebook
-from waltzrl.serving.window import BufferedWindow, SentenceWindow, UnfilteredWindow
+from waltzrl.serving.window import (
+    FEWEST_CHARACTERS,
+    LONGEST_SENTENCE,
+    BufferedWindow,
+    SentenceWindow,
+    UnfilteredWindow,
+)
 
 PACK = """
 version = 1
@@ -80,24 +86,44 @@ def test_an_open_window_lets_all_go_at_once_and_nothing_after_the_verdict():
 def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
     window = SentenceWindow(rulebook, prompt(), SAFE)
     filler = "a" * rulebook.horizon
-    assert window.add(HARMLESS + filler[1:]) == ""
-    assert window.add(filler[:1]) == HARMLESS
-    assert window.rest(HARMLESS + filler) == filler
+    assert window.add(HARMLESS + filler) == HARMLESS
+    assert window.add(f". {filler[1:]}") == ""
+    assert window.add(filler[:1]) == f"{filler}. "
+    assert window.rest(f"{HARMLESS}{filler}. {filler}") == filler
 
 
 def test_lines_of_lists_and_code_leave_as_sentences_do(rulebook):
     lines = "\n".join(f"- number {n} of some more things" for n in range(40))
     parts = [part for part in hear(SentenceWindow(rulebook, prompt(), SAFE), lines) if part]
     assert len(parts) > 10
-    assert all(part.endswith("\n") for part in parts)
+    assert all(part.endswith("\n") for part in parts[1:])
+
+
+WORDY = "and on we go without any end of a sentence " * 40
+
+
+def test_the_first_words_leave_once_the_horizon_lies_behind_a_few_of_them(rulebook):
+    few = rulebook.horizon + FEWEST_CHARACTERS + len("sentence ")
+    for draft in (WORDY, HARMLESS * 20, HARMLESS.replace(".", "") * 20):
+        window = SentenceWindow(rulebook, prompt(), SAFE)
+        left = hear(window, draft[:few], size=1)
+        assert len("".join(left)) >= FEWEST_CHARACTERS
+        assert window.released.endswith(" ")
 
 
 def test_a_sentence_without_an_end_leaves_by_words(rulebook):
-    parts = [
-        part for part in hear(SentenceWindow(rulebook, prompt(), SAFE), "and on " * 200) if part
-    ]
-    assert len("".join(parts)) > 1400 - rulebook.horizon - 250
-    assert all(part.endswith(" ") for part in parts)
+    window = SentenceWindow(rulebook, prompt(), SAFE)
+    most = rulebook.horizon + LONGEST_SENTENCE + len("sentence ")
+    for heard in range(len(WORDY)):
+        window.add(WORDY[heard])
+        assert heard - len(window.released) <= most
+        assert not window.released or window.released.endswith(" ")
+
+
+def test_after_the_first_words_short_sentences_leave_whole(rulebook):
+    parts = [part for part in hear(SentenceWindow(rulebook, prompt(), SAFE), HARMLESS * 20) if part]
+    assert len(parts) > 10
+    assert all(part.endswith("dog. ") for part in parts[1:])
 
 
 def test_words_leave_as_soon_as_they_may_when_sentences_need_not_be_whole(rulebook):

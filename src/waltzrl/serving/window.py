@@ -17,8 +17,8 @@ from waltzrl.rules import Rulebook
 
 FEWEST_CHARACTERS = 32
 """Fewer are not released: running the rules would cost more than the client gains."""
-LONGEST_SENTENCE = 240
-"""Characters after which a sentence is released word by word."""
+LONGEST_SENTENCE = 80
+"""Characters of a sentence that wait for its end; a longer one is released word by word."""
 LONGEST_HELD = 4_000
 """Characters held, for instance of one endless word, before the window closes for good."""
 
@@ -93,8 +93,10 @@ class SentenceWindow:
 
     `Rulebook.horizon` is the number of characters that can influence a finding: text that is
     followed by so many is settled, because no later text can make it part of a finding or change
-    a finding's severity. A sentence is released once it is settled and passes the rules. The rules
-    read every character a bounded number of times, however the draft is split into deltas.
+    a finding's severity. Settled text is released once it passes the rules: its first words at
+    once, then whole sentences, and a sentence without an end word by word. So the client waits for
+    the horizon and `FEWEST_CHARACTERS`, with punctuation and without. The rules read every
+    character a bounded number of times, however the draft is split into deltas.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class SentenceWindow:
             prompt: what the draft answers; the turns of users and tools are checked.
             threshold: 0 to 1, how safe a reply must be. The draft is stopped when its findings,
                 taken as independent, make it less safe than that.
-            whole_sentences: False releases every word as soon as it is settled.
+            whole_sentences: False releases every word as soon as it is settled, not only the first.
         """
         self.stopped = False
         """The findings make the draft less safe than the threshold; no more of it is released."""
@@ -157,7 +159,7 @@ class SentenceWindow:
         for boundary in self._boundary_pattern.finditer(self._text, self._searched, settled):
             self._boundary = boundary.end()
         self._searched = max(self._searched, settled)
-        if settled - self._boundary > LONGEST_SENTENCE:
+        if settled - self._boundary > (LONGEST_SENTENCE if self._parts else 0):
             last_word_end = 1 + self._text.rfind(" ", self._boundary, settled)
             self._boundary = max(self._boundary, last_word_end)
 
