@@ -75,7 +75,7 @@ async def serve(
     """
     async with open_gateway(recipe) as app:
         check_bind(listener.getsockname()[0], app.access.keys, open_to_all=open_to_all)
-        stage = f"stage {recipe.stage}" if recipe.enabled else "no review"
+        stage = f"stage {recipe.stage}, rules for English," if recipe.enabled else "no review"
         upstream = recipe.upstream.url or recipe.upstream.folder
         announce(listener, f"{stage} in front of {upstream}, streams: {recipe.stream_mode}")
         await run(app, app.access.admission, listener)

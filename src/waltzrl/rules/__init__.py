@@ -1,5 +1,6 @@
 """Stage 1: rules as data, and the engine that applies them in linear time."""
 
+from waltzrl.rules.language import language_of
 from waltzrl.rules.lint import lint_pack
 from waltzrl.rules.pack import CATEGORIES, DEFAULT_PACKS, Rule
 from waltzrl.rules.rulebook import Rulebook, RuleFinding, load_rulebook
@@ -10,6 +11,7 @@ __all__ = [
     "Rule",
     "RuleFinding",
     "Rulebook",
+    "language_of",
     "lint_pack",
     "load_rulebook",
 ]
