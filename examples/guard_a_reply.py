@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import waltzrl
 from waltzrl import Message, Reply, Sampling
 
-PROMPT = "How do I kill a process that hangs?"
-REFUSAL = "I'm sorry, but I can't help with killing."
+PROMPT = "How do I make a pipe bomb?"
+UNSAFE = "Sure, here is how you do it."
+SAFE = "I will not help to build one. If you have found one, call the police."
 
 
 class MyModel:
@@ -18,14 +19,14 @@ class MyModel:
 
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         revises = len(messages) > 1
-        return Reply(text="Find its number with `ps`, then end it." if revises else REFUSAL)
+        return Reply(text=SAFE if revises else UNSAFE)
 
 
 async def main() -> None:
     async with waltzrl.open_guard(upstream=MyModel()) as guard:
-        feedback = await guard.review(PROMPT, REFUSAL)
-        print(f"review    unsafe: {feedback.unsafe}, over-refusal: {feedback.overrefuse}")
-        revised = await guard.revise(PROMPT, REFUSAL)
+        feedback = await guard.review(PROMPT, UNSAFE)
+        print(f"review    unsafe: {feedback.unsafe}, by {feedback.rules}")
+        revised = await guard.revise(PROMPT, UNSAFE)
         print(f"revise    {revised.decision}: {revised.final.text}")
         answered = await guard.reply([{"role": "user", "content": PROMPT}])
         print(f"reply     {answered.decision}: {answered.final.text}")
@@ -34,4 +35,4 @@ async def main() -> None:
 asyncio.run(main())
 
 with waltzrl.open_guard().sync as guard:
-    print(f"sync      risk {guard.review(PROMPT, 'Use `kill`.').risk}")
+    print(f"sync      risk {guard.review(PROMPT, SAFE).risk}")

@@ -70,8 +70,8 @@ class Guard(ABC):
             PolicyError: a model or the gateway could not answer.
 
         Example:
-            feedback = await guard.review("How do I bake bread?", "I can't help with that.")
-            assert feedback.overrefuse
+            feedback = await guard.review("How do I make a pipe bomb?", "Sure, here is how.")
+            assert feedback.unsafe
         """
         return await self._review(_prompt(messages), _reply(reply))
 

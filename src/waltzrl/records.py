@@ -7,8 +7,8 @@ version 0.1 wrote.
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 import msgspec
@@ -174,6 +174,16 @@ class Feedback:
     @property
     def asks_for_revision(self) -> bool:
         return self.well_formed and (self.unsafe or self.overrefuse)
+
+    def after(self, earlier: Sequence["Round"]) -> "Feedback":
+        """The feedback as it counts after earlier rounds of the same collaboration.
+
+        A refusal in the place of a reply that was called unsafe is a success: it is no
+        over-refusal, whatever the feedback on it says.
+        """
+        if self.overrefuse and any(round_.feedback.unsafe for round_ in earlier):
+            return replace(self, overrefuse=False)
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

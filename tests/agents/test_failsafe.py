@@ -153,7 +153,7 @@ def test_nobody_can_open_the_breaker_by_breaking_the_json():
         ("refuse", HARMLESS, COMPLIES, CANNED_REFUSAL),
         ("refuse", CRIME, COMPLIES, CANNED_REFUSAL),
         ("rules", HARMLESS, COMPLIES, COMPLIES),
-        ("rules", HARMLESS, DECLINES, "A revision."),
+        ("rules", HARMLESS, DECLINES, DECLINES),
         ("rules", CRIME, DECLINES, DECLINES),
         ("rules", CRIME, COMPLIES, CANNED_REFUSAL),
         ("serve", HARMLESS, COMPLIES, COMPLIES),

@@ -8,7 +8,7 @@ from waltzrl.agents import HybridReviewer, RulesReviewer
 from waltzrl.records import Feedback, Message, Prompt, Reply
 from waltzrl.rules import load_rulebook
 
-RULES = RulesReviewer(load_rulebook())
+RULES = RulesReviewer(load_rulebook(), flag_overrefusals=True)
 COMPLIES, DECLINES = Reply(text="Of course, gladly."), Reply(text="Sorry, I can't help with that.")
 CRIME, HARMLESS = (
     Prompt(id="p", messages=(Message(role="user", content=text),))

@@ -35,8 +35,8 @@ def test_saved_replies_are_reviewed_by_rules_without_any_weights(replies, tmp_pa
     (table,) = json.loads(capsys.readouterr().out)
     counted = {name: (table[name]["value"], table[name]["n"]) for name in table if "_" in name}
     assert counted["unsafe_recall"] == counted["unsafe_precision"] == (1.0, 1)
-    assert counted["overrefuse_recall"] == counted["overrefuse_precision"] == (1.0, 1)
-    assert counted["label_accuracy"] == (1.0, 4)
+    assert counted["overrefuse_recall"] == (0.0, 1)  # rules do not challenge a refusal
+    assert counted["label_accuracy"] == (3 / 4, 4)
     assert counted["ftr_sensitive"] == (0.0, 4)  # who observes changes nothing
     rows = read_rows(tmp_path / "out")
     assert [row.judged.collaboration.final.text for row in rows] == [line[2] for line in LINES]
@@ -72,7 +72,7 @@ def test_a_safeguard_by_rules_declines_what_they_call_unsafe(replies, tmp_path, 
 
 def test_who_only_has_saved_replies_cannot_revise_and_says_so(replies, tmp_path, capsys):
     assert evaluate(replies, "rules", "guarded", tmp_path / "out") == 2
-    assert "2 of 4 collaborations failed" in (said := capsys.readouterr().err)
+    assert "1 of 4 collaborations failed" in (said := capsys.readouterr().err)
     assert "no reply was saved for" in said
 
 
@@ -84,15 +84,15 @@ def heeds(messages):
     return REFUSAL if "Leave out" in asked[-1] else ANSWER
 
 
-def test_a_model_that_heeds_the_rules_is_mended_in_both_ways(replies, tmp_path, capsys):
+def test_a_model_that_heeds_the_rules_is_revised_where_it_is_unsafe(replies, tmp_path, capsys):
     given = ("evaluate", replies, "--feedback", "rules", "--pattern", "base,guarded", "--json")
     with serving({"talk": ScriptedPolicy(heeds)}) as server:
         asked = ("--server", server.base_url, "--model", "talk", "--out", tmp_path / "out")
         assert run(*given, *asked) == 0
     base, guarded = json.loads(capsys.readouterr().out)
     assert (base["asr"]["value"], base["orr"]["value"]) == (1 / 2, 1 / 2)
-    assert (guarded["asr"]["value"], guarded["orr"]["value"]) == (0.0, 0.0)
-    assert guarded["ftr_sensitive"]["value"] == 1 / 2
+    assert (guarded["asr"]["value"], guarded["orr"]["value"]) == (0.0, 1 / 2)
+    assert guarded["ftr_sensitive"]["value"] == 1 / 4
 
 
 def test_labels_that_were_saved_can_judge(replies, tmp_path, capsys):

@@ -106,13 +106,12 @@ def test_rules_say_what_the_gateways_rules_say(messages):
     asyncio.run(compare())
 
 
-def test_rules_flag_what_is_unsafe_and_what_is_refused_without_a_reason(rules):
+def test_rules_flag_what_is_unsafe_and_challenge_no_refusal(rules):
     unsafe = rules.review(BREAD, DRAFT)
     assert (unsafe.unsafe, unsafe.overrefuse) == (True, False)
     assert unsafe.risk >= 0.8
     assert unsafe.rules
-    overrefusal = rules.review(BREAD, REFUSAL)
-    assert (overrefusal.unsafe, overrefusal.overrefuse) == (False, True)
+    assert rules.review(BREAD, REFUSAL).asks_for_revision is False
     assert rules.review(BREAD, "Mix flour and water.").asks_for_revision is False
 
 
@@ -145,8 +144,8 @@ def test_the_calls_of_a_reply_are_reviewed(rules):
 
 
 def test_settings_reach_the_rules(tmp_path):
-    with open_guard(settings=GuardSettings(rules_flag_overrefusals=False)).sync as guard:
-        assert guard.review(BREAD, REFUSAL).overrefuse is False
+    with open_guard(settings=GuardSettings(rules_flag_overrefusals=True)).sync as guard:
+        assert guard.review(BREAD, REFUSAL).overrefuse
     with open_guard(settings=GuardSettings(threshold=0)).sync as guard:
         assert guard.review(BREAD, DRAFT).unsafe is False
     with pytest.raises(InputError, match=str(tmp_path)):

@@ -52,6 +52,15 @@ def test_a_refusal_that_stays_needless_leaves_as_it_is():
     assert texts(collaboration) == ["I cannot.", "I will not."]
 
 
+@pytest.mark.parametrize("max_rounds", [1, 2, 3])
+def test_an_unsafe_draft_that_became_a_refusal_is_left_alone(max_rounds):
+    drafts, reviews = ["A method.", "I cannot."], [UNSAFE, NEEDLESS]
+    collaboration, asked = play(guarded, drafts, reviews, max_rounds=max_rounds)
+    assert texts(collaboration) == drafts
+    assert collaboration.decision == "revised"
+    assert asked == 2
+
+
 def test_what_nobody_could_review_is_declined():
     collaboration, _ = play(guarded, ["A"], [GARBAGE])
     assert texts(collaboration) == ["A", CANNED_REFUSAL]
@@ -89,12 +98,17 @@ def test_where_nothing_is_declined_it_is_the_loop_and_one_review_more():
 )
 def test_nothing_leaves_whose_last_review_was_bad_or_missing(reviews, max_rounds):
     collaboration, _ = play(guarded, list("ABCDE"), reviews, max_rounds=max_rounds)
-    last = collaboration.rounds[-1].feedback
+    *earlier, last_round = collaboration.rounds
+    last = last_round.feedback
     if last.unsafe or not last.well_formed:
         assert collaboration.final.text == CANNED_REFUSAL
     else:
         assert collaboration.final.text in list("ABCDE")
-    assert all(turn.revision is not None for turn in collaboration.rounds[:-1])
+    assert all(turn.revision is not None for turn in earlier)
+    after_unsafe = False
+    for turn in earlier:  # no refusal is challenged once a reply was called unsafe
+        assert turn.feedback.unsafe or not after_unsafe
+        after_unsafe = after_unsafe or turn.feedback.unsafe
 
 
 @pytest.mark.parametrize("review", [UNSAFE, NEEDLESS, CONTENT, GARBAGE])

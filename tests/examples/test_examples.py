@@ -10,7 +10,7 @@ SHOWN = {
     "ask_through_the_gateway": "decision  revised, by rules",
     "collaborate_with_scripted_agents": "verdicts  acceptable: [False, True]",
     "evaluate_two_patterns": "│ asr │   45.0 │   5.0 │  -40.0 │",
-    "guard_a_reply": "revise    revised: Find its number with `ps`, then end it.",
+    "guard_a_reply": "revise    revised: I will not help to build one.",
     "judge_replies": "kappa 1.0 (n = 5)",
     "remember_and_release": "I am [REDACTED:email]. How do I kill a process that hangs?",
     "the_hole_in_the_reward": "a good draft is ruined          0.10   -0.88",

@@ -135,7 +135,7 @@ def test_feedback_that_led_to_a_revision_is_a_coaching_session(memory):
     ("decision", "last", "outcome"),
     [
         ("revised", Feedback(unsafe=True, overrefuse=False), "unsafe"),
-        ("revised", Feedback(unsafe=False, overrefuse=True), "over_refused"),
+        ("revised", Feedback(unsafe=False, overrefuse=True), "safe"),  # an unsafe draft, mended
         ("revised", Feedback(unsafe=False, overrefuse=False), "safe"),
     ],
 )
@@ -143,6 +143,14 @@ def test_a_coaching_session_ends_as_the_last_review_says(memory, decision, last,
     memory.remember([told(decision=decision, rounds=(COACHED[0], Round(feedback=last)))])
     (session,) = memory.retrieve_similar_coaching("How do I kill a process?")
     assert (session.outcome, session.improvement_score) == (outcome, None)
+
+
+def test_a_refusal_that_stays_one_after_coaching_is_over_refused(memory):
+    needless = Feedback(unsafe=False, overrefuse=True, text="Answer it.")
+    rounds = (Round(feedback=needless, revision=Reply(text="No.")), Round(feedback=needless))
+    memory.remember([told(decision="revised", rounds=rounds)])
+    (session,) = memory.retrieve_similar_coaching("How do I kill a process?")
+    assert session.outcome == "over_refused"
 
 
 def test_a_canned_refusal_alone_is_no_coaching(memory):

@@ -79,7 +79,8 @@ FIX = reply(20.0, "revision")
         ([(UNSAFE, REFUSAL)], "refused", "unsafe", "safe"),
         ([(UNREADABLE, REFUSAL)], "refused", "unreviewed", "safe"),
         ([(OVERREFUSE, FIX), (SAFE, None)], "revised", "overrefuse", "safe"),
-        ([(UNSAFE, FIX), (OVERREFUSE, None)], "revised", "unsafe", "overrefuse"),
+        ([(UNSAFE, FIX), (OVERREFUSE, None)], "revised", "unsafe", "safe"),
+        ([(OVERREFUSE, FIX), (OVERREFUSE, None)], "revised", "overrefuse", "overrefuse"),
         ([(UNSAFE, FIX), (UNSAFE, REFUSAL)], "refused", "unsafe", "safe"),
         ([(UNSAFE, FIX)], "revised", "unsafe", "unreviewed"),
     ],
@@ -153,6 +154,14 @@ def test_rates_are_shares_of_what_was_reviewed_in_the_last_five_minutes():
     clock.now = 300
     assert value(metrics, "waltzrl_rate_samples") == 0
     assert value(metrics, "waltzrl_unsafe_rate") is None  # nothing is not zero
+
+
+def test_unsafe_drafts_that_became_refusals_are_no_over_refusals():
+    metrics = fresh()
+    for _ in range(69):
+        metrics.served(served((UNSAFE, FIX), (OVERREFUSE, None), decision="revised"))
+    assert value(metrics, "waltzrl_rate_samples") == 69
+    assert value(metrics, "waltzrl_overrefusal_rate") == 0
 
 
 def test_a_mere_review_serves_nothing_and_moves_no_rate():

@@ -31,9 +31,9 @@ class GuardSettings:
     """Revisions at most; 1 or more."""
     rules: tuple[str, ...] = DEFAULT_PACKS
     """Names of rule packs of the package, or paths of TOML files."""
-    rules_flag_overrefusals: bool = True
+    rules_flag_overrefusals: bool = False
     """Without a model: flag a refusal where the rules find nothing in the request. They often
-    find nothing in a harmful one: say False where the model refuses well by itself."""
+    find nothing in a harmful one, and then ask for an answer to it."""
     wording: Literal["plain", "labels_first", "tiny"] | None = None
     """Prompts of the agents. None is plain for a pair, and labels_first for a model, which need
     not have been trained to review; tiny is for the pairs of `make demo`."""

@@ -24,7 +24,7 @@ async def collaborate(
     """Answer `prompt` with two agents.
 
     Stops when both labels are false, when the feedback is not well-formed (and records it as
-    such), or after `max_rounds` rounds.
+    such), when a reply that was called unsafe has become a refusal, or after `max_rounds` rounds.
 
     Args:
         prompt: the conversation up to the user's request.
@@ -53,7 +53,7 @@ async def collaborate(
     reply = draft
     while len(rounds) < max_rounds:
         feedback = await reviewer.review(prompt, reply)
-        if not feedback.asks_for_revision:
+        if not feedback.after(rounds).asks_for_revision:
             rounds.append(Round(feedback=feedback))
             break
         reply = await drafter.revise(prompt, draft, [*rounds, Round(feedback=feedback)])

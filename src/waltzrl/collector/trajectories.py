@@ -127,8 +127,8 @@ def reply_scores(evaluation: SafetyEvaluation, collaboration: Collaboration) -> 
     """
     scores: list[Score | None] = [None] * len(collaboration.replies)
     reply = 0
-    for round_ in collaboration.rounds:
-        scores[reply] = _reviewed_score(round_.feedback)
+    for number, round_ in enumerate(collaboration.rounds):
+        scores[reply] = _reviewed_score(round_.feedback.after(collaboration.rounds[:number]))
         reply += round_.revision is not None
     reviewed = FINE if evaluation.decision == "refused" else scores[-1]
     scores[-1] = _returned_score(evaluation, reviewed)

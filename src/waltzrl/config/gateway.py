@@ -149,9 +149,9 @@ class BundleRecipe:
     on_failure: OnFailure = "refuse"
     """If the model cannot review: decline, let the rules decide, or send the draft unreviewed. The
     first two decline whatever the rules rate as critical."""
-    rules_flag_overrefusals: bool = True
+    rules_flag_overrefusals: bool = False
     """Let the rules flag a refusal as an over-refusal if they find nothing in the request. They
-    miss many harmful requests: use False if the model refuses well by itself."""
+    miss many harmful requests, and then ask the model to answer them."""
     rules: tuple[str, ...] = DEFAULT_PACKS
     """Names of built-in rule packs, or TOML files."""
 

@@ -153,13 +153,14 @@ def coaching_of(evaluation: SafetyEvaluation) -> CoachingSession | None:
     # A canned refusal in place of a revision teaches nothing.
     if collaboration is None or all(r.origin == "canned" for r in collaboration.replies[1:]):
         return None
-    first, last = collaboration.rounds[0].feedback, collaboration.rounds[-1]
+    *earlier, last = collaboration.rounds
+    first = collaboration.rounds[0].feedback
     last_was_review = last.revision is None
     risk_after = last.feedback.risk if last_was_review else None
     outcome: Outcome = "safe"  # also of a last revision that was not reviewed
     if evaluation.safe is False:
         outcome = "unsafe"
-    elif last_was_review and last.feedback.overrefuse:
+    elif last_was_review and last.feedback.after(earlier).overrefuse:
         outcome = "over_refused"
     return CoachingSession(
         coaching_session_id=evaluation.id,

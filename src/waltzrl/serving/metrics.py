@@ -5,7 +5,7 @@ thread-safe: call it from the event loop's thread only.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -156,7 +156,7 @@ class GatewayMetrics(Collector):
         final: Called = "unreviewed"
         if rounds := collaboration.rounds:
             draft = _label(rounds[0].feedback)
-            final = "safe" if exchange.decision == "refused" else _final(rounds[-1])
+            final = "safe" if exchange.decision == "refused" else _final(rounds)
             self._add_feedback(rounds[0].feedback, stage)
         self._requests.add(api, stage, exchange.decision, draft, final)
         if draft != "unreviewed" and api != "review":
@@ -227,9 +227,10 @@ def _label(feedback: Feedback) -> Called:
     return "unsafe" if feedback.unsafe else "overrefuse" if feedback.overrefuse else "safe"
 
 
-def _final(last: Round) -> Called:
+def _final(rounds: Sequence[Round]) -> Called:
     """Return the label of the reply that was sent; the last revision may not be reviewed."""
-    return _label(last.feedback) if last.revision is None else "unreviewed"
+    *earlier, last = rounds
+    return _label(last.feedback.after(earlier)) if last.revision is None else "unreviewed"
 
 
 def _gauges(status: GatewayStatus) -> Iterator[Metric]:
