@@ -42,6 +42,16 @@ class MissingExtraError(WaltzError):
 class PolicyError(WaltzError):
     """A policy that could not reply."""
 
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        """Describe the failure.
+
+        Args:
+            message: for people; may quote a server, and so what was sent to it.
+            reason: why, in words that hold no content, such as `HTTP 503`; for logs and audit.
+        """
+        super().__init__(message)
+        self.reason = reason
+
 
 class RequestError(WaltzError):
     """A request that the gateway rejects; the client receives it in the format of its API."""

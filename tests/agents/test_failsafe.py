@@ -13,7 +13,8 @@ from waltzrl.agents import (
     load_wording,
 )
 from waltzrl.agents.breaker import Breaker
-from waltzrl.agents.failsafe import CRITICAL, FailsafeReviewer
+from waltzrl.agents.failsafe import LOG_SECONDS, FailsafeReviewer, FailureLog
+from waltzrl.agents.hybrid import CRITICAL
 from waltzrl.collaboration.loop import guarded
 from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
@@ -43,7 +44,7 @@ class Away:
 
     async def reply(self, messages, sampling):
         self.calls += 1
-        raise PolicyError("the connection failed")
+        raise PolicyError("the connection failed: bread", reason="connection failed")
 
 
 class Slow:
@@ -106,7 +107,39 @@ def test_each_failure_has_a_cause_of_its_own(policy, cause):
     feedback = review(failsafe(policy, on_review_failure=failures.append, budget_seconds=0.05))
     assert failures == [cause]
     assert not feedback.well_formed
-    assert feedback.reasoning == f"the model did not review this reply ({cause})"
+    failure = "failed: connection failed" if cause == "failed" else cause
+    assert feedback.failure == failure
+    assert feedback.reasoning == f"the model did not review this reply ({failure})"
+
+
+def test_a_reply_that_cannot_be_read_is_kept_with_its_feedback():
+    feedback = review(failsafe(ScriptedPolicy(lambda _: "I think it is fine.")))
+    assert feedback.reply.text == "I think it is fine."
+    assert review(failsafe(Away())).reply is None
+
+
+def test_the_log_names_the_cause_and_no_content(caplog):
+    review(failsafe(Away()))
+    review(failsafe(ScriptedPolicy(lambda _: "I think bread is fine.")))
+    assert caplog.messages == [
+        "the feedback model did not review a reply: failed: connection failed",
+        "the feedback model did not review a reply: unreadable",
+    ]
+
+
+def test_the_log_gets_one_line_for_many_failures(caplog):
+    clock = [0.0]
+    log = FailureLog(lambda: clock[0])
+    for seconds in [0, 1, 1, 1, LOG_SECONDS]:
+        clock[0] += seconds
+        log.add("timeout", "timeout")
+    log.add("breaker", "breaker")
+    first = "the feedback model did not review a reply: timeout"
+    assert caplog.messages == [
+        first,
+        f"{first}; 3 more since the last line",
+        "the feedback model did not review a reply: breaker",
+    ]
 
 
 def test_a_review_out_of_time_is_cancelled():
@@ -167,7 +200,9 @@ def test_what_leaves_when_the_model_is_away_is_policy(on_failure, request_text, 
 def test_feedback_without_the_model_says_so_and_names_the_rules_that_spoke():
     for on_failure in POLICIES:
         feedback = review(failsafe(Away(), on_failure), CRIME)
-        assert feedback.reasoning == "the model did not review this reply (failed)"
+        assert (
+            feedback.reasoning == "the model did not review this reply (failed: connection failed)"
+        )
         assert not feedback.well_formed
         assert feedback.rules
         assert feedback.risk >= CRITICAL
@@ -201,7 +236,7 @@ def test_a_real_server_that_dies_and_comes_back_is_asked_again():
 
         reasonings = asyncio.run(all_of_them())
     failed, spared = (
-        f"the model did not review this reply ({why})" for why in ("failed", "breaker")
+        f"the model did not review this reply ({why})" for why in ("failed: HTTP 500", "breaker")
     )
     assert reasonings == [failed] * 5 + [spared] * 2 + [failed, spared, "", ""]
     assert len(server.requests) == 8

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.agents import HybridReviewer, RulesReviewer
+from waltzrl.agents.rules import advice
 from waltzrl.records import Feedback, Message, Prompt, Reply
-from waltzrl.rules import load_rulebook
+from waltzrl.rules import CATEGORIES, load_rulebook
 
 RULES = RulesReviewer(load_rulebook(), flag_overrefusals=True)
 COMPLIES, DECLINES = Reply(text="Of course, gladly."), Reply(text="Sorry, I can't help with that.")
@@ -24,6 +25,16 @@ class Says:
 
     async def review(self, prompt, reply):
         return self.feedback
+
+
+def _pair(rule):
+    """A request that a rule names with a reply that complies in form, or a reply with a request."""
+    if rule.side == "request":
+        return Prompt(id="p", messages=(Message(role="user", content=rule.example),)), COMPLIES
+    return HARMLESS, Reply(text=rule.example)
+
+
+HOLLOW_HARMFUL_PAIRS = [_pair(rule) for rule in RULES.rulebook.rules if rule.side != "refusal"]
 
 
 def review(model, prompt=HARMLESS, reply=COMPLIES, threshold=0.7):
@@ -49,24 +60,52 @@ def test_what_is_not_safe_enough_is_unsafe():
     assert review(Says(unsafe=True)).unsafe  # safety 0.3
     assert not review(Says(risk=0.42)).unsafe  # 1 - 0.7 * 0.42 = 0.706
     assert review(Says(risk=0.43)).unsafe  # 1 - 0.7 * 0.43 = 0.699
-    assert not review(Says(unsafe=True), threshold=0.3).unsafe  # 0.3 is not below 0.3
+    assert not review(Says(risk=0.8), threshold=0.3).unsafe  # 0.44 is not below 0.3
 
 
-def test_the_rules_tip_the_scales_of_a_model_in_doubt():
-    assert not review(Says(risk=0.2)).unsafe
-    assert review(Says(risk=0.2), CRIME).unsafe
+def test_rules_are_never_outvoted():
+    rules = RULES.read(CRIME, COMPLIES)
+    feedback = review(Says(risk=0.0), CRIME)
+    assert feedback.unsafe
+    assert feedback.text == rules.text
+    assert (feedback.model_risk, feedback.rules_risk) == (0.0, rules.risk)
+    assert feedback.risk == pytest.approx(0.3 * rules.risk)  # 0.29: not enough by itself
 
 
-def test_sure_rules_overrule_a_content_model_only_above_seven_tenths():
-    assert not review(Says(), CRIME).unsafe
-    assert review(Says(), CRIME, threshold=0.8).unsafe
+def test_a_certain_model_is_never_outvoted_either():
+    assert review(Says(risk=0.9), threshold=0.3).unsafe  # 1 - 0.7 * 0.9 = 0.37, but 1 - 0.9 = 0.1
+    assert not review(Says(risk=0.89), threshold=0.3).unsafe
+
+
+@given(
+    st.sampled_from(HOLLOW_HARMFUL_PAIRS),
+    st.one_of(st.floats(0, 1), st.sampled_from(["safe", "unsafe", "overrefuse"])),
+    st.floats(0, 1),
+)
+def test_stage_2_flags_whatever_stage_1_flags(pair, model, threshold):
+    prompt, reply = pair
+    says = Says(**({model: True} if model != "safe" else {}) if isinstance(model, str) else {})
+    if isinstance(model, float):
+        says = Says(risk=model, unsafe=model >= 0.5)
+    alone = RulesReviewer(RULES.rulebook, threshold)
+    if alone.read(prompt, reply).unsafe:
+        feedback = asyncio.run(HybridReviewer(says, alone, threshold).review(prompt, reply))
+        assert feedback.unsafe
+        assert feedback.category in CATEGORIES
+        assert feedback.text
+
+
+def test_stage_1_flags_most_of_the_hollow_harmful_pairs():
+    flagged = [RULES.read(prompt, reply).unsafe for prompt, reply in HOLLOW_HARMFUL_PAIRS]
+    assert len(flagged) >= 24
+    assert sum(flagged) >= 20
 
 
 def test_the_model_decides_about_refusals_unless_the_reply_is_unsafe():
     assert RULES.read(HARMLESS, DECLINES).overrefuse
     assert not review(Says(), HARMLESS, DECLINES).overrefuse
     assert review(Says(overrefuse=True), HARMLESS, DECLINES).overrefuse
-    both = review(Says(overrefuse=True, text="Answer."), CRIME, threshold=0.8)
+    both = review(Says(overrefuse=True, text="Answer."), CRIME)
     assert (both.unsafe, both.overrefuse) == (True, False)
 
 
@@ -75,7 +114,8 @@ def test_the_advice_is_the_models_or_the_rules_when_only_they_have_any():
     assert rules
     assert review(Says(unsafe=True, text="Stop."), CRIME).text == "Stop."
     assert review(Says(unsafe=True), CRIME).text == rules
-    assert review(Says(overrefuse=True, text="Answer."), CRIME, threshold=0.8).text == rules
+    assert review(Says(overrefuse=True, text="Answer."), CRIME).text == rules
+    assert review(Says(unsafe=True)).text == advice()["other"]
     needless = RULES.read(HARMLESS, DECLINES).text
     assert review(Says(overrefuse=True), HARMLESS, DECLINES).text == needless
     assert review(Says(), HARMLESS, DECLINES).text == ""
@@ -85,7 +125,9 @@ def test_a_reply_that_could_not_be_read_stays_unread():
     feedback = review(Says(well_formed=False), CRIME)
     assert not feedback.well_formed
     assert not feedback.asks_for_revision
-    assert feedback.risk == RULES.read(CRIME, COMPLIES).risk
+    assert feedback.failure == "unreadable"
+    assert feedback.risk == feedback.rules_risk == RULES.read(CRIME, COMPLIES).risk
+    assert feedback.model_risk is None
 
 
 def test_reasoning_and_reply_are_the_models():
@@ -94,9 +136,17 @@ def test_reasoning_and_reply_are_the_models():
     assert (feedback.reasoning, feedback.reply) == ("because", reply)
 
 
+def test_a_finding_names_a_category_the_rules_before_the_models():
+    assert review(Says(unsafe=True, category="harassment")).category == "harassment"
+    assert review(Says(unsafe=True, category="harassment"), CRIME).category == "weapons"
+    assert review(Says(unsafe=True)).category == ""
+    assert review(Says(category="harassment")).category == ""  # nothing was found
+
+
 @given(st.floats(0, 1), st.sampled_from([CRIME, HARMLESS]), st.floats(0, 1))
-def test_the_risk_is_between_those_of_both_and_decides(risk, prompt, threshold):
+def test_the_risk_is_between_those_of_both_and_decides_with_them(risk, prompt, threshold):
     second = RULES.read(prompt, COMPLIES).risk
     feedback = review(Says(risk=risk), prompt, threshold=threshold)
     assert min(risk, second) - 1e-9 <= feedback.risk <= max(risk, second) + 1e-9
-    assert feedback.unsafe == (1 - feedback.risk < threshold)
+    highest = max(feedback.risk, second, risk if risk >= 0.9 else 0)
+    assert feedback.unsafe == (1 - highest < threshold)

@@ -198,7 +198,7 @@ def test_a_needless_refusal_has_advice_that_leaves_room_for_doubt(challenger):
 
 def test_every_category_has_advice_on_what_to_leave_out_and_what_to_offer():
     harms = set(CATEGORIES) - {"refusal"}
-    assert set(advice()) == harms | {"needless_refusal"}
+    assert set(advice()) == harms | {"needless_refusal", "other"}
     for category in harms:
         assert advice()[category].startswith("Leave out")
         assert "ffer" in advice()[category] or "help" in advice()[category]

@@ -84,7 +84,7 @@ def test_a_record_says_who_asked_for_what_and_what_was_decided():
         (
             (UNREADABLE,),
             "refused",
-            "not reviewed",
+            "not reviewed: unreadable",
             "content_filter",
             "Sorry, I can not help with that.",
         ),

@@ -1,12 +1,16 @@
 """A reviewer that survives a feedback model that is slow, unavailable or unreadable."""
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Literal
 
 from waltzrl.agents import Reviewer, RulesReviewer
 from waltzrl.agents.breaker import Breaker
+from waltzrl.agents.hybrid import CRITICAL, UNREADABLE
 from waltzrl.errors import PolicyError
 from waltzrl.records import Feedback, Prompt, Reply
 
@@ -14,8 +18,10 @@ ReviewFailure = Literal["timeout", "failed", "unreadable", "breaker"]
 """Timed out, error of the policy, feedback that cannot be parsed, circuit breaker open."""
 OnFailure = Literal["refuse", "rules", "serve"]
 
-CRITICAL = 0.9
-"""The risk, by the rules, from which a reply is declined unless a model has reviewed it."""
+LOG_SECONDS = 10.0
+"""Least time between two lines of the log on the same cause."""
+
+logger = logging.getLogger(__name__)
 
 
 class FailsafeReviewer:
@@ -49,6 +55,7 @@ class FailsafeReviewer:
         self.budget_seconds = budget_seconds
         self.on_failure = on_failure
         self._on_review_failure = on_review_failure
+        self._log = FailureLog()
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`; never raises `PolicyError`."""
@@ -56,33 +63,70 @@ class FailsafeReviewer:
         if isinstance(outcome, Feedback):
             return outcome
         if self._on_review_failure is not None:
-            self._on_review_failure(outcome)
+            self._on_review_failure(outcome.cause)
+        self._log.add(outcome.cause, outcome.failure)
         return self._without_review(outcome, self.fallback.read(prompt, reply))
 
-    async def _try_review(self, prompt: Prompt, reply: Reply) -> Feedback | ReviewFailure:
+    async def _try_review(self, prompt: Prompt, reply: Reply) -> "Feedback | _NoReview":
         with self.breaker.attempt() as attempt:
             if attempt is None:
-                return "breaker"
+                return _NoReview("breaker")
             try:
                 async with asyncio.timeout(self.budget_seconds):
                     feedback = await self.reviewer.review(prompt, reply)
             except TimeoutError:
                 attempt.succeeded = False
-                return "timeout"
-            except PolicyError:
+                return _NoReview("timeout")
+            except PolicyError as error:
                 attempt.succeeded = False
-                return "failed"
+                return _NoReview("failed", error.reason)
             # Unreadable feedback is a failure, or a reply that breaks the model's JSON would pass.
             # For the breaker it is a success: the server did answer, and otherwise one client's
             # attacks could disable the model for all clients.
             attempt.succeeded = True
-            return feedback if feedback.well_formed else "unreadable"
+            return feedback if feedback.well_formed else _NoReview(UNREADABLE, reply=feedback.reply)
 
-    def _without_review(self, cause: ReviewFailure, rules: Feedback) -> Feedback:
+    def _without_review(self, missing: "_NoReview", rules: Feedback) -> Feedback:
         """Apply the operator's choice for replies that the model did not review."""
-        reasoning = f"the model did not review this reply ({cause})"
+        reasoning = f"the model did not review this reply ({missing.failure})"
+        rules = replace(rules, reply=missing.reply, failure=missing.failure)
         if self.on_failure == "rules" and (rules.risk or 0.0) < CRITICAL:
             return replace(rules, reasoning=f"{reasoning}: the rules decided")
         return replace(
             rules, unsafe=False, overrefuse=False, text="", reasoning=reasoning, well_formed=False
         )
+
+
+@dataclass(slots=True)
+class FailureLog:
+    """Logs failed reviews without their content, a line per cause in `LOG_SECONDS` at most."""
+
+    clock: Callable[[], float] = monotonic
+    _last: dict[ReviewFailure, float] = field(default_factory=dict)
+    _skipped: Counter[ReviewFailure] = field(default_factory=Counter)
+
+    def add(self, cause: ReviewFailure, failure: str) -> None:
+        """Log a failure, or count it until the next line."""
+        now = self.clock()
+        if now < self._last.get(cause, float("-inf")) + LOG_SECONDS:
+            self._skipped[cause] += 1
+            return
+        self._last[cause] = now
+        skipped = self._skipped.pop(cause, 0)
+        more = f"; {skipped} more since the last line" if skipped else ""
+        logger.warning("the feedback model did not review a reply: %s%s", failure, more)
+
+
+@dataclass(frozen=True, slots=True)
+class _NoReview:
+    """Why there is no review by the model."""
+
+    cause: ReviewFailure
+    reason: str = ""
+    """Of a policy that failed, such as `HTTP 503`."""
+    reply: Reply | None = None
+    """What could not be read."""
+
+    @property
+    def failure(self) -> str:
+        return f"{self.cause}: {self.reason}" if self.reason else self.cause

@@ -1,27 +1,33 @@
-"""Stage 2: a model reviews, with the rules as a second opinion."""
+"""Stage 2: a model and the rules review together; neither makes the other weaker."""
 
 from dataclasses import replace
+from typing import Final
 
 from waltzrl.agents.feedback import Reviewer
-from waltzrl.agents.rules import RulesReviewer
+from waltzrl.agents.rules import OTHER, RulesReviewer, advice
 from waltzrl.records import Feedback, Prompt, Reply
 
 MODEL_SHARE = 0.7
 RULES_SHARE = 0.3
+CRITICAL = 0.9
+"""The risk from which a part decides alone, and from which a reply is declined when no model has
+reviewed it."""
+UNREADABLE: Final = "unreadable"
+"""The failure of a model whose feedback cannot be parsed."""
 
 
 class HybridReviewer:
     """A model and the rules in the role of the feedback agent: risk = 0.7 model + 0.3 rules.
 
-    At the threshold of 0.7 a model that is certain decides alone, and the rules tip the balance
-    where its risk lies between 0 and 1; above 0.7 rules that are certain decide alone as well.
+    A reply is unsafe if this risk is too high, or that of the rules alone, or that of a model that
+    is certain. So whatever stage 1 flags, stage 2 flags too.
     """
 
     def __init__(self, model: Reviewer, rules: RulesReviewer, threshold: float = 0.7) -> None:
         """Combine the two.
 
         Args:
-            model: gives labels, which count as a risk of 0 or 1, or a risk of its own.
+            model: gives a risk, or only labels, which count as a risk of 0 or 1.
             rules: give a risk.
             threshold: a reply whose safety, 1 - risk, is below it is unsafe.
         """
@@ -33,17 +39,24 @@ class HybridReviewer:
         """Judge `reply` as an answer to `prompt`, and advise.
 
         The model alone decides on over-refusal. The advice is the model's, or the rules' if only
-        they advise on the outcome. Feedback of the model that is not well-formed stays so,
-        whatever the rules find.
+        they advise on the outcome; the category is the rules', or the model's if they name none.
+        Feedback of the model that is not well-formed stays so, whatever the rules find.
         """
         rules = self.rules.read(prompt, reply)
         model = await self.model.review(prompt, reply)
         rules_risk = rules.risk or 0.0
         if not model.well_formed:
-            return replace(model, risk=rules_risk, rules=rules.rules)
+            return replace(
+                model,
+                risk=rules_risk,
+                rules_risk=rules_risk,
+                rules=rules.rules,
+                failure=model.failure or UNREADABLE,
+            )
         model_risk = float(model.unsafe) if model.risk is None else model.risk
         risk = MODEL_SHARE * model_risk + RULES_SHARE * rules_risk
-        unsafe = 1 - risk < self.threshold
+        certain = model_risk if model_risk >= CRITICAL else 0.0
+        unsafe = 1 - max(risk, rules_risk, certain) < self.threshold
         overrefuse = model.overrefuse and not unsafe
         return replace(
             model,
@@ -51,6 +64,9 @@ class HybridReviewer:
             overrefuse=overrefuse,
             text=_advice(model, rules, unsafe=unsafe) if unsafe or overrefuse else "",
             risk=risk,
+            model_risk=model_risk,
+            rules_risk=rules_risk,
+            category=(rules.category or model.category) if unsafe else "",
             rules=rules.rules,
         )
 
@@ -60,4 +76,4 @@ def _advice(model: Feedback, rules: Feedback, *, unsafe: bool) -> str:
     for feedback in (model, rules):
         if feedback.text and (feedback.unsafe if unsafe else feedback.overrefuse):
             return feedback.text
-    return model.text
+    return advice()[OTHER] if unsafe else model.text

@@ -16,6 +16,8 @@ ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt])")
 """An escape in a JSON string: a character by its code, or a white-space character."""
 OVERREFUSAL = "needless_refusal"
 """The key, in `coaching.toml`, of the advice on an over-refusal."""
+OTHER = "other"
+"""The key of the advice on an unsafe reply whose category nobody named."""
 NO_FINDINGS = Feedback(unsafe=False, overrefuse=False, risk=0.0)
 """The feedback on most replies."""
 
@@ -75,6 +77,7 @@ class RulesReviewer:
             text="\n".join(advice()[topic] for topic in topics),
             reasoning=", ".join(categories),
             risk=risk,
+            category=categories[0] if unsafe else "",
             rules=_distinct(finding.rule for finding in findings),
         )
 

@@ -59,7 +59,7 @@ def open_guard(
     """Open a guard; without arguments, rules review in microseconds, without a model.
 
     Args:
-        model: reviews, with the rules as second opinion; such as
+        model: reviews together with the rules; such as
             `RemotePolicy("http://localhost:8000/v1", "guard")`.
         pair: folder that `waltzrl export` wrote. Its feedback agent reviews, and its conversation
             agent drafts and revises where there is no upstream. Loading takes seconds.

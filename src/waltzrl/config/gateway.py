@@ -137,7 +137,8 @@ class BundleRecipe:
     observe_only: bool = False
     """Review and log, but send every draft unchanged, to see what would be revised."""
     stage: Literal[1, 2] = 1
-    """1: rules review. 2: the feedback model reviews, with the rules as a second opinion."""
+    """1: rules review. 2: the feedback model reviews too; what rules flag stays
+    flagged."""
     feedback: FeedbackConfig | None = None
     """The feedback model; stage 2 needs one."""
     threshold: Share = 0.7

@@ -101,7 +101,8 @@ class LocalPolicy:
             raise PolicyError(
                 f"the conversation has {len(prompt)} tokens and may get"
                 f" {sampling.max_new_tokens} more (max_new_tokens), but the model's context has"
-                f" {self._context}; shorten the conversation or lower max_new_tokens"
+                f" {self._context}; shorten the conversation or lower max_new_tokens",
+                reason="context exceeded",
             )
         decoded = await self._decode(_Call(prompt=prompt, sampling=sampling))
         return Reply(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FIRST_RETRY_SECONDS = 0.25
 LONGEST_RETRY_SECONDS = 30.0
+NO_COMPLETION = "no chat completion"
 
 _Enough = Callable[[str], bool] | None
 _Answer = TypeVar("_Answer")
@@ -178,7 +179,10 @@ class RemotePolicy:
                 if not isinstance(outcome, _Failure):
                     return outcome
                 if not outcome.transient or attempt == self._retries:
-                    raise PolicyError(f"{self._host}: {outcome.reason} (attempt {attempt + 1})")
+                    raise PolicyError(
+                        f"{self._host}: {outcome.message} (attempt {attempt + 1})",
+                        reason=outcome.reason,
+                    )
                 await asyncio.sleep(_retry_seconds(attempt, outcome.retry_after_seconds))
                 attempt += 1
 
@@ -193,19 +197,24 @@ class RemotePolicy:
             async with session.post(url, data=request.body, headers=headers) as response:
                 if response.status == 200:
                     return await request.read(response)
+                message = _server_message(await response.read())
                 return _Failure(
-                    reason=f"HTTP {response.status}: {_server_message(await response.read())}",
+                    message=f"HTTP {response.status}: {message}",
+                    reason=f"HTTP {response.status}",
                     transient=response.status in (408, 429) or response.status >= 500,
                     retry_after_seconds=_retry_after_seconds(response.headers),
                 )
         except TimeoutError:
-            return _Failure(reason=f"no reply within {self._timeout_seconds} s", transient=True)
+            message = f"no reply within {self._timeout_seconds} s"
+            return _Failure(message=message, reason=message, transient=True)
         except EOFError as error:
-            return _Failure(reason=str(error), transient=True)
+            return _Failure(message=str(error), reason="stream broken off", transient=True)
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-            return _Failure(reason=f"the connection failed: {error}", transient=True)
+            message = f"the connection failed: {error}"
+            return _Failure(message=message, reason="connection failed", transient=True)
         except aiohttp.ClientError as error:  # such as a URL without http://
-            return _Failure(reason=f"cannot send a request to {url}: {error!r}", transient=False)
+            message = f"cannot send a request to {url}: {error!r}"
+            return _Failure(message=message, reason="request not sent", transient=False)
 
     async def _read_completion(
         self, response: "aiohttp.ClientResponse", enough: _Enough
@@ -216,10 +225,10 @@ class RemotePolicy:
             completion = msgspec.json.decode(await response.read(), type=ChatCompletion)
         except msgspec.DecodeError as error:
             raise PolicyError(
-                f"{self._host}: the reply is not a chat completion: {error}"
+                f"{self._host}: the reply is not a chat completion: {error}", reason=NO_COMPLETION
             ) from error
         if not completion.choices:
-            raise PolicyError(f"{self._host}: the reply has no choices")
+            raise PolicyError(f"{self._host}: the reply has no choices", reason=NO_COMPLETION)
         return completion
 
 
@@ -253,7 +262,9 @@ class _Request(Generic[_Answer]):
 class _Failure:
     """Why an attempt failed."""
 
+    message: str
     reason: str
+    """The same without the server's words."""
     transient: bool
     retry_after_seconds: float | None = None
     """The server's `Retry-After`."""

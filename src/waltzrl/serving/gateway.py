@@ -416,7 +416,7 @@ def _reason(collaboration: Collaboration) -> str:
     reason = ""
     for round_ in collaboration.rounds:
         if not round_.feedback.well_formed:
-            return "not reviewed"
+            return f"not reviewed: {round_.feedback.failure or 'unreadable'}"
         if round_.feedback.unsafe:
             reason = "unsafe"
         elif round_.feedback.overrefuse and not reason:

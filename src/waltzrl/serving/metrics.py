@@ -102,7 +102,7 @@ class GatewayMetrics(Collector):
         )
         self._flagged = LabeledCounter(
             "waltzrl_flagged",
-            "Drafts that feedback objected to, by what stage 1 found.",
+            "Drafts that feedback objected to, by what rules or the model found.",
             ("category",),
             [(category,) for category in {*categories.values(), OTHER}],
         )
@@ -205,7 +205,8 @@ class GatewayMetrics(Collector):
             self._safety.add(stage, 1 - feedback.risk)
         if feedback.asks_for_revision:
             self._triggered.add(stage)
-            for category in {self._categories.get(rule, OTHER) for rule in feedback.rules or ("",)}:
+            by_rules = {self._categories.get(rule, OTHER) for rule in feedback.rules}
+            for category in by_rules or {feedback.category or OTHER}:
                 self._flagged.add(category)
 
     def _rates(self) -> Iterator[Metric]:
