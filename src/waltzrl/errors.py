@@ -56,6 +56,11 @@ class PolicyError(WaltzError):
 class RequestError(WaltzError):
     """A request that the gateway rejects; the client receives it in the format of its API."""
 
+    code: str | None = None
+    """The upstream's own code for the error, such as `context_length_exceeded`."""
+    error_type: str | None = None
+    """The upstream's own type of the error, such as `invalid_request_error`."""
+
     def __init__(
         self,
         status: int,

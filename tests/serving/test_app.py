@@ -41,7 +41,7 @@ def test_the_header_tells_the_decision_of_every_choice():
 
 def test_models_are_the_upstreams():
     response = with_gateway(lambda app: ask(app, "/v1/models", method="GET"))
-    assert [model["id"] for model in response.json["data"]] == ["echo"]
+    assert [model["id"] for model in response.json["data"]] == ["echo", "maker/echo"]
 
 
 def test_a_path_that_is_not_there_is_told_which_are():

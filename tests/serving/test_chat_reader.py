@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall, Usage
-from waltzrl.serving.chat_reader import StreamReader, read_completion, server_message
+from waltzrl.serving.chat_reader import StreamReader, read_completion
 from waltzrl.serving.exchange import UpstreamDelta
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
@@ -266,21 +266,3 @@ def test_an_event_that_is_no_chunk_is_the_upstreams_fault(data):
 def test_an_event_that_is_nested_without_end_is_the_upstreams_fault():
     with pytest.raises(RequestError, match="an event that is not a completion chunk"):
         deltas_of('{"choices": ' + DEEP.decode())
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (b'{"error": {"message": "no"}}', "no"),
-        (b'{"error": "no"}', "no"),
-        (b"no", "no"),
-        (b"", "no message"),
-        (b'["no"]', '["no"]'),
-        (b'{"error": {"code": 1}}', '{"error": {"code": 1}}'),
-        (b'{"error": {"message": "\xff"}}', '{"error": {"message": "\ufffd"}}'),
-        (b'{"error": "' + b"x" * 999 + b'"}', "x" * 300),
-        (DEEP, "[" * 200),
-    ],
-)
-def test_the_servers_words_are_found_and_shortened(answer, message):
-    assert server_message(answer) == message

@@ -10,6 +10,7 @@ from support.small_site import HANG_UP, answering, events, http, read_request, s
 from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
 from waltzrl.serving.access import Limits
+from waltzrl.serving.exchange import ModelCard
 from waltzrl.serving.upstream import OPEN_SECONDS, HttpUpstream
 
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -99,8 +100,11 @@ def test_a_reply_is_read_and_timed():
 
 
 def test_models_are_named_or_it_is_the_upstreams_fault():
-    listed = {"object": "list", "data": [{"id": "a", "owned_by": "x"}, {"id": "b"}]}
-    assert with_upstream(models, [http(listed)]) == ["a", "b"]
+    listed = {"data": [{"id": "a", "created": 17, "owned_by": "x"}, {"id": "b", "created": 0.5}]}
+    assert with_upstream(models, [http(listed)]) == [
+        ModelCard(id="a", created=17, owned_by="x"),
+        ModelCard(id="b", created=0, owned_by="upstream"),
+    ]
     for rubbish in (b"<html>", {"data": [{}]}, b'{"data": [{"id": "\xff"}]}'):
         failed = problem(models, [http(rubbish)])
         assert (failed.status, "list of models" in str(failed)) == (502, True)
@@ -115,11 +119,11 @@ def test_models_are_named_or_it_is_the_upstreams_fault():
         (403, 403, "permission"),
         (404, 404, "not_found"),
         (408, 408, "upstream_timeout"),
+        (409, 409, "invalid_request"),
         (413, 413, "too_large"),
         (422, 422, "invalid_request"),
         (429, 429, "rate_limit"),
         (302, 502, "upstream"),
-        (409, 502, "upstream"),
         (500, 502, "upstream"),
         (503, 503, "upstream"),
         (504, 502, "upstream"),

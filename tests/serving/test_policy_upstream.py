@@ -7,6 +7,7 @@ import pytest
 from waltzrl.errors import PolicyError, RequestError
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Reply, ToolCall, Usage
+from waltzrl.serving.exchange import ModelCard
 from waltzrl.serving.upstream import PolicyUpstream
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -81,4 +82,4 @@ def test_another_model_and_a_policy_that_cannot_reply_are_errors_of_the_request(
 
 
 def test_its_only_model_is_listed():
-    assert asyncio.run(PolicyUpstream("m", Sampled(), 48).models(None)) == ["m"]
+    assert asyncio.run(PolicyUpstream("m", Sampled(), 48).models(None)) == [ModelCard(id="m")]

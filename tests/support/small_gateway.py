@@ -19,6 +19,14 @@ REVISED = "Mended: let me help in a safe way."
 NOWHERE = "http://127.0.0.1:9/v1"
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 REVIEW, GUARDRAIL = "/v1/review", "/beta/litellm_basic_guardrail_api"
+EMBEDDING = {"object": "embedding", "index": 0, "embedding": [0.5, -0.25]}
+EMBEDDINGS = {"object": "list", "data": [EMBEDDING], "model": "echo", "usage": {"total_tokens": 1}}
+TOO_LONG = {
+    "message": "This model reads at most 8 tokens.",
+    "type": "invalid_request_error",
+    "param": "messages",
+    "code": "context_length_exceeded",
+}
 BODIES = {
     CHAT: {"model": "echo", "messages": HELLO},
     RESPONSES: {"model": "echo", "input": "hello"},
@@ -37,19 +45,31 @@ class Model:
         while raw := await read_request(reader):
             head, _, body = raw.partition(b"\r\n\r\n")
             self.heads.append(head.decode())
-            writer.write(self.answer(json.loads(body) if body else None))
+            path = self.heads[-1].split()[1].removeprefix("/base")
+            writer.write(self.answer(json.loads(body) if body else None, path))
 
-    def answer(self, body):
-        if body is None:
-            return http({"data": [{"id": "echo"}]})
+    def answer(self, body, path):
+        if path == "/models":
+            return http({"data": [{"id": "echo", "created": 17}, {"id": "maker/echo"}]})
         self.bodies.append(body)
-        if body["model"] == "busy":
-            return http({"error": {"message": "slow down"}}, 429, Retry_After=7)
+        if body["model"] in PROBLEMS:
+            status, error, headers = PROBLEMS[body["model"]]
+            return http({"error": error}, status, **headers)
+        if path == "/embeddings":
+            return http(EMBEDDINGS)
         text = draft(body)
         if body.get("stream"):
             return events(words(text[:9]), words(text[9:]), words("", "stop"), "[DONE]")
         message = {"role": "assistant", "content": text}
         return http({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+
+PROBLEMS = {
+    "busy": (429, {"message": "slow down"}, {"Retry_After": 7}),
+    "long": (400, TOO_LONG, {}),
+    "broken": (500, {"message": UNSAFE, "code": "oom"}, {}),
+}
+"""Model -> status, error and headers of its answer."""
 
 
 def draft(body):

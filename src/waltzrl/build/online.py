@@ -35,7 +35,7 @@ from waltzrl.privacy.digest import key_in
 from waltzrl.release.book import BY_ITSELF, ReleaseBook
 from waltzrl.release.state import Release
 from waltzrl.release.view import decision_body
-from waltzrl.serving.access import Event, KeyRing, Receive, RequestHeaders, Send
+from waltzrl.serving.access import Event, KeyRing, Receive, Send
 from waltzrl.serving.app import HttpRequest
 from waltzrl.serving.exchange import Bundle
 from waltzrl.serving.gateway import BundleSelector
@@ -69,7 +69,7 @@ class OnlineServices:
         try:
             console = await asyncio.to_thread(lambda: self.shared.console(self.keys, self.audit))
         except StorageError as error:
-            request = HttpRequest(CHAT, RequestHeaders.read(scope), receive, send)
+            request = HttpRequest(CHAT, scope, receive, send)
             await request.refuse(_unavailable(error))
             return
         await console(scope, receive, send)

@@ -13,7 +13,7 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.serving.access import AccessControl, Event, Receive, RequestHeaders, Send
-from waltzrl.serving.exchange import Answer, GatewayRequest, Mode
+from waltzrl.serving.exchange import Answer, GatewayRequest, Mode, Upstream, UpstreamRequest
 from waltzrl.serving.gateway import Gateway, internal_error
 from waltzrl.serving.keys import Caller
 from waltzrl.serving.metrics import GatewayMetrics
@@ -21,6 +21,7 @@ from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, writ
 from waltzrl.serving.server import DisconnectWatcher
 from waltzrl.serving.stream import StreamSettings, stream
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
+from waltzrl.serving.wire.fields import as_name, read_object
 from waltzrl.serving.wire.format import WireFormat
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
@@ -32,6 +33,7 @@ STREAM = (
     (b"x-accel-buffering", b"no"),
 )
 CONSOLE = "/desk"
+MODEL, MODEL_PREFIX = "/v1/models/{id}", "/v1/models/"
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +41,11 @@ log = logging.getLogger(__name__)
 class HttpRequest:
     """One HTTP request, and its response."""
 
-    def __init__(
-        self, wire: WireFormat, headers: RequestHeaders, receive: Receive, send: Send
-    ) -> None:
+    def __init__(self, wire: WireFormat, scope: Event, receive: Receive, send: Send) -> None:
         """Set up; `caller` and `body` are set once access is granted."""
         self.wire = wire
-        self.headers = headers
+        self.path: str = scope["path"]
+        self.headers = RequestHeaders.read(scope)
         self.receive = receive
         self.caller: Caller
         self.body = b""
@@ -92,6 +93,17 @@ Handler: TypeAlias = Callable[[HttpRequest], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """What answers a path and a method."""
+
+    name: str
+    """Names the path in the metrics."""
+    wire: WireFormat
+    """Reads the requests, and writes the errors."""
+    handler: Handler
+
+
+@dataclass(frozen=True, slots=True)
 class ExtraRoutes:
     """Routes of a gateway with a memory."""
 
@@ -134,16 +146,21 @@ class App:
         self._metrics = metrics
         self._ready = ready
         self._extra = extra
-        self._routes: dict[str, dict[str, tuple[WireFormat, Handler]]] = {
-            "/v1/chat/completions": {"POST": (CHAT, self._answer)},
-            "/v1/responses": {"POST": (RESPONSES, self._answer)},
-            "/v1/messages": {"POST": (MESSAGES, self._answer)},
-            "/v1/review": {"POST": (CHAT, self._review)},
-            "/beta/litellm_basic_guardrail_api": {"POST": (CHAT, self._guardrail)},
-            "/v1/models": {"GET": (CHAT, self._models)},
+        self._routes: dict[str, dict[str, Route]] = {
+            "/v1/chat/completions": {"POST": Route("chat", CHAT, self._answer)},
+            "/v1/responses": {"POST": Route("responses", RESPONSES, self._answer)},
+            "/v1/messages": {"POST": Route("messages", MESSAGES, self._answer)},
+            "/v1/embeddings": {"POST": Route("embeddings", CHAT, self._embeddings)},
+            "/v1/review": {"POST": Route("review", CHAT, self._review)},
+            "/beta/litellm_basic_guardrail_api": {
+                "POST": Route("guardrail", CHAT, self._guardrail)
+            },
+            "/v1/models": {"GET": Route("models", CHAT, self._models)},
+            MODEL: {"GET": Route("models", CHAT, self._model)},
         }
         if extra is not None:
-            self._routes["/v1/release/decision"] = {"GET": (CHAT, self._release)}
+            release = Route("release", CHAT, self._release)
+            self._routes["/v1/release/decision"] = {"GET": release}
         self._open_routes: dict[str, Handler] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
@@ -158,17 +175,15 @@ class App:
         if self._extra is not None and (path == CONSOLE or path.startswith(f"{CONSOLE}/")):
             await self._extra.console(scope, receive, send)
             return
-        headers = RequestHeaders.read(scope)
-        if route := self._routes.get(path, {}).get(method):
-            wire, handler = route
-            await self._serve(HttpRequest(wire, headers, receive, send), handler)
+        if route := self._routes.get(_pattern(path), {}).get(method):
+            await self._serve(route, HttpRequest(route.wire, scope, receive, send))
         elif path in self._open_routes and method == "GET":
-            await self._open_routes[path](HttpRequest(CHAT, headers, receive, send))
+            await self._open_routes[path](HttpRequest(CHAT, scope, receive, send))
         else:
-            http = HttpRequest(CHAT, headers, receive, send)
+            http = HttpRequest(CHAT, scope, receive, send)
             await http.refuse(self._no_route(path, method))
 
-    async def _serve(self, http: HttpRequest, handler: Handler) -> None:
+    async def _serve(self, route: Route, http: HttpRequest) -> None:
         """Check access and run the handler; errors are returned in the API's own format."""
         try:
             http.caller = self.access.caller(http.headers)
@@ -177,10 +192,10 @@ class App:
                 with DisconnectWatcher(http.receive) as watcher:
                     body = self.access.body(http.headers, http.receive)
                     http.body = await watcher.read(body)
-                    await handler(http)
+                    await route.handler(http)
         except RequestError as error:
             if not http.reached_gateway:
-                self._metrics.failed(http.wire.api, error.kind)
+                self._metrics.failed(route.name, error.kind)
             await http.refuse(error)
         except Exception:  # the one boundary: no bug may send an unreviewed draft or a traceback
             log.exception("request %s failed", http.headers.id)
@@ -260,10 +275,27 @@ class App:
         request = GatewayRequest(chat=chat, caller=http.caller, may_learn=http.may_learn)
         await http.reply(await guardrail(self._gateway, request, texts))
 
+    async def _embeddings(self, http: HttpRequest) -> None:
+        model = as_name(read_object(http.body).get("model"), "model")
+        request = UpstreamRequest(
+            path="/embeddings", body=http.body, bearer=self._bearer(http), model=model
+        )
+        response = await self._upstream.forward(request)
+        self._metrics.forwarded("embeddings")
+        content_type = (b"content-type", response.content_type.encode("latin-1"))
+        await http.reply(response.body, (content_type,), response.status)
+
     async def _models(self, http: HttpRequest) -> None:
-        names = await self._gateway.selector.serving.upstream.models(self._bearer(http))
-        models = [{"id": name, "object": "model", "owned_by": "upstream"} for name in names]
+        models = await self._upstream.models(self._bearer(http))
         await http.reply(msgspec.json.encode({"object": "list", "data": models}))
+
+    async def _model(self, http: HttpRequest) -> None:
+        name = http.path.removeprefix(MODEL_PREFIX)
+        models = await self._upstream.models(self._bearer(http))
+        model = next((model for model in models if model.id == name), None)
+        if model is None:
+            raise RequestError(404, "not_found", f"there is no model {name[:100]!r}", param="model")
+        await http.reply(msgspec.json.encode(model))
 
     async def _release(self, http: HttpRequest) -> None:
         assert self._extra is not None, "only then is this route registered"
@@ -290,15 +322,24 @@ class App:
         text = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
         await http.reply(self._metrics.exposition(), (text,))
 
+    @property
+    def _upstream(self) -> Upstream:
+        return self._gateway.selector.serving.upstream
+
     def _bearer(self, http: HttpRequest) -> str | None:
         """Return the client's key for the upstream; a key of the gateway is never passed on."""
         return (http.headers.key or None) if self.access.keys.is_open else None
 
     def _no_route(self, path: str, method: str) -> RequestError:
-        if path in self._routes or path in self._open_routes:
+        if _pattern(path) in self._routes or path in self._open_routes:
             return RequestError(405, "invalid_request", f"{path} does not support {method}")
         known = ", ".join([*self._routes, *self._open_routes])
         return RequestError(404, "not_found", f"{path} does not exist; the routes are {known}")
+
+
+def _pattern(path: str) -> str:
+    """Return the path as the routes have it: with `{id}` for the name of a model."""
+    return MODEL if path.startswith(MODEL_PREFIX) else path
 
 
 def _decisions(answers: Sequence[Answer]) -> bytes:

@@ -282,15 +282,6 @@ class _Chunk(msgspec.Struct):
 CHUNKS = msgspec.json.Decoder(_Chunk)
 
 
-def server_message(answer: bytes) -> str:
-    """Return the message in a server's error response, shortened."""
-    try:
-        error = msgspec.json.decode(answer)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)[:300]
-    except (*UNREADABLE, KeyError, TypeError):
-        return answer[:200].decode("utf-8", "replace").strip() or "no message"
-
-
 def _call(call: _CallPart | _WholeCall) -> ToolCall:
     function = call.function or _Function()
     return ToolCall(id=call.id or "", name=function.name or "", arguments=function.arguments or "")

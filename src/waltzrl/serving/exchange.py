@@ -83,6 +83,38 @@ class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     """Set on the delta that carries the server's token counts."""
 
 
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of an upstream, as `GET /v1/models` lists it."""
+
+    id: str
+    created: int = 0
+    """Seconds since the epoch; 0 if the upstream does not say."""
+    object: Literal["model"] = "model"
+    owned_by: str = "upstream"
+
+
+class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request as the upstream gets it."""
+
+    path: str
+    """Below the upstream's URL, such as `/embeddings`; with the query, if there is one."""
+    body: bytes = b""
+    bearer: str | None = None
+    """The client's own key, used when the gateway has none for the upstream."""
+    method: str = "POST"
+    content_type: str = "application/json"
+    model: str = ""
+    """Chooses among several upstreams; empty if the request names none."""
+
+
+class UpstreamResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A success of the upstream, for the client to get as it is."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
 class Upstream(Protocol):
     """Something that completes chats."""
 
@@ -108,8 +140,16 @@ class Upstream(Protocol):
         """
         ...
 
-    async def models(self, bearer: str | None) -> list[str]:
-        """Return the names of its models.
+    async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Return the response to a request that is no chat.
+
+        Raises:
+            RequestError: it refused, failed, or has no such endpoint.
+        """
+        ...
+
+    async def models(self, bearer: str | None) -> list[ModelCard]:
+        """Return its models.
 
         Raises:
             RequestError: they are unavailable.

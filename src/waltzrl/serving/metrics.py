@@ -30,7 +30,7 @@ LATELY = "in the last five minutes, by the reviewer's own labels"
 SLICE_SECONDS, SLICES = 10, 30
 
 OTHER = "other"
-APIS = ("chat", "responses", "messages", "review")
+APIS = ("chat", "responses", "messages", "review", "guardrail", "embeddings", "models", "release")
 KINDS = (
     "invalid_request",
     "authentication",
@@ -109,6 +109,9 @@ class GatewayMetrics(Collector):
         self._errors = LabeledCounter(
             "waltzrl_errors", "Errors that were answered.", ("api", "kind")
         )
+        self._forwarded = LabeledCounter(
+            "waltzrl_forwarded", "Requests that the upstream answered without a review.", ("api",)
+        )
         self._failures = LabeledCounter(
             "waltzrl_review_failures",
             "Reviews by a model that did not come about.",
@@ -177,6 +180,10 @@ class GatewayMetrics(Collector):
         """Count an error of a request that never reached the gateway, so not passed to `served`."""
         self._errors.add(api if api in APIS else OTHER, kind if kind in KINDS else OTHER)
 
+    def forwarded(self, api: str) -> None:
+        """Count a request that the upstream answered without a review."""
+        self._forwarded.add(api)
+
     def review_failed(self, cause: ReviewFailure) -> None:
         """Count a failed review by a model."""
         self._failures.add(cause)
@@ -192,7 +199,7 @@ class GatewayMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every metric, for the registry."""
         counts = (self._requests, self._triggered, self._changed, self._flagged, self._errors)
-        for counter in (*counts, self._failures):
+        for counter in (*counts, self._forwarded, self._failures):
             yield counter.family()
         times = (self._total, self._feedback, self._revision, self._held, self._first_words)
         for histogram in (*times, self._safety):

@@ -1,6 +1,5 @@
 """The model behind the gateway: a chat-completions server, or a policy in this process."""
 
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from time import perf_counter
 from types import TracebackType
@@ -12,9 +11,17 @@ from waltzrl.errors import InputError, PolicyError, RequestError
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.serving.access import Limits, check_reply_size
-from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion, server_message
-from waltzrl.serving.exchange import Json, UpstreamDelta, UpstreamReply
+from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion
+from waltzrl.serving.exchange import (
+    Json,
+    ModelCard,
+    UpstreamDelta,
+    UpstreamReply,
+    UpstreamRequest,
+    UpstreamResponse,
+)
 from waltzrl.serving.http_client import HttpClient, Response
+from waltzrl.serving.upstream_errors import UpstreamError, connection_error, status_error
 from waltzrl.serving.wire.fields import turns_of
 
 
@@ -45,8 +52,13 @@ class PolicyUpstream:
         reply = upstream_reply.reply
         yield UpstreamDelta(text=reply.text, finish=upstream_reply.finish, usage=reply.usage)
 
-    async def models(self, bearer: str | None) -> list[str]:
-        return [self.name]
+    async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
+        raise RequestError(
+            404, "not_found", f"the model {self.name!r} only chats; it has no {request.path}"
+        )
+
+    async def models(self, bearer: str | None) -> list[ModelCard]:
+        return [ModelCard(id=self.name)]
 
     async def aclose(self) -> None:
         """Leave the policy open: its owner closes it."""
@@ -64,18 +76,6 @@ class PolicyUpstream:
 
 OPEN_SECONDS = 10.0
 """No request is sent for this long after the upstream could not be reached several times."""
-PASSED_ON = {400, 401, 403, 404, 408, 413, 422, 429}
-"""Statuses that the client gets as they are. Other failures become 502, except 503."""
-RETRY_AFTER = re.compile("[0-9]{1,6}")
-"""`Retry-After` in seconds, at most about 11 days."""
-KINDS = {
-    401: "authentication",
-    403: "permission",
-    404: "not_found",
-    408: "upstream_timeout",
-    413: "too_large",
-    429: "rate_limit",
-}
 
 
 class HttpUpstream:
@@ -106,16 +106,20 @@ class HttpUpstream:
 
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
         started = perf_counter()
-        with await self._send(msgspec.json.encode(body), bearer) as response:
+        with await self._send(_chat_request(body, bearer)) as response:
             answer = await self._read_body(response)
         return read_completion(answer, (perf_counter() - started) * 1e3)
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
     ) -> AsyncGenerator[UpstreamDelta, None]:
-        streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        streamed: dict[str, Json] = {
+            **body,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
         decoder, reader = EventDecoder(), StreamReader()
-        with await self._send(msgspec.json.encode(streamed), bearer) as response:
+        with await self._send(_chat_request(streamed, bearer)) as response:
             # A server that cannot stream ignores `stream` and returns an ordinary completion.
             if response.headers.get("content-type", "").startswith("application/json"):
                 yield _whole_delta(await self._read_body(response))
@@ -132,53 +136,57 @@ class HttpUpstream:
         if not reader.ended:
             raise RequestError(502, "upstream", "the upstream's stream ended early")
 
-    async def models(self, bearer: str | None) -> list[str]:
-        with await self._send(None, bearer) as response:
-            answer = await self._read_body(response)
+    async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
+        with await self._send(request) as response:
+            return UpstreamResponse(
+                status=response.status,
+                content_type=response.headers.get("content-type", "application/octet-stream"),
+                body=await self._read_body(response),
+            )
+
+    async def models(self, bearer: str | None) -> list[ModelCard]:
+        response = await self.forward(UpstreamRequest(method="GET", path="/models", bearer=bearer))
         try:
-            models = msgspec.json.decode(answer, type=_Models)
+            models = msgspec.json.decode(response.body, type=_Models)
         except UNREADABLE as error:
             raise RequestError(
                 502, "upstream", "the upstream's list of models is invalid"
             ) from error
-        return [model.id for model in models.data]
+        return [model.card for model in models.data]
 
     async def aclose(self) -> None:
         self._client.close()
 
-    async def _send(self, body: bytes | None, bearer: str | None) -> "_Answer":
-        """Send a request, and return the response once its status is known to be 200.
-
-        Args:
-            body: of a chat-completions request; None lists the models.
-            bearer: the client's key, used when the gateway has none of its own.
+    async def _send(self, request: UpstreamRequest) -> "_Answer":
+        """Send a request, and return the response once it is known to be a success.
 
         Raises:
-            RequestError: the status is another, the upstream is unreachable or timed out.
+            UpstreamError: it is not, or the upstream is unreachable or timed out.
         """
-        headers = "Content-Type: application/json\r\n"
-        if key := self._api_key or bearer:
+        headers = f"Content-Type: {request.content_type}\r\n"
+        if key := self._api_key or request.bearer:
             headers += f"Authorization: Bearer {key}\r\n"
-        method, path = ("GET", "/models") if body is None else ("POST", "/chat/completions")
         with self.breaker.attempt() as attempt:
             if attempt is None:
-                raise RequestError(
+                raise UpstreamError(
                     503,
                     "upstream",
                     "the upstream could not be reached several times; no request is sent for now",
                     retry_after_seconds=OPEN_SECONDS,
                 )
             try:
-                response = await self._client.request(method, path, headers, body or b"")
+                response = await self._client.request(
+                    request.method, request.path, headers, request.body
+                )
             except OSError as error:
                 attempt.succeeded = False
-                raise _connection_error(error) from error
+                raise connection_error(error) from error
             # The breaker counts only whether the upstream can be reached, not how it answers.
             attempt.succeeded = True
         answer = _Answer(response)
-        if response.status != 200:
+        if not 200 <= response.status < 300:
             with answer:
-                raise _status_error(response, await self._read_body(response))
+                raise status_error(response, await self._read_body(response), self._api_key)
         return answer
 
     async def _read_body(self, response: Response) -> bytes:
@@ -221,15 +229,29 @@ class _Answer:
     ) -> None:
         self._response.close()
         if isinstance(error, OSError):
-            raise _connection_error(error) from error
+            raise connection_error(error) from error
 
 
 class _Model(msgspec.Struct):
     id: str
+    created: object = 0
+    owned_by: object = ""
+
+    @property
+    def card(self) -> ModelCard:
+        return ModelCard(
+            id=self.id,
+            created=self.created if isinstance(self.created, int) else 0,
+            owned_by=str(self.owned_by or "upstream"),
+        )
 
 
 class _Models(msgspec.Struct):
     data: list[_Model]
+
+
+def _chat_request(body: Mapping[str, Json], bearer: str | None) -> UpstreamRequest:
+    return UpstreamRequest(path="/chat/completions", body=msgspec.json.encode(body), bearer=bearer)
 
 
 def _whole_delta(answer: bytes) -> UpstreamDelta:
@@ -238,26 +260,4 @@ def _whole_delta(answer: bytes) -> UpstreamDelta:
     reply = upstream_reply.reply
     return UpstreamDelta(
         text=reply.text, calls=reply.calls, finish=upstream_reply.finish, usage=reply.usage
-    )
-
-
-def _connection_error(error: OSError) -> RequestError:
-    if isinstance(error, TimeoutError):
-        return RequestError(504, "upstream_timeout", f"the upstream sent nothing for {error}")
-    return RequestError(502, "upstream", f"the connection to the upstream failed: {error}")
-
-
-def _status_error(response: Response, answer: bytes) -> RequestError:
-    status = response.status if response.status in PASSED_ON else 502
-    if response.status == 503:
-        status = 503
-    kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
-    retry_after = response.headers.get("retry-after", "")
-    # A server error may quote the reply that was being generated, which nobody has reviewed.
-    message = f": {server_message(answer)}" if status in PASSED_ON else ""
-    return RequestError(
-        status,
-        kind,
-        f"the upstream answered {response.status}{message}",
-        retry_after_seconds=float(retry_after) if RETRY_AFTER.fullmatch(retry_after) else None,
     )

@@ -101,7 +101,12 @@ TYPES = {
 def error_object(error: RequestError) -> dict[str, Json]:
     """Return the value of `error` in an error's body."""
     kind, code = TYPES.get(error.kind, ("server_error", error.kind))
-    return {"message": str(error), "type": kind, "param": error.param, "code": code}
+    return {
+        "message": str(error),
+        "type": error.error_type or kind,
+        "param": error.param,
+        "code": error.code or code,
+    }
 
 
 def total_tokens(answers: Sequence[Answer]) -> tuple[int, int]:

@@ -75,10 +75,15 @@ def call_input(call: ToolCall) -> Json:
 
 
 def error_body(error: RequestError, request_id: str) -> dict[str, Json]:
-    kind = ERRORS.get(error.kind, "api_error")
+    described: dict[str, Json] = {
+        "type": ERRORS.get(error.kind, "api_error"),
+        "message": str(error),
+    }
+    if error.code is not None:  # this API has no codes; those of the upstream are kept beside
+        described |= {"code": error.code, "param": error.param}
     return {
         "type": "error",
-        "error": {"type": kind, "message": str(error)},
+        "error": described,
         "request_id": request_id or None,
     }
 

@@ -1,0 +1,121 @@
+"""What the client is told when the upstream refuses or fails."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from waltzrl.errors import RequestError
+from waltzrl.serving.chat_reader import UNREADABLE
+from waltzrl.serving.http_client import Response
+
+PASSED_ON = {400, 401, 403, 404, 408, 409, 413, 422, 429}
+"""Statuses that the client gets as they are. Other failures become 502, except 503."""
+KINDS = {
+    401: "authentication",
+    403: "permission",
+    404: "not_found",
+    408: "upstream_timeout",
+    413: "too_large",
+    429: "rate_limit",
+}
+RETRY_AFTER = re.compile("[0-9]{1,6}")
+"""`Retry-After` in seconds, at most about 11 days."""
+LONGEST_MESSAGE = 300
+LONGEST_LABEL = 100
+"""Characters of a code, a type or a parameter."""
+HIDDEN = "[key]"
+"""Stands for the gateway's key in a message."""
+MASKS, KEY_EDGE = ("***", "...", "\u2026", "\u2022\u2022"), 4
+"""What servers write for the middle of a key, and how many characters of its ends they show."""
+NO_MESSAGE = "no message"
+
+
+class UpstreamError(RequestError):
+    """A request that the upstream refused, or that did not reach it."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        """Describe the failure as `RequestError` does; `labels` are the upstream's own."""
+        labels = labels or {}
+        param = labels.get("param")
+        super().__init__(
+            status, kind, message, param=param, retry_after_seconds=retry_after_seconds
+        )
+        self.code, self.error_type = labels.get("code"), labels.get("type")
+
+
+def connection_error(error: OSError) -> UpstreamError:
+    """Return the error for a connection that failed or timed out."""
+    if isinstance(error, TimeoutError):
+        return UpstreamError(504, "upstream_timeout", f"the upstream sent nothing for {error}")
+    return UpstreamError(502, "upstream", f"the connection to the upstream failed: {error}")
+
+
+def status_error(response: Response, answer: bytes, api_key: str | None) -> UpstreamError:
+    """Return the error for a response that is not a success.
+
+    The upstream's message, type, code and parameter are kept when the client can do something
+    about them. A failure of the server itself may quote the reply that was being generated, which
+    nobody has reviewed, so of it only the status is told.
+
+    Args:
+        response: its status and headers.
+        answer: its body.
+        api_key: the gateway's key for the upstream, which no message may contain.
+    """
+    answered = response.status
+    status = answered if answered in PASSED_ON or answered == 503 else 502
+    kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
+    retry_after = response.headers.get("retry-after", "")
+    message, labels = "", dict[str, str]()
+    if answered in PASSED_ON:
+        said, labels = _read(answer)
+        message = f": {_shown(said, api_key, LONGEST_MESSAGE)}"
+    return UpstreamError(
+        status,
+        kind,
+        f"the upstream answered {answered}{message}",
+        labels={name: _shown(label, api_key, LONGEST_LABEL) for name, label in labels.items()},
+        retry_after_seconds=float(retry_after) if RETRY_AFTER.fullmatch(retry_after) else None,
+    )
+
+
+def _read(answer: bytes) -> tuple[str, dict[str, str]]:
+    """Return the message, and those of `type`, `code` and `param` that are there.
+
+    OpenAI and Anthropic have them below `error`, older versions of vLLM at the top; FastAPI has
+    `detail` only.
+    """
+    try:
+        body = msgspec.json.decode(answer)
+    except UNREADABLE:
+        return answer.decode("utf-8", "replace").strip() or NO_MESSAGE, {}
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if not isinstance(error, dict):
+        return _text(error), {}
+    labels = {name: _text(error[name]) for name in ("type", "code", "param") if error.get(name)}
+    return _text(error.get("message") or error.get("detail") or NO_MESSAGE), labels
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _shown(text: str, api_key: str | None, longest: int) -> str:
+    """Shorten a text of the upstream; hide the gateway's key, whole or with a masked middle."""
+    if not api_key:
+        return text[:longest]
+    ends = (api_key[:KEY_EDGE], api_key[-KEY_EDGE:])
+    words = text.replace(api_key, HIDDEN)[:longest].split(" ")
+    return " ".join(
+        HIDDEN if any(mask in word for mask in MASKS) and any(end in word for end in ends) else word
+        for word in words
+    )

@@ -1,0 +1,146 @@
+"""What a client is told when the upstream refuses: its words and labels, and never our key."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.small_gateway import BODIES as GOOD
+from support.small_gateway import MESSAGES, RESPONSES, TOO_LONG, ask, with_gateway
+from support.small_site import answering, http, site
+from waltzrl.errors import RequestError
+from waltzrl.serving.access import Limits
+from waltzrl.serving.upstream import HttpUpstream
+from waltzrl.serving.upstream_errors import PASSED_ON, status_error
+
+KEY = "sk-proj-" + "4f9a" * 8 + "WXYZ"
+BODIES = {path: {**body, "model": "long"} for path, body in GOOD.items()}
+
+
+def error_of(body, status=400, key=None):
+    """Return the error of a response with this body."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return status_error(SimpleNamespace(status=status, headers={}), raw, key)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b'{"error": {"message": "no room"}}', "no room"),
+        (b'{"error": "no room"}', "no room"),
+        (b'{"error": {"code": 5}}', "no message"),
+        (b'{"object": "error", "message": "no room"}', "no room"),
+        (b'{"detail": "Not Found"}', "Not Found"),
+        (b'{"detail": [{"loc": ["body"]}]}', '[{"loc":["body"]}]'),
+        (b"<html>busy</html>", "<html>busy</html>"),
+        (b"\xff" * 3, "\ufffd" * 3),
+        (b'"just text"', "just text"),
+        (b" \n", "no message"),
+        (b"[" * 100_000, "[" * 300),
+        (b"x" * 1000, "x" * 300),
+        (json.dumps({"error": {"message": "x" * 1000}}).encode(), "x" * 300),
+    ],
+)
+def test_the_servers_message_is_found_and_shortened(answer, message):
+    assert str(error_of(answer)) == f"the upstream answered 400: {message}"
+
+
+@pytest.mark.parametrize("status", sorted(PASSED_ON))
+def test_code_param_and_type_are_kept(status):
+    error = error_of({"error": TOO_LONG}, status)
+    assert (error.status, error.code, error.param, error.error_type) == (
+        status,
+        "context_length_exceeded",
+        "messages",
+        "invalid_request_error",
+    )
+
+
+def test_a_number_as_code_is_text_and_labels_are_short():
+    error = error_of({"type": "NotFoundError", "code": 404, "param": None, "message": "m"}, 404)
+    assert (error.code, error.error_type, error.param) == ("404", "NotFoundError", None)
+    assert error_of({"error": {"code": "x" * 1000}}).code == "x" * 100
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 529, 302])
+def test_of_a_failure_of_the_server_only_the_status_is_told(status):
+    error = error_of({"error": {"message": "unreviewed words", "code": "c", "type": "t"}}, status)
+    assert str(error) == f"the upstream answered {status}"
+    assert (error.status, error.kind) == (503 if status == 503 else 502, "upstream")
+    assert (error.code, error.error_type, error.param) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        KEY,
+        f'"{KEY}",',
+        "sk-proj-************************WXYZ.",
+        "sk-p...",
+        "...WXYZ",
+        "sk-p\u2026WXYZ",
+    ],
+)
+def test_the_gateways_key_is_never_shown_even_with_a_masked_middle(shown):
+    message = f"Incorrect API key provided: {shown} Find yours in your account."
+    error = error_of({"error": {"message": message, "code": shown, "param": shown}}, 401, KEY)
+    for text in (str(error), error.code, error.param):
+        assert "sk-p" not in text
+        assert "WXYZ" not in text
+    assert "Incorrect API key provided: " in str(error)
+    assert str(error).endswith(" Find yours in your account.")
+
+
+@given(st.text(max_size=400), st.text(max_size=400))
+def test_the_key_is_not_in_any_message_wherever_it_stands(before, after):
+    error = error_of({"error": {"message": f"{before}{KEY}{after}"}}, 401, KEY)
+    assert KEY[:9] not in str(error)
+
+
+def test_words_that_only_look_like_the_key_stay():
+    message = "sk-proj keys need a plan... see WXYZ"
+    assert str(error_of({"error": message}, 403, KEY)).endswith(f": {message}")
+
+
+def test_the_upstream_object_passes_its_own_key_to_the_check():
+    async def work():
+        answer = [http({"error": {"message": f"bad key {KEY}"}}, 401)]
+        async with site(answering(answer)) as server:
+            upstream = HttpUpstream(server.url, Limits(), api_key=KEY, timeout_seconds=5)
+            with pytest.raises(RequestError) as raised:
+                await upstream.complete({"model": "m"}, None)
+            return str(raised.value)
+
+    assert asyncio.run(work()) == "the upstream answered 401: bad key [key]"
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_each_api_tells_code_and_param_in_its_own_shape(path):
+    response = with_gateway(lambda app: ask(app, path, BODIES[path]))
+    assert response.status == 400
+    expected = TOO_LONG | {"message": f"the upstream answered 400: {TOO_LONG['message']}"}
+    if path == MESSAGES:
+        assert response.json["type"] == "error"
+        assert response.json["request_id"] == response.headers["x-request-id"]
+    assert response.json["error"] == expected
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_each_stream_tells_code_and_param(path):
+    body = {**BODIES[path], "stream": True}
+    response = with_gateway(lambda app: ask(app, path, body))
+    data = [line for line in response.text.splitlines() if line.startswith('data: {"')]
+    error = json.loads(data[-1].removeprefix("data: "))
+    assert error["error"]["code"] == "context_length_exceeded"
+    assert error["error"]["param"] == "messages"
+    if path == RESPONSES:
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_failure_of_the_upstream_is_ours_with_its_status(path):
+    response = with_gateway(lambda app: ask(app, path, {**GOOD[path], "model": "broken"}))
+    assert (response.status, response.error) == (502, "the upstream answered 500")
