@@ -1,11 +1,14 @@
-"""What the gateway says when it starts."""
+"""Which stage a gateway serves, and what it says when it starts."""
 
 import asyncio
 
 import pytest
 
-from waltzrl.build.gateway import serve
+from support.small_gateway import CHAT, Model, ask
+from support.small_site import site
+from waltzrl.build.gateway import open_gateway, serve
 from waltzrl.config.gateway import load_gateway
+from waltzrl.errors import CheckpointError
 from waltzrl.serving.server import listen
 
 URL = "http://127.0.0.1:9/v1"
@@ -30,3 +33,30 @@ def test_the_start_says_that_the_rules_are_english():
     assert announced().startswith(f"stage 1, rules for English, in front of {URL}")
     assert announced(*stage_2).startswith(f"stage 2, rules for English, in front of {URL}")
     assert announced("enabled=false").startswith(f"no review in front of {URL}")
+
+
+def test_stage_2_alone_serves_stage_1_and_says_so_where_nothing_loads(caplog):
+    async def serve():
+        async with site(Model()) as server:
+            options = {"upstream": {"url": server.url}}
+            recipe = load_gateway(None, options, [], {"WALTZRL_STAGE": "2"})
+            async with open_gateway(recipe) as app:
+                body = {"model": "unsafe", "messages": [{"role": "user", "content": "hello"}]}
+                return app.stage, await ask(app, CHAT, body)
+
+    stage, response = asyncio.run(serve())
+    assert (stage, response.headers["x-waltzrl-decision"]) == (1, "revised")
+    (message,) = caplog.messages
+    assert message.startswith("cannot load the feedback model, so stage 1 serves: ")
+    assert "models/waltzrl_stage2/waltzrl_feedback_stage2" in message
+
+
+def test_a_feedback_model_that_was_named_and_does_not_load_stops_the_start():
+    async def serve():
+        options = {"upstream": {"url": URL}}
+        recipe = load_gateway(None, options, ["stage=2", "feedback.model=models/missing"], {})
+        async with open_gateway(recipe):
+            raise AssertionError("it serves")
+
+    with pytest.raises(CheckpointError, match="models/missing"):
+        asyncio.run(serve())

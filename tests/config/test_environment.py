@@ -5,9 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.config import environment
-from waltzrl.config.environment import VARIABLES, settings_from_environment
+from waltzrl.config.environment import VARIABLES, environment_sources
 from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.errors import RecipeError
+
+
+def settings_from_environment(environ):
+    return {key: value for s in environment_sources(environ) for key, value in s.table.items()}
 
 
 def test_an_environment_without_our_variables_says_nothing():
@@ -18,8 +22,8 @@ def test_the_contract_of_stage_2_becomes_settings():
     environ = {
         "WALTZRL_STAGE": "2",
         "ENABLE_WALTZRL": "true",
-        "WALTZRL_SAFETY_THRESHOLD": "0.9",
-        "WALTZRL_BLOCK_ON_FAILURE": "false",
+        "WALTZRL_GATEWAY_THRESHOLD": "0.9",
+        "WALTZRL_FALLBACK_TO_BLOCKING": "false",
         "WALTZRL_TRAFFIC_PERCENTAGE": "25",
         "WALTZRL_FEEDBACK_ONLY": "no",
         "WALTZRL_COACHING_TIMEOUT_MS": "500",
@@ -40,7 +44,7 @@ def test_the_contract_of_stage_2_becomes_settings():
     [
         ("WALTZRL_ENABLED", "OFF", "enabled", False),
         ("WALTZRL_MIN_SAFETY_SCORE", "1", "threshold", 1.0),
-        ("WALTZRL_BLOCK_ON_FAILURE", "1", "on_failure", "refuse"),
+        ("WALTZRL_GATEWAY_ON_FAILURE", "serve", "on_failure", "serve"),
         ("WALTZRL_FALLBACK_TO_BLOCKING", "yes", "on_failure", "refuse"),
         ("WALTZRL_CANARY_PERCENTAGE", "0", "stage2_percentage", 0.0),
         ("WALTZRL_ROLLOUT_PERCENTAGE", "12.5", "stage2_percentage", 12.5),
@@ -56,7 +60,9 @@ def test_every_other_name_is_read(name, text, key, value):
     [
         ("WALTZRL_STAGE", "3", "WALTZRL_STAGE: got '3', need 1 or 2"),
         ("ENABLE_WALTZRL", "maybe", "ENABLE_WALTZRL: got 'maybe', need true or false"),
+        ("WALTZRL_GATEWAY_THRESHOLD", "70", "need a number from 0 to 1"),
         ("WALTZRL_SAFETY_THRESHOLD", "70", "need a number from 0 to 1"),
+        ("WALTZRL_GATEWAY_ON_FAILURE", "block", "got 'block', need refuse, rules or serve"),
         ("WALTZRL_MIN_SAFETY_SCORE", "nan", "need a number from 0 to 1"),
         ("WALTZRL_TRAFFIC_PERCENTAGE", "-1", "need a number from 0 to 100"),
         ("WALTZRL_ROLLOUT_PCT", "25%", "WALTZRL_ROLLOUT_PCT: got '25%', need a number"),
@@ -85,6 +91,36 @@ def test_two_names_of_one_setting_must_not_disagree():
     )
     with pytest.raises(RecipeError, match=complaint):
         settings_from_environment(environ)
+
+
+def test_variables_of_different_kinds_must_not_disagree_on_one_setting():
+    environ = {"WALTZRL_GATEWAY_ON_FAILURE": "rules", "WALTZRL_FALLBACK_TO_BLOCKING": "true"}
+    complaint = "WALTZRL_GATEWAY_ON_FAILURE=rules and WALTZRL_FALLBACK_TO_BLOCKING=true are the"
+    with pytest.raises(RecipeError, match=complaint):
+        environment_sources(environ)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key", "value", "instead"),
+    [
+        ("WALTZRL_SAFETY_THRESHOLD", "0.9", "threshold", 0.9, "WALTZRL_GATEWAY_THRESHOLD"),
+        ("WALTZRL_BLOCK_ON_FAILURE", "1", "on_failure", "refuse", "WALTZRL_GATEWAY_ON_FAILURE"),
+    ],
+)
+def test_a_variable_of_the_benchmark_is_read_with_a_warning(
+    name, text, key, value, instead, caplog
+):
+    assert settings_from_environment({name: text}) == {key: value}
+    assert caplog.messages == [
+        f"{name} belongs to the safety benchmark; the gateway reads it as {key} = {value}, and 0.3 "
+        f"will ignore it: set {instead} instead"
+    ]
+
+
+def test_the_gateways_own_variable_leaves_the_benchmarks_to_the_benchmark(caplog):
+    environ = {"WALTZRL_SAFETY_THRESHOLD": "0.9", "WALTZRL_GATEWAY_THRESHOLD": "0.6"}
+    assert settings_from_environment(environ) == {"threshold": 0.6}
+    assert caplog.messages == []
 
 
 def test_an_empty_variable_is_not_set():

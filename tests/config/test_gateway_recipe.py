@@ -3,7 +3,14 @@ from pathlib import Path
 import pytest
 
 from waltzrl.build.bundles import bundle_id
-from waltzrl.config.gateway import BundleRecipe, bundle_table, load_bundle, load_gateway
+from waltzrl.config.gateway import (
+    BundleRecipe,
+    bundle_table,
+    explain_gateway,
+    load_bundle,
+    load_gateway,
+    pair_settings,
+)
 from waltzrl.config.validation import validated
 from waltzrl.errors import RecipeError
 
@@ -21,11 +28,87 @@ def test_the_recipe_in_the_repository_is_read():
     assert recipe.audit.folder == Path("runs/audit")
 
 
-def test_variables_count_where_the_file_is_silent():
-    environ = {"WALTZRL_SAFETY_THRESHOLD": "0.9", "WALTZRL_COACHING_TIMEOUT_MS": "500"}
+def test_variables_override_the_file():
+    environ = {"WALTZRL_GATEWAY_THRESHOLD": "0.9", "WALTZRL_COACHING_TIMEOUT_MS": "500"}
     recipe = load(path=RECIPE, environ=environ)
-    assert (recipe.threshold, recipe.review_timeout_ms) == (0.7, 10_000)
-    assert load(UPSTREAM, environ=environ).threshold == 0.9
+    assert (recipe.threshold, recipe.review_timeout_ms) == (0.9, 500)
+
+
+def test_one_variable_rolls_a_file_with_stage_2_back(tmp_path, caplog):
+    path = tmp_path / "gateway.toml"
+    path.write_text(
+        'stage = 2\n[upstream]\nurl = "http://h:1/v1"\n[feedback]\nmodel = "guard"\n', "utf-8"
+    )
+    assert load(path=path).stage == 2
+    assert caplog.messages == []
+    assert load(path=path, environ={"WALTZRL_STAGE": "1"}).stage == 1
+    assert caplog.messages == [f"WALTZRL_STAGE: stage = 1 overrides 2 from {path}"]
+
+
+def test_the_command_line_overrides_variables(caplog):
+    environ = {"WALTZRL_GATEWAY_THRESHOLD": "0.9"}
+    assert load(UPSTREAM, "threshold=0.5", environ=environ).threshold == 0.5
+    assert caplog.messages == [
+        "--set: threshold = 0.5 overrides 0.9 from WALTZRL_GATEWAY_THRESHOLD"
+    ]
+    assert load(UPSTREAM, defaults={"threshold": 0.6}, environ=environ).threshold == 0.6
+
+
+def test_values_that_agree_are_no_conflict(caplog):
+    load(path=RECIPE, environ={"WALTZRL_GATEWAY_THRESHOLD": "0.7", "WALTZRL_STAGE": "1"})
+    assert caplog.messages == []
+
+
+def test_stage_2_alone_is_the_pair_of_the_default_folder():
+    recipe = load(environ={"WALTZRL_STAGE": "2"})
+    assert recipe.upstream.folder == "models/waltzrl_stage2/waltzrl_conversation_stage2"
+    assert recipe.feedback.model == "models/waltzrl_stage2/waltzrl_feedback_stage2"
+    assert (recipe.feedback.wording, recipe.on_load_failure) == ("plain", "stage1")
+    behind = load(UPSTREAM, environ={"WALTZRL_STAGE": "2"})
+    assert (behind.upstream.url, behind.upstream.folder) == ("http://localhost:8000/v1", None)
+    assert behind.feedback.model == "models/waltzrl_stage2/waltzrl_feedback_stage2"
+
+
+def test_a_feedback_model_that_is_named_must_load():
+    recipe = load(UPSTREAM, "feedback.model=guard", environ={"WALTZRL_STAGE": "2"})
+    assert (recipe.feedback.model, recipe.on_load_failure) == ("guard", "stop")
+    with pytest.raises(RecipeError, match="stage 2 needs a feedback model"):
+        load(UPSTREAM, "stage=2", environ={"WALTZRL_STAGE": "1"})
+
+
+def test_a_pair_is_both_agents_or_the_reviewer_of_another_model():
+    both = load(defaults=pair_settings(Path("agents"), with_upstream=True))
+    assert (both.stage, both.upstream.folder) == (2, "agents/waltzrl_conversation_stage2")
+    reviewer = load(UPSTREAM, defaults=pair_settings(Path("agents"), with_upstream=False))
+    assert reviewer.upstream.url == "http://localhost:8000/v1"
+    assert reviewer.feedback.model == "agents/waltzrl_feedback_stage2"
+
+
+def test_every_setting_is_explained_with_its_origin(tmp_path):
+    path = tmp_path / "gateway.toml"
+    path.write_text("threshold = 0.6\nmax_rounds = 2\n[limits]\nmax_active = 9\n", "utf-8")
+    url = "http://ops:secret@localhost:8000/v1"
+    settings = explain_gateway(
+        path,
+        {"upstream": {"url": url}},
+        ["limits.max_waiting=7"],
+        {"WALTZRL_MIN_SAFETY_SCORE": "1"},
+    )
+    explained = {setting.key: (setting.value, setting.origin) for setting in settings}
+    assert explained["threshold"] == (1.0, "WALTZRL_MIN_SAFETY_SCORE")
+    assert explained["max_rounds"] == (2, str(path))
+    assert explained["limits.max_active"] == (9, str(path))
+    assert explained["limits.max_waiting"] == (7, "--set")
+    assert explained["upstream.url"] == ("http://ops:***@localhost:8000/v1", "command line")
+    assert explained["stage"] == (1, "default")
+    assert explained["rules"][1] == "default"
+
+
+def test_an_old_name_in_the_file_gives_way_to_the_new_one_on_the_command_line(tmp_path):
+    path = tmp_path / "gateway.toml"
+    path.write_text("budget_ms = 900\n", "utf-8")
+    assert load(UPSTREAM, path=path).review_timeout_ms == 900
+    assert load(UPSTREAM, "review_timeout_ms=800", path=path).review_timeout_ms == 800
 
 
 def test_what_is_set_counts_most():
@@ -49,7 +132,7 @@ def test_streams_are_held_where_a_model_reviews():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([], "upstream"),
+        ([], "no model to serve; use --upstream http://localhost:8000/v1, --pair FOLDER"),
         (["upstream.folder=x", UPSTREAM], "url or a folder, not both"),
         ([UPSTREAM, "stage=2"], "stage 2 needs a feedback model"),
         ([UPSTREAM, "keys=3"], "keys: got 3, need a path"),

@@ -75,7 +75,7 @@ async def serve(
     """
     async with open_gateway(recipe) as app:
         check_bind(listener.getsockname()[0], app.access.keys, open_to_all=open_to_all)
-        stage = f"stage {recipe.stage}, rules for English," if recipe.enabled else "no review"
+        stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
         upstream = recipe.upstream.url or recipe.upstream.folder
         announce(listener, f"{stage} in front of {upstream}, streams: {recipe.stream_mode}")
         await run(app, app.access.admission, listener)
@@ -134,11 +134,17 @@ def _online_services(
 
 
 async def _selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
-    bundle = await bundles.open(recipe.bundle)
+    stage1 = replace(recipe.bundle, stage=1)
+    try:
+        bundle = await bundles.open(recipe.bundle)
+    except WaltzError as error:
+        if recipe.on_load_failure == "stop":
+            raise
+        bundle = await bundles.open(stage1)  # if the upstream's weights are missing, this stops
+        logger.error("cannot load the feedback model, so stage 1 serves: %s", error)  # noqa: TRY400
     if bundle.stage < 2 or recipe.stage2_percentage == 100:
         return SingleBundle(Assignment(bundle))
-    stage1 = await bundles.open(replace(recipe.bundle, stage=1))
-    return PercentageSplit(stage1, bundle, recipe.stage2_percentage)
+    return PercentageSplit(await bundles.open(stage1), bundle, recipe.stage2_percentage)
 
 
 @contextmanager

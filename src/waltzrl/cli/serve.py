@@ -1,16 +1,23 @@
 """`waltzrl serve`: the gateway in front of a model."""
 
+import json
 import os
 import socket
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+import rich.table
 import typer
+from rich.console import Console
 
-from waltzrl.cli.options import Settings
-from waltzrl.errors import InputError
+from waltzrl.cli.options import AsJson, Settings, print_json
+
+if TYPE_CHECKING:
+    from waltzrl.config.sources import Setting
+    from waltzrl.config.validation import Table
 
 DEMO = Path("runs/demo")
 
@@ -25,6 +32,10 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 8080,
+    pair: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a trained pair, from `waltzrl export`: stage 2."),
+    ] = None,
     keys: Annotated[Path | None, typer.Option(help="API keys, from `waltzrl keys add`.")] = None,
     audit: Annotated[Path | None, typer.Option(help="Folder of the audit log.")] = None,
     memory: Annotated[
@@ -37,6 +48,10 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Accept network clients without API keys.")
     ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print each setting and its origin, and exit.")
+    ] = False,
+    as_json: AsJson = False,
     settings: Settings = None,
 ) -> None:
     """Serve OpenAI and Anthropic clients, and review every reply before it is sent.
@@ -47,35 +62,57 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl serve recipes/gateway.toml --keys keys.toml --host 0.0.0.0 --set stage=2`
 
+    `waltzrl serve --pair agents --audit runs/audit` serves both agents that `waltzrl export` wrote.
+
+    `waltzrl serve recipes/gateway.toml --explain` prints what each setting is, and who sets it.
+
     `waltzrl serve --demo` serves the agents that `make demo` trained, without an upstream.
     """
+    from waltzrl.config.gateway import explain_gateway, load_gateway, pair_settings
+
+    options = _demo_options() if demo else {}
+    if pair:
+        options |= pair_settings(pair, with_upstream=upstream is None)
+    given = {
+        "upstream": upstream and {"url": upstream},
+        "keys": keys,
+        "audit": audit and {"folder": audit},
+        "memory": memory and {"url": memory},
+    }
+    options |= {key: value for key, value in given.items() if value}
+    arguments = (recipe, options, settings or [], os.environ)
+    if explain:
+        _print_settings(explain_gateway(*arguments), as_json=as_json)
+        return
+    gateway = load_gateway(*arguments)
     import uvloop
 
     from waltzrl.build.gateway import serve
-    from waltzrl.config.gateway import load_gateway
     from waltzrl.serving.server import listen
 
-    defaults: dict[str, object] = {"upstream": {"url": upstream}} if upstream else {}
-    if demo:
-        from waltzrl.demo.serving import demo_settings, example_prompt
-
-        defaults = demo_settings(DEMO)
-        print(
-            f"the demo's model knows only the demo's language; try: {example_prompt(DEMO)}",
-            file=sys.stderr,
-        )
-    if not (recipe or defaults or settings):
-        raise InputError("no model to serve; use --upstream http://localhost:8000/v1 or --demo")
-    if keys:
-        defaults["keys"] = keys
-    if audit:
-        defaults["audit"] = {"folder": audit}
-    if memory:
-        defaults["memory"] = {"url": memory}
-    gateway = load_gateway(recipe, defaults, settings or [], os.environ)
     listener = listen(host, port)
     announce = partial(_announce, desk=gateway.memory is not None)
     uvloop.run(serve(gateway, listener, open_to_all=open_to_all, announce=announce))
+
+
+def _demo_options() -> "Table":
+    from waltzrl.demo.serving import demo_settings, example_prompt
+
+    print(
+        f"the demo's model knows only the demo's language; try: {example_prompt(DEMO)}",
+        file=sys.stderr,
+    )
+    return demo_settings(DEMO)
+
+
+def _print_settings(settings: "list[Setting]", *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(setting) for setting in settings])
+        return
+    table = rich.table.Table("setting", "value", "origin")
+    for setting in settings:
+        table.add_row(setting.key, json.dumps(setting.value), setting.origin)
+    Console().print(table)
 
 
 def _announce(listener: socket.socket, description: str, *, desk: bool) -> None:

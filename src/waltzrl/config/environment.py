@@ -1,11 +1,12 @@
-"""Environment variables, as defaults for a gateway's recipe.
+"""Environment variables, as sources of a gateway's settings; they override the recipe's file.
 
 | variable | also called | values | key of the recipe |
 | --- | --- | --- | --- |
 | `WALTZRL_STAGE` | | 1 or 2 | `stage` |
 | `ENABLE_WALTZRL` | `WALTZRL_ENABLED` | true or false | `enabled` |
-| `WALTZRL_SAFETY_THRESHOLD` | `WALTZRL_MIN_SAFETY_SCORE` | 0 to 1 | `threshold` |
-| `WALTZRL_BLOCK_ON_FAILURE` | `WALTZRL_FALLBACK_TO_BLOCKING` | true: refuse, false: rules | `on_failure` |
+| `WALTZRL_GATEWAY_THRESHOLD` | `WALTZRL_MIN_SAFETY_SCORE` | 0 to 1 | `threshold` |
+| `WALTZRL_GATEWAY_ON_FAILURE` | | refuse, rules or serve | `on_failure` |
+| `WALTZRL_FALLBACK_TO_BLOCKING` | | true: refuse, false: rules | `on_failure` |
 | `WALTZRL_TRAFFIC_PERCENTAGE` | `WALTZRL_CANARY_PERCENTAGE`, `WALTZRL_ROLLOUT_PERCENTAGE`, `WALTZRL_ROLLOUT_PCT` | 0 to 100 | `stage2_percentage` |
 | `WALTZRL_FEEDBACK_ONLY` | | true or false | `observe_only` |
 | `WALTZRL_COACHING_TIMEOUT_MS` | | 1 or more | `review_timeout_ms` |
@@ -15,13 +16,22 @@ True may also be written 1, yes or on; false 0, no or off. An empty variable cou
 
 Two names of one setting with different values are an error: to prefer either could silently make
 the gateway less safe than the operator believes.
+
+`WALTZRL_SAFETY_THRESHOLD` and `WALTZRL_BLOCK_ON_FAILURE` belong to the safety benchmark of evolved
+agents. Version 0.1 of the gateway read them as `threshold` and `on_failure`; it still does, with a
+warning, where no variable of the gateway's own sets the same key.
 """  # noqa: E501 - a table's row is one line
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
-from waltzrl.config.validation import Table
+from waltzrl.agents.failsafe import OnFailure
+from waltzrl.config.sources import Source
 from waltzrl.errors import RecipeError
+
+logger = logging.getLogger(__name__)
 
 BOOLEANS = {
     **dict.fromkeys(("true", "1", "yes", "on"), True),
@@ -29,8 +39,8 @@ BOOLEANS = {
 }
 
 
-def settings_from_environment(environ: Mapping[str, str]) -> Table:
-    """Return the settings in the variables, as a partial table of a gateway's recipe.
+def environment_sources(environ: Mapping[str, str]) -> list[Source]:
+    """Return one source of settings for each of our variables that is set.
 
     Args:
         environ: such as `os.environ`; other variables are ignored.
@@ -39,19 +49,33 @@ def settings_from_environment(environ: Mapping[str, str]) -> Table:
         RecipeError: a variable has an invalid value, or two names of one setting have different
             values.
     """
-    table: Table = {}
+    sources: dict[str, Source] = {}
     for variable in VARIABLES:
         values = {
             name: _read(variable, name, environ[name].strip())
             for name in variable.names
             if environ.get(name, "").strip()
         }
-        if len(set(values.values())) > 1:
-            variables = " and ".join(f"{name}={environ[name]}" for name in values)
+        if variable.key is None or not values:
+            continue
+        name, value = next(iter(values.items()))
+        known = sources.get(variable.key)
+        if variable.instead and known is None:
+            logger.warning(
+                "%s belongs to the safety benchmark; the gateway reads it as %s = %s, and 0.3 will "
+                "ignore it: set %s instead",
+                *(name, variable.key, value, variable.instead),
+            )
+        elif variable.instead:
+            continue
+        elif len({*values.values(), *(known.table.values() if known else ())}) > 1:
+            same = [*([known.name] if known else ()), *values]
+            variables = " and ".join(f"{name}={environ[name]}" for name in same)
             raise RecipeError(f"{variables} are the same setting but differ; unset all but one")
-        if values and variable.key is not None:
-            table[variable.key] = next(iter(values.values()))
-    return table
+        sources[variable.key] = known or Source(
+            name=name, table={variable.key: value}, is_variable=True
+        )
+    return list(sources.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +89,8 @@ class Variable:
     """Parses the text; raises ValueError or KeyError if it is invalid."""
     needs: str
     """The valid values, for the error message."""
+    instead: str = ""
+    """The gateway's own name, of a variable that belongs to another part; listed after it."""
 
 
 def _read(variable: Variable, name: str, text: str) -> object:
@@ -93,6 +119,11 @@ def _stage(text: str) -> int:
 
 
 def _on_failure(text: str) -> str:
+    choices: tuple[str, ...] = get_args(OnFailure)
+    return choices[choices.index(text.lower())]
+
+
+def _fallback_to_blocking(text: str) -> str:
     return "refuse" if _boolean(text) else "rules"
 
 
@@ -119,15 +150,35 @@ VARIABLES = (
     ),
     Variable(
         key="threshold",
-        names=("WALTZRL_SAFETY_THRESHOLD", "WALTZRL_MIN_SAFETY_SCORE"),
+        names=("WALTZRL_GATEWAY_THRESHOLD", "WALTZRL_MIN_SAFETY_SCORE"),
         read=_number_up_to(1),
         needs="a number from 0 to 1",
     ),
     Variable(
+        key="threshold",
+        names=("WALTZRL_SAFETY_THRESHOLD",),
+        read=_number_up_to(1),
+        needs="a number from 0 to 1",
+        instead="WALTZRL_GATEWAY_THRESHOLD",
+    ),
+    Variable(
         key="on_failure",
-        names=("WALTZRL_BLOCK_ON_FAILURE", "WALTZRL_FALLBACK_TO_BLOCKING"),
+        names=("WALTZRL_GATEWAY_ON_FAILURE",),
         read=_on_failure,
+        needs="refuse, rules or serve",
+    ),
+    Variable(
+        key="on_failure",
+        names=("WALTZRL_FALLBACK_TO_BLOCKING",),
+        read=_fallback_to_blocking,
         needs="true or false",
+    ),
+    Variable(
+        key="on_failure",
+        names=("WALTZRL_BLOCK_ON_FAILURE",),
+        read=_fallback_to_blocking,
+        needs="true or false",
+        instead="WALTZRL_GATEWAY_ON_FAILURE",
     ),
     Variable(
         key="stage2_percentage",

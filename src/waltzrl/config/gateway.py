@@ -3,14 +3,16 @@
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
 from waltzrl.agents.failsafe import OnFailure
-from waltzrl.config.environment import settings_from_environment
-from waltzrl.config.validation import Table, validated, with_overrides
+from waltzrl.config.environment import environment_sources
+from waltzrl.config.sources import Setting, Source, explain, log_conflicts, merged
+from waltzrl.config.validation import Table, current_keys, validated, with_overrides
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
 from waltzrl.privacy.detection import Kind
@@ -18,9 +20,13 @@ from waltzrl.privacy.redaction import Action
 from waltzrl.rules import DEFAULT_PACKS
 from waltzrl.serving.access import Limits
 from waltzrl.serving.keys import StreamMode
+from waltzrl.training import CONVERSATION, FEEDBACK
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Days = Annotated[float, Field(gt=0)]
+
+PAIR_FOLDER = Path("models/waltzrl_stage2")
+"""Where `WALTZRL_STAGE=2` looks for an exported pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +165,9 @@ class BundleRecipe:
     def __post_init__(self) -> None:
         if self.stage == 2 and self.feedback is None:
             raise ValueError(
-                "stage 2 needs a feedback model; use --set feedback.model=NAME and, if it is on a "
-                "server, --set feedback.server=http://host:8000/v1"
+                "stage 2 needs a feedback model; use --pair FOLDER for an exported pair, or --set "
+                "feedback.model=NAME and, if it is on a server, --set "
+                "feedback.server=http://host:8000/v1"
             )
 
 
@@ -168,6 +175,9 @@ class BundleRecipe:
 class GatewayRecipe(BundleRecipe):
     """Everything about a gateway but its address: the bundle it serves, and its operation."""
 
+    on_load_failure: Literal["stop", "stage1"] = "stop"
+    """If the feedback model of stage 2 cannot be loaded: stop, or log an error and serve stage 1.
+    `WALTZRL_STAGE=2` without a feedback model sets stage1."""
     stage2_percentage: Annotated[float, Field(ge=0, le=100)] = 100.0
     """Percentage of the conversations that use stage 2; the others use stage 1."""
     stream: StreamMode | None = None
@@ -221,37 +231,87 @@ def bundle_table(recipe: BundleRecipe) -> Table:
 
 
 def load_gateway(
-    path: Path | None, defaults: Table, overrides: Sequence[str], environ: Mapping[str, str]
+    path: Path | None, options: Table, overrides: Sequence[str], environ: Mapping[str, str]
 ) -> GatewayRecipe:
-    """Read a gateway's recipe.
+    """Read a gateway's recipe; where an environment variable decides, conflicts are logged.
 
-    In ascending order of priority: environment variables, the file, `defaults`, `overrides`.
+    `WALTZRL_STAGE=2` without a feedback model means the pair in `models/waltzrl_stage2`, and
+    stage 1 if it cannot be loaded.
 
     Args:
-        path: a TOML file, or None.
-        defaults: settings of the command's own options.
-        overrides: `key=value`.
-        environ: environment variables.
+        path: a TOML file, or None. It has the lowest priority.
+        options: settings of the command's own options, which override the environment.
+        overrides: `key=value`, which override everything else.
+        environ: environment variables, which override the file.
 
     Raises:
-        RecipeError: the TOML, a key or a value is invalid, or a key is missing.
+        RecipeError: the TOML, a variable, a key or a value is invalid, or a key is missing.
     """
-    file = {} if path is None else _read(path)
-    table = merged(merged(settings_from_environment(environ), file), defaults)
-    return validated(
-        GatewayRecipe, with_overrides(table, overrides), str(path or "the gateway's recipe")
-    )
+    sources = _sources(path, options, overrides, environ)
+    log_conflicts(sources)
+    return _validated(path, sources)
 
 
-def merged(base: Table, changes: Table) -> Table:
-    """Return `base` with `changes`, which apply inside nested tables too."""
-    table = dict(base)
-    for key, value in changes.items():
-        base_value = table.get(key)
-        if isinstance(base_value, dict) and isinstance(value, dict):
-            value = merged(base_value, value)
-        table[key] = value
-    return table
+def explain_gateway(
+    path: Path | None, options: Table, overrides: Sequence[str], environ: Mapping[str, str]
+) -> list[Setting]:
+    """List every setting of a gateway's recipe and its origin; passwords in URLs are hidden.
+
+    Arguments and errors are those of `load_gateway`.
+    """
+    sources = _sources(path, options, overrides, environ)
+    recipe = _validated(path, sources)
+    return explain(TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json"), sources)
+
+
+def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
+    """Return the settings that serve a pair which `waltzrl export` wrote.
+
+    Args:
+        folder: of the pair.
+        with_upstream: its conversation agent drafts and revises, and not another upstream.
+    """
+    settings: Table = {
+        "stage": 2,
+        "feedback": {"model": str(folder / FEEDBACK), "wording": "plain"},
+    }
+    if with_upstream:
+        settings["upstream"] = {"folder": str(folder / CONVERSATION)}
+    return settings
+
+
+def _sources(
+    path: Path | None, options: Table, overrides: Sequence[str], environ: Mapping[str, str]
+) -> list[Source]:
+    """Return where the settings come from, in ascending order of priority."""
+    sources = [] if path is None else [Source(name=str(path), table=_read(path))]
+    sources += environment_sources(environ)
+    sources.append(Source(name="command line", table=options))
+    sources += [Source(name="--set", table=with_overrides({}, [text])) for text in overrides]
+    for source in sources:
+        current_keys(source.table, source.name)
+    table = _merged(sources)
+    stage = [source for source in sources if "stage" in source.table][-1:]
+    if stage and stage[0].is_variable and table["stage"] == 2 and "feedback" not in table:
+        # WALTZRL_STAGE=2 alone; an upstream that another source names is kept.
+        default = pair_settings(PAIR_FOLDER, with_upstream="upstream" not in table)
+        default["on_load_failure"] = "stage1"
+        sources.insert(0, Source(name=stage[0].name, table=default, is_variable=True))
+    return sources
+
+
+def _validated(path: Path | None, sources: Sequence[Source]) -> GatewayRecipe:
+    table = _merged(sources)
+    if "upstream" not in table:
+        raise RecipeError(
+            "no model to serve; use --upstream http://localhost:8000/v1, --pair FOLDER or --demo, "
+            "or set upstream.url in a recipe"
+        )
+    return validated(GatewayRecipe, table, str(path or "the gateway's recipe"))
+
+
+def _merged(sources: Sequence[Source]) -> Table:
+    return reduce(merged, (source.table for source in sources), {})
 
 
 def _read(path: Path) -> Table:

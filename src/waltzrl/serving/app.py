@@ -167,6 +167,11 @@ class App:
             "/metrics": self._exposition,
         }
 
+    @property
+    def stage(self) -> int:
+        """The stage of the bundle that serves; 0 for no review."""
+        return self._gateway.selector.serving.stage
+
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """Serve one request; the ASGI 3 interface."""
         if scope["type"] != "http":
