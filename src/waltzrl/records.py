@@ -276,6 +276,11 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     """Of the request; of a request's second choice `ID/2`, and of a shadow's `ID/shadow`."""
+    client_request_id: str = ""
+    """The client's own id of the request, from `x-request-id`; empty without a valid one. It need
+    not be unique."""
+    trace_id: str = ""
+    """Of the client's W3C trace context; empty without one."""
     time: float
     """Seconds since the epoch, when the request came."""
     caller: str = msgspec.field(default="", name="who")

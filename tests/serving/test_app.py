@@ -15,6 +15,7 @@ from support.small_gateway import (
     ask,
     chat,
     gateway,
+    ready_gateway,
     with_gateway,
 )
 from waltzrl.serving.keys import add_key
@@ -100,6 +101,7 @@ def test_probes_and_metrics_need_no_key_and_ours_never_reach_the_upstream(keys):
     async def work(app):
         assert (await chat(app, key=key)).status == 200
         paths = ("/healthz", "/readyz", "/metrics")
+        await ready_gateway(app)
         return [(await ask(app, path, method="GET")).status for path in paths]
 
     assert with_gateway(work, override, model=model) == [200] * 3
@@ -231,14 +233,14 @@ def test_drafts_are_shown_only_to_keys_that_may_see_them(keys):
 
 def test_a_gateway_that_stops_is_not_ready_and_lets_nothing_in():
     async def work(app):
-        ready = (await ask(app, "/readyz", method="GET")).status
+        ready = (await ready_gateway(app)).status
         await app.access.admission.drain(1)
         paths = ("/readyz", "/healthz")
         return ready, [await ask(app, path, method="GET") for path in paths], await chat(app)
 
     ready, (not_ready, alive), refused = with_gateway(work)
     assert (ready, not_ready.status, alive.status) == (200, 503, 200)
-    assert not_ready.json["reason"] == "shutting down"
+    assert not_ready.json["checks"]["gateway"] == {"status": "down", "detail": "shutting down"}
     assert (refused.status, "shutting down" in refused.error) == (503, True)
     assert int(refused.headers["retry-after"]) >= 1
 

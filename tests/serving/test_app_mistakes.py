@@ -14,6 +14,7 @@ from waltzrl.serving.access import AccessControl, KeyRing, Limits
 from waltzrl.serving.app import App
 from waltzrl.serving.exchange import Assignment, Bundle, UpstreamDelta
 from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
+from waltzrl.serving.health import Readiness
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import UnfilteredWindow
@@ -49,7 +50,7 @@ def mistaken_app(open_window=lambda mode, prompt: UnfilteredWindow()):
         AccessControl(KeyRing(None), Limits()),
         streams=StreamSettings("buffer", open_window),
         metrics=GatewayMetrics(lambda: None, {}),  # nobody scrapes
-        ready=book.require,
+        readiness=Readiness(book.require, {}),
     )
 
 

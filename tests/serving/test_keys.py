@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from support.timing import FakeClock
 from waltzrl.cli.keys import keys as keys_command
 from waltzrl.errors import InputError
-from waltzrl.serving.access import KeyRing, check_bind, presented_key
+from waltzrl.serving.access import KeyRing, presented_key
 from waltzrl.serving.keys import ANONYMOUS, add_key, read_keys, revoke_keys
+from waltzrl.serving.server import check_bind
 
 
 @pytest.fixture

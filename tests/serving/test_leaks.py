@@ -18,6 +18,7 @@ from waltzrl.serving.access import AccessControl, KeyRing, Limits
 from waltzrl.serving.app import App
 from waltzrl.serving.exchange import Assignment, Bundle, UpstreamDelta, UpstreamReply
 from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
+from waltzrl.serving.health import Readiness
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow
@@ -198,7 +199,7 @@ async def visit(dialect, mode, upstream, headers=()):
         AccessControl(KeyRing(None), Limits()),
         streams=StreamSettings(mode, lambda mode, _prompt: WINDOWS[mode]()),
         metrics=METRICS,
-        ready=BOOK.require,
+        readiness=Readiness(BOOK.require, {}),
     )
     path, request = ASKED[dialect]
     body = json.dumps({"model": "m", "stream": True, **request}).encode()

@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from support.served_examples import REFUSAL, SAFE, SECRET, UNSAFE, failed, reply, served
 from waltzrl.serving.traces import Traces, open_traces
+from waltzrl.telemetry.logs import RequestContext
 
 REVISED = served((UNSAFE, reply(20.0)), (SAFE, None), decision="revised")
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -27,7 +28,8 @@ def spans_of(what, traceparent=""):
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     traces = Traces(provider)
-    request = msgspec.structs.replace(what.request, traceparent=traceparent)
+    context = RequestContext("req-1", "", {"traceparent": traceparent})
+    request = msgspec.structs.replace(what.request, context=context)
     traces.served(msgspec.structs.replace(what, request=request))
     traces.close()
     return sorted(exporter.get_finished_spans(), key=lambda span: (span.start_time, span.end_time))

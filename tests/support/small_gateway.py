@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from support.small_site import events, http, read_request, site, words
+from support.timing import until
 from waltzrl.build.gateway import open_gateway
 from waltzrl.config.gateway import load_gateway
 from waltzrl.rules import load_rulebook
@@ -44,8 +45,9 @@ class Model:
     async def __call__(self, reader, writer):
         while raw := await read_request(reader):
             head, _, body = raw.partition(b"\r\n\r\n")
-            self.heads.append(head.decode())
-            path = self.heads[-1].split()[1].removeprefix("/base")
+            path = head.decode().split()[1].removeprefix("/base")
+            if body:  # not the probes for readiness
+                self.heads.append(head.decode())
             writer.write(self.answer(json.loads(body) if body else None, path))
 
     def answer(self, body, path):
@@ -135,6 +137,12 @@ async def ask(app, path, body=None, *, method="POST", parts=(), gone=None, **hea
         b"".join(event["body"] for event in bodies).decode(),
         bool(bodies) and not bodies[-1].get("more_body", False),
     )
+
+
+async def ready_gateway(app):
+    """Wait until the gateway is ready; return what `/readyz` answers."""
+    await until(lambda: app.readiness.report()[0] == 200)
+    return await ask(app, "/readyz", method="GET")
 
 
 async def chat(app, model="echo", *, key="", **more):

@@ -71,6 +71,12 @@ class Breaker:
             if generation == self._generation:
                 self._record(attempt.succeeded)
 
+    def close(self) -> None:
+        """Close it: the service was reached by other means than an attempt."""
+        if self._opened_at is not None:
+            self._probing = False
+            self._change_state(opened_at=None)
+
     def _record(self, succeeded: bool | None) -> None:
         probing, self._probing = self._probing, False
         if succeeded:

@@ -58,7 +58,7 @@ def latest(folder: Path, count: int) -> list[Entry]:
 
 
 def find(folder: Path, record_id: str) -> list[Entry]:
-    """Return the decisions on a request: one, or one per choice that it asked for.
+    """Return the decisions on a request, one per choice: by our id, or by the client's.
 
     Raises:
         InputError: the log has none.
@@ -66,7 +66,8 @@ def find(folder: Path, record_id: str) -> list[Entry]:
     entries = [
         entry
         for entry in read_entries(folder)
-        if entry.decision is not None and entry.decision.id == record_id
+        if entry.decision is not None
+        and record_id in (entry.decision.id, entry.decision.client_request_id)
     ]
     if not entries:
         raise InputError(f"{folder} holds no decision {record_id!r}; give the id of a request")

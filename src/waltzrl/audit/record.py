@@ -68,6 +68,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Written by all policies together; None when unknown."""
     draft_ms: float
     total_ms: float
+    client_request_id: str = ""
+    trace_id: str = ""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +121,8 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         reply_tokens=None if usage is None else usage.output_tokens,
         draft_ms=0.0 if draft is None else draft.milliseconds,
         total_ms=exchange.milliseconds,
+        client_request_id=exchange.client_request_id,
+        trace_id=exchange.trace_id,
     )
 
 

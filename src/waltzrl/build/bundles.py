@@ -14,6 +14,7 @@ import msgspec
 from waltzrl.agents import FeedbackAgent, HybridReviewer, Reviewer, RulesReviewer, load_wording
 from waltzrl.agents.breaker import Breaker, BreakerState
 from waltzrl.agents.failsafe import FailsafeReviewer, ReviewFailure
+from waltzrl.build.background import in_background
 from waltzrl.build.identity import identity
 from waltzrl.build.models import local_policy, remote_policy
 from waltzrl.collaboration import Pattern, draft_only, guarded, observed
@@ -159,6 +160,7 @@ class Bundles:
         if config not in self._upstreams:
             upstream = await self._build_upstream(config)
             self._connections.push_async_callback(upstream.aclose)
+            await self._connections.enter_async_context(in_background(upstream.watch()))
             self._upstreams[config] = upstream
         return self._upstreams[config]
 

@@ -27,7 +27,7 @@ from waltzrl.config.gateway import AuditConfig, GatewayRecipe, PrivacyConfig
 from waltzrl.errors import WaltzError
 from waltzrl.privacy import scrub_collaboration
 from waltzrl.records import Collaboration, Prompt
-from waltzrl.serving.access import AccessControl, KeyRing, check_bind
+from waltzrl.serving.access import AccessControl, KeyRing
 from waltzrl.serving.app import App, ExtraRoutes
 from waltzrl.serving.exchange import Assignment, Mode
 from waltzrl.serving.gateway import (
@@ -38,8 +38,9 @@ from waltzrl.serving.gateway import (
     PercentageSplit,
     SingleBundle,
 )
+from waltzrl.serving.health import Readiness
 from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus
-from waltzrl.serving.server import run
+from waltzrl.serving.server import check_bind, run
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow, UnfilteredWindow, Window
 
@@ -120,7 +121,14 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
             access,
             streams=StreamSettings(recipe.stream_mode, partial(_window, rules)),
             metrics=metrics,
-            ready=decisions.require,
+            readiness=Readiness(
+                decisions.require,
+                {
+                    "gateway": access.admission.health,
+                    "audit": decisions.health,
+                    "upstream": lambda: selector.serving.upstream.health(),
+                },
+            ),
             extra=extra,
         )
 

@@ -22,6 +22,7 @@ from waltzrl.policies.chat_completion import (
 )
 from waltzrl.policies.policy import Sampling
 from waltzrl.records import Message, Reply, Usage, estimate_usage
+from waltzrl.telemetry.logs import current_request
 
 if TYPE_CHECKING:
     import aiohttp  # at run time when the first connection is opened: it takes 0.1 s
@@ -192,7 +193,8 @@ class RemotePolicy:
         import aiohttp
 
         url = f"{self._base_url}{request.path}"
-        headers = {"Content-Type": "application/json", **request.headers}
+        own = current_request.get().headers
+        headers = {"Content-Type": "application/json", **own, **request.headers}
         try:
             async with session.post(url, data=request.body, headers=headers) as response:
                 if response.status == 200:

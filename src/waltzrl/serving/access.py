@@ -1,15 +1,15 @@
 """Checks access: API keys, rate limits, requests in progress, sizes of requests and replies."""
 
 import asyncio
-import ipaddress
 import logging
 import math
 import os
 import random
+import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
@@ -19,7 +19,9 @@ from typing import Any, Self, TypeAlias
 import msgspec
 
 from waltzrl.errors import InputError, RequestError
+from waltzrl.serving.health import OK, Health
 from waltzrl.serving.keys import ANONYMOUS, Caller, Key, read_keys
+from waltzrl.telemetry.logs import RequestContext
 
 Event: TypeAlias = MutableMapping[str, Any]  # as ASGI defines it
 Receive: TypeAlias = Callable[[], Awaitable[Event]]
@@ -31,6 +33,14 @@ PROCESS = secrets.token_hex(6)
 """Prefix of this process's request ids, so that they are unique across processes."""
 _requests = count()
 
+CLIENT_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+"""A client's `x-request-id` that is kept; any other is replaced by ours."""
+TRACEPARENT = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+"""https://www.w3.org/TR/trace-context/#traceparent-header"""
+TRACESTATE = re.compile(rb"[\x20-\x7e]{0,512}")
+
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +48,9 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """The headers of a request that the gateway uses."""
 
     id: str
-    """Generated for every request; also in the response, the audit log and the traces."""
+    """Generated for every request, so unique: it names the request in audit log and memory."""
+    context: RequestContext
+    """The id that the client sees, which is its own if it sent one, and its trace."""
     key: str = ""
     """The client's key, from `Authorization: Bearer` or `x-api-key`."""
     length: int = 0
@@ -52,8 +64,6 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
     may_learn: bool | None = None
     """`X-Waltzrl-Learn`: whether the agents may learn from this request: True for `yes`, False for
     anything else, None without the header."""
-    traceparent: str = ""
-    """W3C trace context of the caller."""
 
     @classmethod
     def read(cls, scope: Event) -> Self:
@@ -61,15 +71,16 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
         values = dict(scope["headers"])
         length = values.get(b"content-length", b"0")
         consent = values.get(b"x-waltzrl-learn")
+        id_ = f"wz{PROCESS}{next(_requests):x}"
         return cls(
-            id=f"wz{PROCESS}{next(_requests):x}",
+            id=id_,
+            context=_context(id_, values),
             key=presented_key(scope["headers"]),
             length=int(length) if length.isdigit() else 0,
             mode=values.get(b"x-waltzrl-mode", b"").decode("latin-1"),
             wants_collaboration=values.get(b"x-waltzrl-include") == b"collaboration",
             takes_retractions=values.get(b"x-waltzrl-retract") == b"yes",
             may_learn=None if consent is None else consent.strip().lower() == b"yes",
-            traceparent=values.get(b"traceparent", b"").decode("latin-1"),
         )
 
 
@@ -199,6 +210,9 @@ class Admission:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    def health(self) -> Health:
+        return Health("down", "shutting down") if self.draining else OK
 
     async def __aenter__(self) -> None:
         """Take a place.
@@ -388,17 +402,22 @@ def presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return ""
 
 
-def check_bind(host: str, ring: KeyRing, *, open_to_all: bool) -> None:
-    """Refuse to listen on the network without API keys, unless the operator allows it.
-
-    Raises:
-        InputError: `host` is not loopback, there are no keys and `open_to_all` is False.
-    """
-    if ring.is_open and not open_to_all and not _is_loopback(host):
-        raise InputError(
-            f"without API keys the gateway listens on loopback only, not on {host}; make one "
-            "with `waltzrl keys add NAME --file keys.toml` and pass --keys keys.toml, or --open"
-        )
+def _context(own_id: str, received: Mapping[bytes, bytes]) -> RequestContext:
+    """Return the ids that the client sent, where they are valid."""
+    client_id = received.get(b"x-request-id")
+    if client_id is None or CLIENT_ID.fullmatch(client_id) is None:
+        request_id = own_id
+    else:
+        request_id = client_id.decode()
+    headers = {"X-Request-ID": request_id}
+    traceparent = received.get(b"traceparent")
+    if traceparent is None or TRACEPARENT.fullmatch(traceparent) is None:
+        return RequestContext(request_id, "", headers)
+    headers["traceparent"] = traceparent.decode()
+    tracestate = received.get(b"tracestate")
+    if tracestate and TRACESTATE.fullmatch(tracestate):
+        headers["tracestate"] = tracestate.decode()
+    return RequestContext(request_id, headers["traceparent"][3:35], headers)
 
 
 def _overloaded(why: str) -> RequestError:
@@ -421,10 +440,3 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 def _by_digest(keys: Iterable[Key]) -> dict[bytes, Key]:
     return {bytes.fromhex(key.sha256): key for key in keys}
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -15,6 +15,7 @@ from waltzrl.errors import RequestError
 from waltzrl.serving.access import AccessControl, Event, Receive, RequestHeaders, Send
 from waltzrl.serving.exchange import Answer, GatewayRequest, Mode, Upstream, UpstreamRequest
 from waltzrl.serving.gateway import Gateway, internal_error
+from waltzrl.serving.health import Readiness
 from waltzrl.serving.keys import Caller
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, write_review
@@ -23,6 +24,7 @@ from waltzrl.serving.stream import StreamSettings, stream
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 from waltzrl.serving.wire.fields import as_name, read_object
 from waltzrl.serving.wire.format import WireFormat
+from waltzrl.telemetry.logs import current_request
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
@@ -46,6 +48,7 @@ class HttpRequest:
         self.wire = wire
         self.path: str = scope["path"]
         self.headers = RequestHeaders.read(scope)
+        current_request.set(self.headers.context)
         self.receive = receive
         self.caller: Caller
         self.body = b""
@@ -69,7 +72,7 @@ class HttpRequest:
     async def begin(self, headers: Headers, status: int = 200) -> None:
         """Send the status and headers."""
         self._begun = True
-        request_id = (b"x-request-id", self.headers.id.encode())
+        request_id = (b"x-request-id", self.headers.context.id.encode())
         await self._send(
             {"type": "http.response.start", "status": status, "headers": (*headers, request_id)}
         )
@@ -86,7 +89,7 @@ class HttpRequest:
         if error.retry_after_seconds is not None:
             seconds = max(1, round(error.retry_after_seconds))
             headers.append((b"retry-after", str(seconds).encode()))
-        await self.reply(self.wire.error(error, self.headers.id), headers, error.status)
+        await self.reply(self.wire.error(error, self.headers.context.id), headers, error.status)
 
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[None]]
@@ -127,7 +130,7 @@ class App:
         *,
         streams: StreamSettings,
         metrics: GatewayMetrics,
-        ready: Callable[[], None],
+        readiness: Readiness,
         extra: ExtraRoutes | None = None,
     ) -> None:
         """Set up the routes.
@@ -137,14 +140,14 @@ class App:
             access: checks keys and limits.
             streams: how streams are sent.
             metrics: exposed at `/metrics`; count the requests that never reach the gateway.
-            ready: raises a RequestError when no request may be served.
+            readiness: checked before every request, and exposed at `/readyz`.
             extra: the routes of a gateway with a memory.
         """
         self._gateway = gateway
         self.access = access
         self._streams = streams
         self._metrics = metrics
-        self._ready = ready
+        self.readiness = readiness
         self._extra = extra
         self._routes: dict[str, dict[str, Route]] = {
             "/v1/chat/completions": {"POST": Route("chat", CHAT, self._answer)},
@@ -192,7 +195,7 @@ class App:
         """Check access and run the handler; errors are returned in the API's own format."""
         try:
             http.caller = self.access.caller(http.headers)
-            self._ready()
+            self.readiness.require()
             async with self.access.admission:
                 with DisconnectWatcher(http.receive) as watcher:
                     body = self.access.body(http.headers, http.receive)
@@ -203,8 +206,8 @@ class App:
                 self._metrics.failed(route.name, error.kind)
             await http.refuse(error)
         except Exception:  # the one boundary: no bug may send an unreviewed draft or a traceback
-            log.exception("request %s failed", http.headers.id)
-            await http.refuse(internal_error(http.headers.id))
+            log.exception("the request failed")
+            await http.refuse(internal_error(http.headers.context.id))
 
     async def _answer(self, http: HttpRequest) -> None:
         chat = http.wire.read(http.body, http.headers.id)
@@ -212,7 +215,7 @@ class App:
             chat=chat,
             caller=http.caller,
             bearer=self._bearer(http),
-            traceparent=http.headers.traceparent,
+            context=http.headers.context,
             may_learn=http.may_learn,
         )
         if chat.stream:
@@ -266,6 +269,7 @@ class App:
             chat=draft.chat,
             caller=http.caller,
             bearer=self._bearer(http),
+            context=http.headers.context,
             mode="whole" if draft.revise else "review",
             may_learn=http.may_learn,
         )
@@ -277,7 +281,12 @@ class App:
     async def _guardrail(self, http: HttpRequest) -> None:
         chat, texts = read_guardrail(http.body, http.headers.id)
         http.reached_gateway = True
-        request = GatewayRequest(chat=chat, caller=http.caller, may_learn=http.may_learn)
+        request = GatewayRequest(
+            chat=chat,
+            caller=http.caller,
+            context=http.headers.context,
+            may_learn=http.may_learn,
+        )
         await http.reply(await guardrail(self._gateway, request, texts))
 
     async def _embeddings(self, http: HttpRequest) -> None:
@@ -312,16 +321,8 @@ class App:
         await http.reply(b'{"status":"alive"}')
 
     async def _readyz(self, http: HttpRequest) -> None:
-        try:
-            self._ready()
-        except RequestError as error:
-            body = msgspec.json.encode({"status": "not ready", "reason": str(error)})
-            await http.reply(body, status=503)
-            return
-        if self.access.admission.draining:
-            await http.reply(b'{"status":"not ready","reason":"shutting down"}', status=503)
-            return
-        await http.reply(b'{"status":"ready"}')
+        status, body = self.readiness.report()
+        await http.reply(body, status=status)
 
     async def _exposition(self, http: HttpRequest) -> None:
         text = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")

@@ -22,7 +22,9 @@ from waltzrl.records import (
     ToolCall,
     Usage,
 )
+from waltzrl.serving.health import Health
 from waltzrl.serving.keys import Caller
+from waltzrl.telemetry.logs import NO_REQUEST, RequestContext
 
 Api = Literal["chat", "responses", "messages"]
 Mode = Literal["whole", "buffer", "window", "speculative", "audit", "review"]
@@ -156,6 +158,14 @@ class Upstream(Protocol):
         """
         ...
 
+    def health(self) -> Health:
+        """Return what traffic and probes have shown, without sending anything."""
+        ...
+
+    async def watch(self) -> None:
+        """Probe while there is no traffic, until cancelled."""
+        ...
+
     async def aclose(self) -> None:
         """Close its connections."""
         ...
@@ -193,8 +203,8 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
     bearer: str | None = None
     """The client's key, if it is meant for the upstream."""
     mode: Mode = "whole"
-    traceparent: str = ""
-    """W3C trace context of the client."""
+    context: RequestContext = NO_REQUEST
+    """Ids of the request in the client's own systems."""
     may_learn: bool | None = None
     """Whether the agents may learn from it; None if neither the client nor the key says."""
 

@@ -44,11 +44,13 @@ from waltzrl.serving.exchange import (
     ServedChoice,
     UpstreamReply,
 )
+from waltzrl.serving.health import OK, Health
 from waltzrl.serving.window import DraftStream
 
 Listener = Callable[[ServedChoice], None]
 """Called with every choice that was served; must not block and must not raise."""
 RETRY_AFTER_SECONDS = 5.0
+DEGRADED = Health("degraded", "cannot be written; decisions are kept in memory or counted")
 
 CONTINUE = """
 
@@ -120,6 +122,14 @@ class DecisionLog:
                 self._log.ready()
             except AuditError as error:
                 raise _unaudited(error) from error
+
+    def health(self) -> Health:
+        """Return whether requests may be served, for `/readyz`."""
+        try:
+            self.require()
+        except RequestError:
+            return Health("down", "cannot be written")
+        return OK if self._log is None or self._log.failed is None else DEGRADED
 
     def record(self, served: ServedChoice) -> None:
         """Record a choice without waiting for the disk.
@@ -225,8 +235,11 @@ class Gateway:
         finally:
             milliseconds = (perf_counter() - started) * 1e3
             prompt_id = request.chat.prompt.id
+            client_id = request.context.id
             exchange = ServedExchange(
                 id=_choice_id(prompt_id, number, assignment.arm),
+                client_request_id="" if client_id == prompt_id else client_id,
+                trace_id=request.context.trace_id,
                 time=time.time() - milliseconds / 1e3,
                 caller=request.caller.name,
                 subject=request.chat.subject,

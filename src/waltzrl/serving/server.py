@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import signal
 import socket
@@ -13,7 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from waltzrl.errors import InputError, RequestError
-from waltzrl.serving.access import Admission, Event, Receive, Send
+from waltzrl.serving.access import Admission, Event, KeyRing, Receive, Send
 
 Application: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
 
@@ -75,6 +76,19 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host"
         ) from error
     return listener
+
+
+def check_bind(host: str, ring: KeyRing, *, open_to_all: bool) -> None:
+    """Refuse to listen on the network without API keys, unless the operator allows it.
+
+    Raises:
+        InputError: `host` is not loopback, there are no keys and `open_to_all` is False.
+    """
+    if ring.is_open and not open_to_all and not _is_loopback(host):
+        raise InputError(
+            f"without API keys the gateway listens on loopback only, not on {host}; make one "
+            "with `waltzrl keys add NAME --file keys.toml` and pass --keys keys.toml, or --open"
+        )
 
 
 class DisconnectWatcher:
@@ -231,3 +245,10 @@ class _Draining(uvicorn.Server):
         if unfinished := await self._admission.drain(DRAIN_SECONDS):
             log.warning("%d requests were cancelled after %g s", unfinished, DRAIN_SECONDS)
         await super().shutdown(sockets)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -57,7 +57,7 @@ async def stream(
             parts: list[bytes] = []
             for number, event in await _next_events(events):
                 if isinstance(event, RequestError):
-                    yield b"".join([*parts, writer.error(event)])
+                    yield b"".join([*parts, writer.error(event, request.context.id)])
                     return
                 if isinstance(event, Answer):
                     answers[number] = event
@@ -104,8 +104,8 @@ async def _answer(
     except RequestError as error:
         events.put_nowait((number, error))
     except Exception:  # the boundary of a stream: the client must get an error event
-        log.exception("request %s failed", request.chat.prompt.id)
-        events.put_nowait((number, internal_error(request.chat.prompt.id)))
+        log.exception("the request failed")
+        events.put_nowait((number, internal_error(request.context.id)))
 
 
 def _end(

@@ -50,6 +50,7 @@ ATTRIBUTES = {
     "input_tokens": "gen_ai.usage.input_tokens",
     "output_tokens": "gen_ai.usage.output_tokens",
     "error": "error.type",
+    "client_id": "waltzrl.client_request_id",
     "api": "waltzrl.api",
     "mode": "waltzrl.mode",
     "caller": "waltzrl.caller",
@@ -92,7 +93,7 @@ class Traces:
         They join the trace of the request's `traceparent` header (W3C Trace Context); without a
         valid one they start a new trace.
         """
-        parent = self._propagator.extract({"traceparent": served.request.traceparent})
+        parent = self._propagator.extract(served.request.context.headers)
         milliseconds = served.exchange.milliseconds
         begin = time.time_ns() - _nanoseconds(milliseconds)
         facts = _facts(served)
@@ -147,6 +148,7 @@ def _facts(served: ServedChoice) -> Facts:
         "api": exchange.api,
         "model": _model(served),
         "id": served.request.chat.prompt.id,
+        "client_id": exchange.client_request_id or None,
         "mode": exchange.mode,
         "caller": exchange.caller,
         "bundle": exchange.bundle,

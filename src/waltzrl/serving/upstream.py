@@ -1,7 +1,8 @@
 """The model behind the gateway: a chat-completions server, or a policy in this process."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from time import perf_counter
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from time import monotonic, perf_counter
 from types import TracebackType
 
 import msgspec
@@ -20,9 +21,11 @@ from waltzrl.serving.exchange import (
     UpstreamRequest,
     UpstreamResponse,
 )
+from waltzrl.serving.health import OK, Health
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.upstream_errors import UpstreamError, connection_error, status_error
 from waltzrl.serving.wire.fields import turns_of
+from waltzrl.telemetry.logs import current_request
 
 
 class PolicyUpstream:
@@ -60,6 +63,12 @@ class PolicyUpstream:
     async def models(self, bearer: str | None) -> list[ModelCard]:
         return [ModelCard(id=self.name)]
 
+    def health(self) -> Health:
+        return OK
+
+    async def watch(self) -> None:
+        """Return: a policy in this process needs no probe."""
+
     async def aclose(self) -> None:
         """Leave the policy open: its owner closes it."""
 
@@ -74,8 +83,49 @@ class PolicyUpstream:
         )
 
 
+IDLE_SECONDS = 10.0
+"""An upstream without traffic for this long is probed."""
+RETRY_SECONDS = 1.0
+"""Between the probes of an upstream whose last attempt failed."""
+PROBE_SECONDS = 2.0
+"""Time limit of a probe."""
+FAILURES = 3
+"""Failed attempts in a row, requests or probes, after which an upstream is down."""
 OPEN_SECONDS = 10.0
 """No request is sent for this long after the upstream could not be reached several times."""
+
+
+class Contact:
+    """What the last attempts to reach a server have shown."""
+
+    def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
+        """Start without a contact, which counts as down."""
+        self._clock = clock
+        self._failures = 0
+        self._detail = "not reached yet"
+        self._reached = False
+        self._last = float("-inf")
+
+    def succeeded(self) -> None:
+        """Note that the server has answered."""
+        self._reached, self._failures, self._last = True, 0, self._clock()
+
+    def failed(self, detail: str) -> None:
+        """Note an attempt without an answer, or one that the server failed to serve."""
+        self._failures += 1
+        self._detail, self._last = detail, self._clock()
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether traffic has shown nothing good for so long that a probe is due."""
+        wait = RETRY_SECONDS if self._failures or not self._reached else IDLE_SECONDS
+        return self._clock() - self._last >= wait
+
+    @property
+    def health(self) -> Health:
+        if self._reached and self._failures < FAILURES:
+            return OK
+        return Health("down", self._detail)
 
 
 class HttpUpstream:
@@ -96,6 +146,7 @@ class HttpUpstream:
             InputError: the URL is invalid, or the key has characters that a header cannot carry.
         """
         self.breaker = Breaker(open_seconds=OPEN_SECONDS)
+        self._contact = Contact()
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
         self._limits = limits
         self._api_key = api_key and api_key.strip()
@@ -154,8 +205,48 @@ class HttpUpstream:
             ) from error
         return [model.card for model in models.data]
 
+    def health(self) -> Health:
+        if self.breaker.state == "open":
+            return Health("down", "could not be reached several times")
+        return self._contact.health
+
+    async def watch(self) -> None:
+        while True:
+            if self._contact.needs_probe:
+                await self._probe()
+            await asyncio.sleep(RETRY_SECONDS)
+
     async def aclose(self) -> None:
         self._client.close()
+
+    async def _probe(self) -> None:
+        """Ask for the models, apart from the breaker: a probe may close it, and never opens it."""
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                headers = self._headers("application/json", None)
+                response = await self._client.request("GET", "/models", headers)
+                with _Answer(response):
+                    await self._read_body(response)
+        except OSError as error:  # TimeoutError too
+            self._contact.failed(_why(error))
+        except RequestError as error:  # it broke off, or sent too much
+            self._contact.failed(error.kind)
+        else:
+            self.breaker.close()
+            self._note(response.status)
+
+    def _note(self, status: int) -> None:
+        if status < 500:
+            self._contact.succeeded()
+        else:
+            self._contact.failed(f"answered {status}")
+
+    def _headers(self, content_type: str, bearer: str | None) -> str:
+        """Return the lines of a request's headers, with the gateway's key or else the client's."""
+        headers = {"Content-Type": content_type, **current_request.get().headers}
+        if key := self._api_key or bearer:
+            headers["Authorization"] = f"Bearer {key}"
+        return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
     async def _send(self, request: UpstreamRequest) -> "_Answer":
         """Send a request, and return the response once it is known to be a success.
@@ -163,9 +254,7 @@ class HttpUpstream:
         Raises:
             UpstreamError: it is not, or the upstream is unreachable or timed out.
         """
-        headers = f"Content-Type: {request.content_type}\r\n"
-        if key := self._api_key or request.bearer:
-            headers += f"Authorization: Bearer {key}\r\n"
+        headers = self._headers(request.content_type, request.bearer)
         with self.breaker.attempt() as attempt:
             if attempt is None:
                 raise UpstreamError(
@@ -180,9 +269,11 @@ class HttpUpstream:
                 )
             except OSError as error:
                 attempt.succeeded = False
+                self._contact.failed(_why(error))
                 raise connection_error(error) from error
             # The breaker counts only whether the upstream can be reached, not how it answers.
             attempt.succeeded = True
+            self._note(response.status)
         answer = _Answer(response)
         if not 200 <= response.status < 300:
             with answer:
@@ -261,3 +352,7 @@ def _whole_delta(answer: bytes) -> UpstreamDelta:
     return UpstreamDelta(
         text=reply.text, calls=reply.calls, finish=upstream_reply.finish, usage=reply.usage
     )
+
+
+def _why(error: OSError) -> str:
+    return "timed out" if isinstance(error, TimeoutError) else "unreachable"

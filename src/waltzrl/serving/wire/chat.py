@@ -20,7 +20,7 @@ from waltzrl.serving.wire.fields import (
     subject_of,
     unsupported_field,
 )
-from waltzrl.serving.wire.format import COMMENT, DONE, chat_usage, error_object, event
+from waltzrl.serving.wire.format import COMMENT, DONE, chat_usage, error_envelope, event
 
 MOST_CHOICES = 16
 
@@ -70,7 +70,7 @@ def writer(chat: ChatRequest) -> "ChatStream":
 
 def error(error: RequestError, request_id: str = "") -> bytes:
     """Write an error."""
-    return msgspec.json.encode({"error": error_object(error)})
+    return msgspec.json.encode(error_envelope(error, request_id))
 
 
 def _check_reviewable(body: dict[str, Json]) -> None:
@@ -162,8 +162,8 @@ class ChatStream:
         usage = msgspec.json.encode(chat_usage(answers))
         return event(b'%b[],"usage":%b}' % (self._head, usage)) + DONE
 
-    def error(self, error: RequestError) -> bytes:
-        return event(msgspec.json.encode({"error": error_object(error)})) + DONE
+    def error(self, error: RequestError, request_id: str = "") -> bytes:
+        return event(msgspec.json.encode(error_envelope(error, request_id))) + DONE
 
     def _chunk(self, choice: int, delta: bytes, finish: bytes = b"null") -> bytes:
         return b'data: %b[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b}]%b\n\n' % (

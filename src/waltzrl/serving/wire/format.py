@@ -39,8 +39,8 @@ class StreamWriter(Protocol):
         """Return the end of the stream, with token counts where the API has them."""
         ...
 
-    def error(self, error: RequestError) -> bytes:
-        """Return an error event, and the end of the stream."""
+    def error(self, error: RequestError, request_id: str = "") -> bytes:
+        """Return an error event that names the request, and the end of the stream."""
         ...
 
 
@@ -70,7 +70,7 @@ class WireFormat(Protocol):
         ...
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
-        """Return the body of an error; some APIs repeat `request_id` in it."""
+        """Return the body of an error, which names the request."""
         ...
 
 
@@ -107,6 +107,12 @@ def error_object(error: RequestError) -> dict[str, Json]:
         "param": error.param,
         "code": error.code or code,
     }
+
+
+def error_envelope(error: RequestError, request_id: str) -> dict[str, Json]:
+    """Return the body of an error in OpenAI's APIs, and beside it the id of the request."""
+    named: dict[str, Json] = {"request_id": request_id} if request_id else {}
+    return {"error": error_object(error), **named}
 
 
 def total_tokens(answers: Sequence[Answer]) -> tuple[int, int]:

@@ -128,8 +128,8 @@ class MessagesStream:
     def close(self, answers: Sequence[Answer]) -> bytes:
         return _event("message_stop")
 
-    def error(self, error: RequestError) -> bytes:
-        return event(msgspec.json.encode(error_body(error, self._chat.prompt.id)), "error")
+    def error(self, error: RequestError, request_id: str = "") -> bytes:
+        return event(msgspec.json.encode(error_body(error, request_id)), "error")
 
     def _open_text(self) -> bytes:
         self._text_open = True

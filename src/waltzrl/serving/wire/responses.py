@@ -23,7 +23,7 @@ from waltzrl.serving.wire.fields import (
     text_of,
     unsupported_field,
 )
-from waltzrl.serving.wire.format import error_object
+from waltzrl.serving.wire.format import error_envelope
 from waltzrl.serving.wire.responses_output import ResponsesStream, output_items, response
 
 api: Api = "responses"
@@ -90,7 +90,7 @@ def writer(chat: ChatRequest) -> ResponsesStream:
 
 def error(error: RequestError, request_id: str = "") -> bytes:
     """Write an error."""
-    return msgspec.json.encode({"error": error_object(error)})
+    return msgspec.json.encode(error_envelope(error, request_id))
 
 
 def _as_chat(body: dict[str, Json]) -> dict[str, Json]:

@@ -173,7 +173,7 @@ class ResponsesStream:
         completed = response(self._chat, self._created, output_items(self._chat, answer), answer)
         return self._event(f"response.{final_status(answer)}", response=completed)
 
-    def error(self, error: RequestError) -> bytes:
+    def error(self, error: RequestError, request_id: str = "") -> bytes:
         """Write the failed response and an `error` event, on which the official clients raise."""
         failed = response(self._chat, self._created, failure=error)
         described = error_object(error)
@@ -183,6 +183,7 @@ class ResponsesStream:
             code=described["code"],
             param=described["param"],
             error=described,
+            request_id=request_id or None,
         )
 
     def _open_message(self) -> bytes:

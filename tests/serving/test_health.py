@@ -1,0 +1,173 @@
+"""What `/readyz` reports, and how an upstream's state follows from traffic and probes."""
+
+import asyncio
+import json
+
+import pytest
+
+from support.small_gateway import Model, ask, chat, gateway, ready_gateway
+from support.small_site import HANG_UP, answering, http, site
+from support.timing import FakeClock, until
+from waltzrl.agents.breaker import Breaker
+from waltzrl.serving.access import Limits
+from waltzrl.serving.health import OK, Health, Readiness
+from waltzrl.serving.upstream import (
+    FAILURES,
+    IDLE_SECONDS,
+    RETRY_SECONDS,
+    Contact,
+    HttpUpstream,
+)
+
+DEGRADED, DOWN = Health("degraded", "slow"), Health("down", "gone")
+
+
+@pytest.mark.parametrize(
+    ("parts", "code", "status"),
+    [
+        ({}, 200, "ready"),
+        ({"a": OK, "b": OK}, 200, "ready"),
+        ({"a": OK, "b": DEGRADED}, 200, "degraded"),
+        ({"a": DEGRADED, "b": DOWN}, 503, "not ready"),
+    ],
+)
+def test_one_part_that_is_down_makes_the_gateway_unready(parts, code, status):
+    checks = {name: lambda part=part: part for name, part in parts.items()}
+    told, body = Readiness(lambda: None, checks).report()
+    said = {name: {"status": part.status, "detail": part.detail} for name, part in parts.items()}
+    assert (told, json.loads(body)) == (code, {"status": status, "checks": said})
+
+
+def test_an_upstream_is_down_until_it_has_answered():
+    contact = Contact(clock=FakeClock())
+    assert contact.health == Health("down", "not reached yet")
+    assert contact.needs_probe
+    contact.succeeded()
+    assert contact.health == OK
+
+
+def test_some_failures_in_a_row_take_it_down_and_one_success_brings_it_back():
+    contact = Contact(clock=FakeClock())
+    contact.succeeded()
+    for _ in range(FAILURES - 1):
+        contact.failed("unreachable")
+    assert contact.health == OK
+    contact.failed("answered 503")
+    assert contact.health == Health("down", "answered 503")
+    contact.succeeded()
+    assert contact.health == OK
+
+
+def test_traffic_saves_the_probes_and_failures_bring_them_sooner():
+    clock = FakeClock()
+    contact = Contact(clock=clock)
+    contact.succeeded()
+    clock.now = IDLE_SECONDS - 0.1
+    assert not contact.needs_probe
+    contact.succeeded()
+    clock.now += IDLE_SECONDS - 0.1
+    assert not contact.needs_probe
+    clock.now += 0.1
+    assert contact.needs_probe
+    contact.failed("unreachable")
+    assert not contact.needs_probe
+    clock.now += RETRY_SECONDS
+    assert contact.needs_probe
+
+
+class Failing(Model):
+    """A server that answers probes and requests with a status, while it has one."""
+
+    status = 503
+
+    def answer(self, body, path):
+        if self.status != 200:
+            return http({"error": {"message": "loading"}}, self.status)
+        return super().answer(body, path)
+
+
+async def readyz(app):
+    response = await ask(app, "/readyz", method="GET")
+    return response.status, response.json["checks"]["upstream"]
+
+
+def test_readyz_follows_the_upstream_without_asking_it_at_every_call():
+    async def work():
+        model = Failing()
+        async with gateway(model=model) as app:
+            assert (await readyz(app))[0] == 503
+            model.status = 200
+            assert (await chat(app)).status == 200  # traffic shows it too
+            for _ in range(3):
+                assert await readyz(app) == (200, {"status": "ok", "detail": ""})
+            model.status = 500
+            for _ in range(FAILURES):
+                assert (await chat(app)).status == 502
+            assert await readyz(app) == (503, {"status": "down", "detail": "answered 500"})
+            model.status = 200
+            await until(lambda: app.readiness.report()[0] == 200)  # a probe
+
+    asyncio.run(work())
+
+
+def test_a_gateway_without_traffic_is_ready_once_its_upstream_is():
+    async def work():
+        async with gateway() as app:
+            return await ready_gateway(app)
+
+    body = asyncio.run(work()).json
+    assert body["status"] == "ready"
+    assert set(body["checks"]) >= {"gateway", "audit", "upstream"}
+
+
+async def probed(*answers, breaker=None):
+    """Probe a server that answers so; return the upstream."""
+    async with site(answering(*answers)) as server:
+        upstream = HttpUpstream(server.url, Limits(), api_key="ours", timeout_seconds=5)
+        upstream.breaker = breaker or upstream.breaker
+        watching = asyncio.create_task(upstream.watch())
+        await until(lambda: upstream.health().detail != "not reached yet" or watching.done())
+        watching.cancel()
+        await upstream.aclose()
+        return upstream
+
+
+@pytest.mark.parametrize("status", [200, 401, 404, 405, 429])
+def test_a_server_that_answers_a_probe_is_up_whatever_it_says_of_the_models(status):
+    assert asyncio.run(probed([http({"data": []}, status)])).health() == OK
+
+
+@pytest.mark.parametrize(
+    ("answer", "detail"),
+    [([http({}, 500)], "answered 500"), ([HANG_UP], "unreachable")],
+)
+def test_a_failed_probe_says_why_and_no_address(answer, detail):
+    assert asyncio.run(probed(answer)).health() == Health("down", detail)
+
+
+def test_a_probe_that_gets_through_closes_the_breaker():
+    breaker = Breaker(failures=1, clock=FakeClock())
+    with breaker.attempt() as attempt:
+        attempt.succeeded = False
+    assert breaker.state == "open"
+
+    async def work():
+        async with site(answering([http({"data": []})])) as server:
+            upstream = HttpUpstream(server.url, Limits(), api_key=None, timeout_seconds=5)
+            upstream.breaker = breaker
+            assert upstream.health() == Health("down", "could not be reached several times")
+            watching = asyncio.create_task(upstream.watch())
+            await until(lambda: breaker.state == "closed")
+            watching.cancel()
+            await upstream.aclose()
+
+    asyncio.run(work())
+
+
+def test_an_audit_log_that_cannot_be_written_makes_it_unready(tmp_path):
+    async def work():
+        async with gateway(f"audit.folder={tmp_path / 'audit'}") as app:
+            await ready_gateway(app)
+            return (await ask(app, "/readyz", method="GET")).json["checks"]["audit"]
+
+    assert asyncio.run(work()) == {"status": "ok", "detail": ""}
