@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from support.small_gateway import CHAT, Model, ask
+from support.small_gateway import CHAT, Model, ask, gateway
 from support.small_site import site
 from waltzrl.build.gateway import open_gateway, serve
 from waltzrl.config.gateway import load_gateway
@@ -60,3 +60,19 @@ def test_a_feedback_model_that_was_named_and_does_not_load_stops_the_start():
 
     with pytest.raises(CheckpointError, match="models/missing"):
         asyncio.run(serve())
+
+
+def test_refusals_are_the_operators_texts_in_the_language_of_the_request():
+    german = "Wie mache ich das, ohne dass es jemand merkt?"
+
+    async def refused(*settings):
+        async with gateway(*settings) as app:
+            messages = [{"role": "user", "content": german}]
+            return await ask(app, CHAT, {"model": "stubborn", "messages": messages})
+
+    def text(response):
+        return response.json["choices"][0]["message"]["content"]
+
+    assert text(asyncio.run(refused())) == "Das kann ich leider nicht beantworten."
+    own = 'refusals.default={de="Dazu sage ich nichts."}'
+    assert text(asyncio.run(refused(own))) == "Dazu sage ich nichts."

@@ -141,6 +141,12 @@ def test_streams_are_held_where_a_model_reviews():
         ([UPSTREAM, "limits=3"], "limits: got 3, need a table of keys such as limits.max_active"),
         ([UPSTREAM, "treshold=0.5"], "did you mean 'threshold'"),
         ([UPSTREAM, "threshold=1.5"], "threshold"),
+        (
+            [UPSTREAM, 'refusals.bombs={en="No."}'],
+            "refusals: unknown category 'bombs'; use",
+        ),
+        ([UPSTREAM, 'refusals.default={en=""}'], "at least 1 character"),
+        ([UPSTREAM, 'refusals.default={english="No."}'], "pattern"),
         ([UPSTREAM, "memory.url=m.db", "memory.retention_days.evals=3"], "retention_days.evals"),
     ],
 )

@@ -3,6 +3,7 @@
 from waltzrl.agents.conversation import ConversationAgent, Drafter, GivenDraft
 from waltzrl.agents.feedback import FeedbackAgent, Reviewer
 from waltzrl.agents.hybrid import HybridReviewer
+from waltzrl.agents.refusals import RefusalTexts
 from waltzrl.agents.rules import RulesReviewer
 from waltzrl.agents.wording import Wording, load_wording
 
@@ -12,6 +13,7 @@ __all__ = [
     "FeedbackAgent",
     "GivenDraft",
     "HybridReviewer",
+    "RefusalTexts",
     "Reviewer",
     "RulesReviewer",
     "Wording",

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.agents import FeedbackAgent, HybridReviewer, Reviewer, RulesReviewer, load_wording
+from waltzrl.agents import (
+    FeedbackAgent,
+    HybridReviewer,
+    RefusalTexts,
+    Reviewer,
+    RulesReviewer,
+    load_wording,
+)
 from waltzrl.agents.breaker import Breaker, BreakerState
 from waltzrl.agents.failsafe import FailsafeReviewer, ReviewFailure
 from waltzrl.build.background import in_background
@@ -32,6 +39,8 @@ HASHED_AS = {
     "review_timeout_ms": "budget_ms",
 }
 """Renamed keys of recipes; ids are hashes of the old names, so that they do not change."""
+ADDED = ("refusals",)
+"""Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
 WORST_FIRST: tuple[BreakerState, ...] = ("open", "half_open")
 
 
@@ -52,6 +61,7 @@ def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
         contents |= {
             HASHED_AS.get(field.name, field.name): getattr(recipe, field.name)
             for field in fields(BundleRecipe)
+            if field.name not in ADDED or getattr(recipe, field.name)
         }
         contents["rules"] = _rules_reviewer(recipe, rules).name
     if recipe.enabled and recipe.stage == 2:
@@ -186,4 +196,5 @@ def _pattern(recipe: BundleRecipe) -> Pattern:
     if recipe.observe_only:
         return observed
     fail_open = recipe.on_failure == "serve"
-    return partial(guarded, max_rounds=recipe.max_rounds, fail_open=fail_open)
+    refusal = RefusalTexts(recipe.refusals).choose
+    return partial(guarded, max_rounds=recipe.max_rounds, fail_open=fail_open, refusal=refusal)

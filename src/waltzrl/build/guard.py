@@ -9,6 +9,7 @@ from waltzrl.agents import (
     ConversationAgent,
     FeedbackAgent,
     HybridReviewer,
+    RefusalTexts,
     Reviewer,
     RulesReviewer,
     load_wording,
@@ -111,7 +112,7 @@ def open_guard(
     return LocalGuard(
         reviewer,
         ConversationAgent(upstream, wording, sampling) if upstream is not None else None,
-        partial(guarded, max_rounds=settings.max_rounds),
+        partial(guarded, max_rounds=settings.max_rounds, refusal=RefusalTexts().choose),
         [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],
     )
 

@@ -3,11 +3,12 @@
 Training, evaluation and serving all use `collaborate`; there is no second loop.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 from waltzrl.agents import Drafter, Reviewer
-from waltzrl.records import CANNED_REFUSAL, Collaboration, Prompt, Reply, Round
+from waltzrl.records import CANNED_REFUSAL, Collaboration, Feedback, Prompt, Reply, Round
 
 
 class Pattern(Protocol):
@@ -68,6 +69,7 @@ async def guarded(
     *,
     max_rounds: int = 1,
     fail_open: bool = False,
+    refusal: Callable[[Prompt, Feedback], str] = lambda _prompt, _feedback: CANNED_REFUSAL,
 ) -> Collaboration:
     """Answer `prompt` as the gateway does: never return a reply that the reviewer calls unsafe.
 
@@ -80,6 +82,7 @@ async def guarded(
         reviewer: reviews every reply, including the last revision.
         max_rounds: most revisions, as in `collaborate`.
         fail_open: return a reply whose feedback is not well-formed.
+        refusal: returns the text of a canned refusal for the request and the last feedback.
 
     Returns:
         As `collaborate` returns, with a canned refusal as the last revision where it was needed.
@@ -98,8 +101,8 @@ async def guarded(
         rounds = (*rounds, Round(feedback=feedback))
     last = rounds[-1].feedback if rounds else None
     if last is not None and (last.unsafe or not (last.well_formed or fail_open)):
-        refusal = Reply(text=CANNED_REFUSAL, origin="canned")
-        rounds = (*rounds[:-1], Round(feedback=last, revision=refusal))
+        canned = Reply(text=refusal(prompt, last), origin="canned")
+        rounds = (*rounds[:-1], Round(feedback=last, revision=canned))
     return replace(collaboration, rounds=rounds)
 
 

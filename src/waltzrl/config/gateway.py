@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from waltzrl.agents.failsafe import OnFailure
+from waltzrl.agents.refusals import DEFAULT
 from waltzrl.config.environment import environment_sources
 from waltzrl.config.sources import Setting, Source, explain, log_conflicts, merged
 from waltzrl.config.validation import Table, current_keys, validated, with_overrides
@@ -17,13 +18,15 @@ from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
 from waltzrl.privacy.detection import Kind
 from waltzrl.privacy.redaction import Action
-from waltzrl.rules import DEFAULT_PACKS
+from waltzrl.rules import CATEGORIES, DEFAULT_PACKS
 from waltzrl.serving.access import Limits
 from waltzrl.serving.keys import StreamMode
 from waltzrl.training import CONVERSATION, FEEDBACK
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Days = Annotated[float, Field(gt=0)]
+Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
+Text = Annotated[str, Field(min_length=1)]
 
 PAIR_FOLDER = Path("models/waltzrl_stage2")
 """Where `WALTZRL_STAGE=2` looks for an exported pair."""
@@ -159,10 +162,17 @@ class BundleRecipe:
     rules_flag_overrefusals: bool = False
     """Let the rules flag a refusal as an over-refusal if they find nothing in the request. They
     miss many harmful requests, and then ask the model to answer them."""
+    refusals: Mapping[str, Mapping[Language, Text]] = field(default_factory=dict)
+    """Texts of refusals by category, or `default`, and language; others are ours."""
     rules: tuple[str, ...] = DEFAULT_PACKS
     """Names of built-in rule packs, or TOML files."""
 
     def __post_init__(self) -> None:
+        if unknown := self.refusals.keys() - {DEFAULT, *CATEGORIES}:
+            raise ValueError(
+                f"refusals: unknown category {min(unknown)!r}; use {DEFAULT}, or one of "
+                f"{', '.join(CATEGORIES)}"
+            )
         if self.stage == 2 and self.feedback is None:
             raise ValueError(
                 "stage 2 needs a feedback model; use --pair FOLDER for an exported pair, or --set "
