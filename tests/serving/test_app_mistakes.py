@@ -10,11 +10,12 @@ from support.small_gateway import BODIES, CHAT, GUARDRAIL, REVIEW, ask, chat, wi
 from waltzrl.agents import RulesReviewer, load_wording
 from waltzrl.collaboration import guarded
 from waltzrl.rules import load_rulebook
-from waltzrl.serving.access import AccessControl, KeyRing, Limits
+from waltzrl.serving.access import AccessControl, KeyRing
 from waltzrl.serving.app import App
 from waltzrl.serving.exchange import Assignment, Bundle, UpstreamDelta
 from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
 from waltzrl.serving.health import Readiness
+from waltzrl.serving.limits import Limits
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import UnfilteredWindow

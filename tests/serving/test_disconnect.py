@@ -34,7 +34,7 @@ async def nothing_is_left():
 def test_a_quick_answer_never_starts_a_watcher():
     async def work():
         line = Line()
-        with DisconnectWatcher(line.receive):
+        with DisconnectWatcher(line.receive, 30):
             await asyncio.sleep(0)
         await asyncio.sleep(GRACE_SECONDS + 0.05)
         return line.watched, await nothing_is_left()
@@ -45,7 +45,7 @@ def test_a_quick_answer_never_starts_a_watcher():
 def test_a_client_that_stays_is_answered_and_no_longer_watched():
     async def work():
         line = Line()
-        with DisconnectWatcher(line.receive):
+        with DisconnectWatcher(line.receive, 30):
             await asyncio.sleep(GRACE_SECONDS + 0.05)
         return line.watched, await nothing_is_left()
 
@@ -56,7 +56,7 @@ def test_a_client_that_goes_away_ends_the_work_and_nothing_is_raised():
     async def work():
         line, ended = Line(), []
         asyncio.get_running_loop().call_later(GRACE_SECONDS + 0.05, line.gone.set)
-        with DisconnectWatcher(line.receive):
+        with DisconnectWatcher(line.receive, 30):
             try:
                 await asyncio.sleep(60)
             finally:
@@ -70,7 +70,7 @@ def test_a_client_that_went_away_early_is_found_out_later():
     async def work():
         line = Line()
         line.gone.set()
-        with DisconnectWatcher(line.receive):
+        with DisconnectWatcher(line.receive, 30):
             await asyncio.sleep(5)
             pytest.fail("the client has gone")
         return await nothing_is_left()
@@ -86,7 +86,7 @@ def test_what_is_still_sent_by_a_client_that_stays_is_passed_over():
         async def receive():
             return next(events, None) or await line.receive()
 
-        with DisconnectWatcher(receive):
+        with DisconnectWatcher(receive, 30):
             await asyncio.sleep(GRACE_SECONDS + 0.05)
         return line.watched
 
@@ -96,7 +96,7 @@ def test_what_is_still_sent_by_a_client_that_stays_is_passed_over():
 def test_a_cancellation_by_somebody_else_is_not_swallowed():
     async def work():
         async def visit():
-            with DisconnectWatcher(Line().receive):
+            with DisconnectWatcher(Line().receive, 30):
                 await asyncio.sleep(60)
 
         task = asyncio.create_task(visit())
@@ -111,7 +111,7 @@ def test_a_cancellation_by_somebody_else_is_not_swallowed():
 
 def test_an_error_of_the_work_is_raised():
     async def work():
-        with DisconnectWatcher(Line().receive):
+        with DisconnectWatcher(Line().receive, 30):
             raise KeyError("work")
 
     with pytest.raises(KeyError):
@@ -167,10 +167,10 @@ def test_no_task_is_left_over_by_those_who_stay():
 
 def test_a_body_that_does_not_come_is_given_up():
     async def work():
-        with DisconnectWatcher(Line().receive, body_seconds=0.02) as watcher:
+        with DisconnectWatcher(Line().receive, body_seconds=0.3) as watcher:
             await watcher.read(asyncio.sleep(60, b""))
 
-    with pytest.raises(RequestError, match=r"did not arrive within 0\.02 s") as raised:
+    with pytest.raises(RequestError, match=r"did not arrive within 0\.3 s") as raised:
         run_on_fake_time(work())
     assert raised.value.status == 408
 
@@ -178,7 +178,7 @@ def test_a_body_that_does_not_come_is_given_up():
 def test_a_body_that_comes_slowly_is_read_and_its_client_is_watched_from_then_on():
     async def work():
         line = Line()
-        with DisconnectWatcher(line.receive, body_seconds=GRACE_SECONDS) as watcher:
+        with DisconnectWatcher(line.receive, body_seconds=2 * GRACE_SECONDS) as watcher:
             body = await watcher.read(asyncio.sleep(GRACE_SECONDS + 0.05, b"late"))
             await asyncio.sleep(2 * GRACE_SECONDS)
         return body, line.watched, await nothing_is_left()

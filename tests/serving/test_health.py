@@ -9,8 +9,8 @@ from support.small_gateway import Model, ask, chat, gateway, ready_gateway
 from support.small_site import HANG_UP, answering, http, site
 from support.timing import FakeClock, until
 from waltzrl.agents.breaker import Breaker
-from waltzrl.serving.access import Limits
 from waltzrl.serving.health import OK, Health, Readiness
+from waltzrl.serving.limits import Limits
 from waltzrl.serving.upstream import (
     FAILURES,
     IDLE_SECONDS,

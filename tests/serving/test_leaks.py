@@ -14,11 +14,12 @@ from waltzrl.agents import RulesReviewer, load_wording
 from waltzrl.collaboration import guarded
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 from waltzrl.rules import load_rulebook
-from waltzrl.serving.access import AccessControl, KeyRing, Limits
+from waltzrl.serving.access import AccessControl, KeyRing
 from waltzrl.serving.app import App
 from waltzrl.serving.exchange import Assignment, Bundle, UpstreamDelta, UpstreamReply
 from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
 from waltzrl.serving.health import Readiness
+from waltzrl.serving.limits import Limits
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow

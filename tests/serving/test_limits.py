@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from support.timing import FakeClock, run_on_fake_time
 from waltzrl.errors import RequestError
-from waltzrl.serving.access import (
+from waltzrl.serving.keys import ANONYMOUS, Caller
+from waltzrl.serving.limits import (
     Admission,
     Limits,
     RateLimits,
     check_reply_size,
     check_request_size,
 )
-from waltzrl.serving.keys import ANONYMOUS, Caller
 
 
 def wait_of(limits, caller):

@@ -12,7 +12,7 @@ from support.small_gateway import BODIES as GOOD
 from support.small_gateway import MESSAGES, RESPONSES, TOO_LONG, ask, with_gateway
 from support.small_site import answering, http, site
 from waltzrl.errors import RequestError
-from waltzrl.serving.access import Limits
+from waltzrl.serving.limits import Limits
 from waltzrl.serving.upstream import HttpUpstream
 from waltzrl.serving.upstream_errors import PASSED_ON, status_error
 

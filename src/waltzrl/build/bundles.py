@@ -28,8 +28,8 @@ from waltzrl.collaboration import Pattern, draft_only, guarded, observed
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, UpstreamConfig
 from waltzrl.policies import Policy, Sampling
 from waltzrl.rules import Rulebook, load_rulebook
-from waltzrl.serving.access import Limits
 from waltzrl.serving.exchange import Bundle, Upstream
+from waltzrl.serving.limits import Limits
 from waltzrl.serving.upstream import HttpUpstream, PolicyUpstream
 
 CONCURRENT_REVIEWS = 64

@@ -40,7 +40,7 @@ from waltzrl.serving.gateway import (
 )
 from waltzrl.serving.health import Readiness
 from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus
-from waltzrl.serving.server import check_bind, run
+from waltzrl.serving.server import check_bind, open_tls, run
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow, UnfilteredWindow, Window
 
@@ -69,17 +69,19 @@ async def serve(
         announce: called with the socket and a description once requests are accepted.
 
     Raises:
-        InputError: weights, rules, keys or the audit log cannot be read or written, or clients
-            from the network would need no API key.
+        InputError: weights, rules, keys, TLS files or the audit log cannot be read or written, or
+            clients from the network would need no API key.
         AuditError: the audit log was altered, or is in use by another process.
         MissingExtraError: the recipe needs an extra that is not installed.
     """
+    files = recipe.tls
+    tls = None if files is None else open_tls(files.cert, files.key, files.client_ca)
     async with open_gateway(recipe) as app:
         check_bind(listener.getsockname()[0], app.access.keys, open_to_all=open_to_all)
         stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
         upstream = recipe.upstream.url or recipe.upstream.folder
         announce(listener, f"{stage} in front of {upstream}, streams: {recipe.stream_mode}")
-        await run(app, app.access.admission, listener)
+        await run(app, app.access, listener, tls)
 
 
 @asynccontextmanager

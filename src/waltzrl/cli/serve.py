@@ -42,6 +42,12 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         str | None,
         typer.Option(help="Database, such as sqlite:///runs/memory.db; see docs/memory.md."),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate chain in PEM; serves HTTPS.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="Private key of the certificate, in PEM.")
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Serve the agents of `waltzrl demo`.")
     ] = False,
@@ -78,6 +84,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "keys": keys,
         "audit": audit and {"folder": audit},
         "memory": memory and {"url": memory},
+        "tls": (tls_cert or tls_key) and {"cert": tls_cert, "key": tls_key},
     }
     options |= {key: value for key, value in given.items() if value}
     arguments = (recipe, options, settings or [], os.environ)
@@ -91,7 +98,8 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.serving.server import listen
 
     listener = listen(host, port)
-    announce = partial(_announce, desk=gateway.memory is not None)
+    scheme = "https" if gateway.tls else "http"
+    announce = partial(_announce, scheme=scheme, desk=gateway.memory is not None)
     uvloop.run(serve(gateway, listener, open_to_all=open_to_all, announce=announce))
 
 
@@ -115,8 +123,8 @@ def _print_settings(settings: "list[Setting]", *, as_json: bool) -> None:
     Console().print(table)
 
 
-def _announce(listener: socket.socket, description: str, *, desk: bool) -> None:
+def _announce(listener: socket.socket, description: str, *, scheme: str, desk: bool) -> None:
     host, port = listener.getsockname()[:2]
-    url = f"http://{host}:{port}"
+    url = f"{scheme}://{host}:{port}"
     reviewers = f", reviewers {url}/desk" if desk else ""
     print(f"{description}; clients use {url}/v1{reviewers}", file=sys.stderr, flush=True)

@@ -19,8 +19,8 @@ from waltzrl.errors import RecipeError
 from waltzrl.privacy.detection import Kind
 from waltzrl.privacy.redaction import Action
 from waltzrl.rules import CATEGORIES, DEFAULT_PACKS
-from waltzrl.serving.access import Limits
 from waltzrl.serving.keys import StreamMode
+from waltzrl.serving.limits import Limits
 from waltzrl.training import CONVERSATION, FEEDBACK
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -136,6 +136,18 @@ class MemoryConfig:
     """CPU niceness of the recorder process: 19 yields to all others; 0 competes equally."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """Files in PEM for clients that connect by HTTPS."""
+
+    cert: Path
+    """Certificate chain, the gateway's own certificate first."""
+    key: Path
+    """Private key of the certificate, without a password."""
+    client_ca: Path | None = None
+    """Certificates that sign those of the clients; None asks clients for no certificate."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BundleRecipe:
     """Everything that determines a reply; it is released as a whole and identified by its hash."""
@@ -193,7 +205,9 @@ class GatewayRecipe(BundleRecipe):
     stream: StreamMode | None = None
     """How streams are reviewed; None is window in stage 1 and buffer in stage 2."""
     limits: Limits = field(default_factory=Limits)
-    """Sizes and numbers of requests."""
+    """Sizes, times and numbers of requests."""
+    tls: TlsConfig | None = None
+    """Serve HTTPS; None serves HTTP."""
     keys: Path | None = None
     """File of API keys; None accepts every client, on loopback only."""
     audit: AuditConfig | None = None

@@ -38,8 +38,9 @@ from waltzrl.console.request import (
 )
 from waltzrl.console.session import COOKIE, HOURS, Session
 from waltzrl.errors import RequestError, StorageError
-from waltzrl.serving.access import KeyRing, RateLimits
+from waltzrl.serving.access import KeyRing
 from waltzrl.serving.keys import Caller
+from waltzrl.serving.limits import RateLimits
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 View = Callable[[PageRequest], Response]

@@ -193,11 +193,12 @@ class App:
 
     async def _serve(self, route: Route, http: HttpRequest) -> None:
         """Check access and run the handler; errors are returned in the API's own format."""
+        body_seconds = self.access.limits.max_body_seconds
         try:
             http.caller = self.access.caller(http.headers)
             self.readiness.require()
             async with self.access.admission:
-                with DisconnectWatcher(http.receive) as watcher:
+                with DisconnectWatcher(http.receive, body_seconds) as watcher:
                     body = self.access.body(http.headers, http.receive)
                     http.body = await watcher.read(body)
                     await route.handler(http)

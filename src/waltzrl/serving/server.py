@@ -1,4 +1,4 @@
-"""Runs the application on uvicorn: drains before stopping, and watches for disconnects."""
+"""Runs the application on uvicorn: accepts, drains before stopping, watches for disconnects."""
 
 import asyncio
 import gc
@@ -6,56 +6,98 @@ import ipaddress
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Self, TypeAlias
+from typing import NoReturn, Self, TypeAlias
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from waltzrl.errors import InputError, RequestError
-from waltzrl.serving.access import Admission, Event, KeyRing, Receive, Send
+from waltzrl.serving.access import AccessControl, Event, KeyRing, Receive, Send
+from waltzrl.serving.connection import ClientConnection
 
 Application: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
 
 DRAIN_SECONDS = 30.0
 """Requests in progress have this long to finish after the signal to stop."""
 
-LONGEST_HEAD = 64 * 1024
-"""Bytes of a request's headers, or of chunk headers and trailers; a connection that sends more
-is closed."""
-
 GRACE_SECONDS = 0.25
 """Requests that take less are not watched for a disconnect."""
-BODY_SECONDS = 30.0
-"""Longest time for a request's body to arrive: the request occupies a place meanwhile."""
+ACCEPT_PAUSE_SECONDS = 1.0
+"""Before the next try when no connection can be accepted, as when there are too many open files."""
 
 log = logging.getLogger(__name__)
 
 
-async def run(app: Application, admission: Admission, listener: socket.socket) -> None:
+async def run(
+    app: Application,
+    access: AccessControl,
+    listener: socket.socket,
+    tls: ssl.SSLContext | None = None,
+) -> None:
     """Serve until the process is told to stop, then finish the requests in progress.
 
     Args:
         app: an ASGI application.
-        admission: counts the requests in progress.
+        access: counts the requests in progress; its limits hold for connections too.
         listener: the socket that `listen` returned.
+        tls: the context that `open_tls` returned; None serves HTTP without TLS.
     """
     config = uvicorn.Config(
         app,
-        http=_Protocol,
         ws="none",
         lifespan="off",
         access_log=False,
         log_level="warning",
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=75,  # longer than load balancers keep an idle connection
         timeout_graceful_shutdown=5,
     )
     gc.collect()
     gc.freeze()  # later collections skip what is loaded by now, which makes their pauses shorter
-    await _Draining(config, admission).serve([listener])
+    await _Server(config, access, tls).serve([listener])
+
+
+def open_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
+    """Read the files of a TLS server.
+
+    Args:
+        cert: certificate chain in PEM, the server's own certificate first.
+        key: its private key in PEM, without a password.
+        client_ca: certificates in PEM; clients must show one that these have signed. None asks
+            clients for none.
+
+    Raises:
+        InputError: a file cannot be read, or the key is not the certificate's.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_alpn_protocols(["http/1.1"])
+    for path in filter(None, (cert, key, client_ca)):
+        try:
+            path.open("rb").close()  # the errors of ssl do not name the file
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}; TLS needs this file") from error
+    try:
+        context.load_cert_chain(cert, key, _no_password)
+    except ssl.SSLError as error:
+        why = "is not the key of" if error.reason == "KEY_VALUES_MISMATCH" else "cannot serve with"
+        raise InputError(
+            f"{key} {why} {cert} ({error.reason}); TLS needs a certificate chain and its private "
+            "key, both in PEM"
+        ) from error
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except ssl.SSLError as error:
+            raise InputError(f"{client_ca}: not certificates in PEM ({error.reason})") from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _no_password() -> NoReturn:
+    raise InputError("the private key of TLS has a password; write it without one")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -97,7 +139,7 @@ class DisconnectWatcher:
     A request that is answered within `GRACE_SECONDS` costs one timer and no task.
     """
 
-    def __init__(self, receive: Receive, *, body_seconds: float = BODY_SECONDS) -> None:
+    def __init__(self, receive: Receive, body_seconds: float) -> None:
         """Watch the connection that `receive` belongs to.
 
         Args:
@@ -151,7 +193,8 @@ class DisconnectWatcher:
         """Start watching; while the body is being read, only its time limit is watched."""
         self._grace_over = True
         if self._reading:
-            self._timer = self._loop.call_later(self._body_seconds, self._give_up)
+            left = max(0.0, self._body_seconds - GRACE_SECONDS)
+            self._timer = self._loop.call_later(left, self._give_up)
         else:
             self._watch_soon()
 
@@ -173,68 +216,26 @@ class DisconnectWatcher:
             self._worker.cancel()
 
 
-class _Gathered:
-    """A transport that sends all writes of one turn of the event loop by one system call.
+class _Server(uvicorn.Server):
+    """uvicorn's server with its own accepting and draining."""
 
-    uvicorn writes the head and the body of a response separately, and a stream's events one by
-    one; each write would be a system call and often a packet of its own.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._call_soon = asyncio.get_running_loop().call_soon
-        self._parts: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        if not self._parts:
-            self._call_soon(self._flush)
-        self._parts.append(data)
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._transport, name)
-
-    def _flush(self) -> None:
-        if self._parts:
-            self._transport.write(b"".join(self._parts))
-            self._parts.clear()
-
-
-class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol with gathered writes, and a limit on headers, which precede any key."""
-
-    _unread = 0
-    """Bytes received since the last complete head or the last part of a body."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_Gathered(transport))  # type: ignore[arg-type]
-
-    def data_received(self, data: bytes) -> None:
-        self._unread += len(data)
-        super().data_received(data)
-        if self._unread > LONGEST_HEAD:
-            self.transport.abort()
-
-    def on_headers_complete(self) -> None:
-        self._unread = 0
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self._unread = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._unread = 0
-        super().on_message_complete()
-
-
-class _Draining(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, admission: Admission) -> None:
+    def __init__(
+        self, config: uvicorn.Config, access: AccessControl, tls: ssl.SSLContext | None
+    ) -> None:
         super().__init__(config)
-        self._admission = admission
+        self._access = access
+        self._tls = tls
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections from the one listening socket."""
+        assert sockets is not None
+        self._loop = asyncio.get_running_loop()
+        (self._listener,) = sockets
+        self._listener.setblocking(False)
+        self.servers = []
+        self._loop.add_reader(self._listener, self._accept)
+        self.started = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop. uvicorn would raise the signal again, before the audit log is closed."""
@@ -242,9 +243,43 @@ class _Draining(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if unfinished := await self._admission.drain(DRAIN_SECONDS):
+        if unfinished := await self._access.admission.drain(DRAIN_SECONDS):
             log.warning("%d requests were cancelled after %g s", unfinished, DRAIN_SECONDS)
+        self._loop.remove_reader(self._listener)
+        for handshake in self._handshakes:
+            handshake.cancel()
         await super().shutdown(sockets)
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            log.error("cannot accept a connection: %s", error.strerror)  # noqa: TRY400 - one line
+            self._loop.remove_reader(self._listener)
+            self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._accept_again)
+            return
+        client.setblocking(False)
+        task = self._loop.create_task(self._connect(client))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    def _accept_again(self) -> None:
+        if not self.should_exit:
+            self._loop.add_reader(self._listener, self._accept)
+
+    async def _connect(self, client: socket.socket) -> None:
+        limit = self._access.limits.max_head_seconds if self._tls is not None else None
+        try:
+            await self._loop.connect_accepted_socket(
+                self._connection, client, ssl=self._tls, ssl_handshake_timeout=limit
+            )
+        except OSError:
+            client.close()  # the client went away, or speaks no TLS
+
+    def _connection(self) -> ClientConnection:
+        return ClientConnection(self.config, self.server_state, self._access.limits)
 
 
 def _is_loopback(host: str) -> bool:

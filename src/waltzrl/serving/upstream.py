@@ -11,7 +11,6 @@ from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, PolicyError, RequestError
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.sse import EventDecoder
-from waltzrl.serving.access import Limits, check_reply_size
 from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion
 from waltzrl.serving.exchange import (
     Json,
@@ -23,6 +22,7 @@ from waltzrl.serving.exchange import (
 )
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.http_client import HttpClient, Response
+from waltzrl.serving.limits import Limits, check_reply_size
 from waltzrl.serving.upstream_errors import UpstreamError, connection_error, status_error
 from waltzrl.serving.wire.fields import turns_of
 from waltzrl.telemetry.logs import current_request
