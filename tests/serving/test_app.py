@@ -46,7 +46,7 @@ def test_models_are_the_upstreams():
 
 
 def test_a_path_that_is_not_there_is_told_which_are():
-    response = with_gateway(lambda app: ask(app, "/v1/completions", {}))
+    response = with_gateway(lambda app: ask(app, "/v1/images", {}))
     assert (response.status, CHAT in response.error, "/healthz" in response.error) == (
         404,
         True,

@@ -23,7 +23,7 @@ from waltzrl.serving.limits import Limits
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow
-from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
+from waltzrl.serving.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 SAFE = 0.7
 RULEBOOK = load_rulebook()
@@ -166,6 +166,7 @@ REVISION = "\N{SECTION SIGN} Here is something else."
 SAY = {"role": "user", "content": "Tell me something."}
 ASKED = {
     CHAT: ("/v1/chat/completions", {"messages": [SAY]}),
+    COMPLETIONS: ("/v1/completions", {"prompt": "Tell me something."}),
     RESPONSES: ("/v1/responses", {"input": "Tell me something."}),
     MESSAGES: ("/v1/messages", {"messages": [SAY], "max_tokens": 100}),
 }
@@ -241,9 +242,11 @@ def events(raw):
 
 
 def words(event):
-    """Return the words in one event of any of the three APIs, as its clients put them together."""
+    """Return the words in one event of any API, as its clients put them together."""
     if event.get("object") == "chat.completion.chunk":
         return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+    if event.get("object") == "text_completion":
+        return "".join(choice["text"] for choice in event["choices"])
     if event["type"] == "response.output_text.delta":
         return event["delta"]
     if event["type"] == "content_block_delta":
@@ -262,7 +265,7 @@ def shown(stream_events):
     return text
 
 
-each_api = pytest.mark.parametrize("dialect", ASKED, ids=["chat", "responses", "messages"])
+each_api = pytest.mark.parametrize("dialect", ASKED, ids=lambda dialect: dialect.api)
 each_mode = pytest.mark.parametrize("mode", WINDOWS)
 
 
@@ -293,7 +296,7 @@ def test_forbidden_words_in_the_arguments_of_a_call_leave_in_no_api(dialect, mod
     assert json.dumps(example)[1:-1].encode() not in raw
 
 
-@each_api
+@pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda dialect: dialect.api)
 def test_arguments_of_a_harmless_call_leave_whole(dialect):
     call = ToolCall(id="c1", name="send", arguments='{"body":"See you at eight."}')
     raw = bytes_of(dialect, "window", Script("One moment. ", calls=(call,)))

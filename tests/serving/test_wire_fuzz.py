@@ -9,10 +9,10 @@ from support.malformed import VALID, malformed
 from waltzrl.errors import RequestError
 from waltzrl.records import Reply
 from waltzrl.serving.exchange import Answer
-from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
+from waltzrl.serving.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 ANSWER = Answer(reply=Reply(text="Hi"), finish="stop", decision="draft")
-DIALECTS = dict(zip(VALID, (CHAT, RESPONSES, MESSAGES), strict=True))
+DIALECTS = dict(zip(VALID, (CHAT, COMPLETIONS, RESPONSES, MESSAGES), strict=True))
 
 
 @pytest.mark.parametrize("path", VALID)

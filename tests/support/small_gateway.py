@@ -19,6 +19,7 @@ UNSAFE = next(
 REVISED = "Mended: let me help in a safe way."
 NOWHERE = "http://127.0.0.1:9/v1"
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+COMPLETIONS = "/v1/completions"
 REVIEW, GUARDRAIL = "/v1/review", "/beta/litellm_basic_guardrail_api"
 EMBEDDING = {"object": "embedding", "index": 0, "embedding": [0.5, -0.25]}
 EMBEDDINGS = {"object": "list", "data": [EMBEDDING], "model": "echo", "usage": {"total_tokens": 1}}
@@ -30,6 +31,7 @@ TOO_LONG = {
 }
 BODIES = {
     CHAT: {"model": "echo", "messages": HELLO},
+    COMPLETIONS: {"model": "echo", "prompt": "hello"},
     RESPONSES: {"model": "echo", "input": "hello"},
     MESSAGES: {"model": "echo", "messages": HELLO, "max_tokens": 9},
 }

@@ -7,10 +7,11 @@ from threading import Thread
 from waltzrl.errors import RequestError
 from waltzrl.records import Reply, ToolCall, Usage
 from waltzrl.serving.exchange import Answer
-from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
+from waltzrl.serving.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 FORMATS = {
     "/v1/chat/completions": CHAT,
+    "/v1/completions": COMPLETIONS,
     "/v1/responses": RESPONSES,
     "/v1/messages": MESSAGES,
 }
@@ -79,7 +80,7 @@ class Scene:
 
 @contextmanager
 def wire_server():
-    """Serve the three APIs; yield the URL and the scene."""
+    """Serve all APIs; yield the URL and the scene."""
     scene = Scene()
 
     class Handler(BaseHTTPRequestHandler):

@@ -21,7 +21,7 @@ from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, write_review
 from waltzrl.serving.server import DisconnectWatcher
 from waltzrl.serving.stream import StreamSettings, stream
-from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
+from waltzrl.serving.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from waltzrl.serving.wire.fields import as_name, read_object
 from waltzrl.serving.wire.format import WireFormat
 from waltzrl.telemetry.logs import current_request
@@ -151,6 +151,7 @@ class App:
         self._extra = extra
         self._routes: dict[str, dict[str, Route]] = {
             "/v1/chat/completions": {"POST": Route("chat", CHAT, self._answer)},
+            "/v1/completions": {"POST": Route("completions", COMPLETIONS, self._answer)},
             "/v1/responses": {"POST": Route("responses", RESPONSES, self._answer)},
             "/v1/messages": {"POST": Route("messages", MESSAGES, self._answer)},
             "/v1/embeddings": {"POST": Route("embeddings", CHAT, self._embeddings)},

@@ -26,7 +26,7 @@ from waltzrl.serving.health import Health
 from waltzrl.serving.keys import Caller
 from waltzrl.telemetry.logs import NO_REQUEST, RequestContext
 
-Api = Literal["chat", "responses", "messages"]
+Api = Literal["chat", "completions", "responses", "messages"]
 Mode = Literal["whole", "buffer", "window", "speculative", "audit", "review"]
 """How an answer is returned: whole, streamed in one of four ways, or as a review only."""
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
@@ -43,12 +43,14 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     ones, except `stream`, `stream_options` and `n`."""
     model: str
     n: int = 1
-    """Number of choices requested; each is a collaboration of its own."""
+    """Number of choices requested, of all prompts; each is a collaboration of its own."""
     stream: bool = False
     stream_usage: bool = False
     """The client wants token counts at the end of the stream."""
     subject: str = ""
     """The client's id of its user or conversation, which keeps a conversation on one bundle."""
+    parts: tuple["ChatRequest", ...] = ()
+    """Of a request with several prompts, one request for each, with `n` choices of its own."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,7 +139,8 @@ class DecisionLog:
         """
         exchange = served.exchange
         if self._log is not None:
-            record = record_of(exchange, served.request.chat.prompt, self._log.digest)
+            prompt = choice_of(served.request.chat, served.number).prompt
+            record = record_of(exchange, prompt, self._log.digest)
             try:
                 self._log.append(record, exchange.collaboration)
             except AuditError as error:
@@ -189,7 +190,7 @@ class Gateway:
             RequestError: the upstream failed.
         """
         assignment = self.selector.assigned(request)
-        chat = _with_own_seed(request.chat, number)
+        chat = choice_of(request.chat, number)
         agent = GatewayAgent(chat, assignment.bundle, request.bearer, stream)
         collaboration = await self._collaborate(request, number, assignment, agent, agent)
         return _answer(collaboration, agent)
@@ -225,7 +226,7 @@ class Gateway:
         collaboration, error = None, "internal"
         try:
             pattern = _pattern(request.mode, bundle)
-            collaboration = await pattern(request.chat.prompt, drafter, reviewer)
+            collaboration = await pattern(agent.chat.prompt, drafter, reviewer)
         except RequestError as failure:
             error = failure.kind
             raise
@@ -283,11 +284,11 @@ class GatewayAgent:
         bearer: str | None = None,
         stream: DraftStream | None = None,
     ) -> None:
+        self.chat = chat
         self.last: UpstreamReply | None = None
         """The upstream's last reply."""
         self.first_words_milliseconds: float | None = None
         """From the request for the draft until its first text was released."""
-        self._chat = chat
         self._wording, self._upstream = bundle.wording, bundle.upstream
         self._bearer = bearer
         self._stream = stream
@@ -328,12 +329,12 @@ class GatewayAgent:
     def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
         """Extend the client's messages by the wording's system message and `turns`."""
         if not turns and not self._wording.conversation_system:
-            return self._chat.body  # the hot path: nothing to add
+            return self.chat.body  # the hot path: nothing to add
         system = system_messages(prompt, self._wording)
-        messages = self._chat.body["messages"]
+        messages = self.chat.body["messages"]
         assert isinstance(messages, list), "checked by the wire format"
         return {
-            **self._chat.body,
+            **self.chat.body,
             "messages": [*map(chat_message, system), *messages, *map(chat_message, turns)],
         }
 
@@ -437,8 +438,11 @@ def _reason(collaboration: Collaboration) -> str:
     return reason
 
 
-def _with_own_seed(chat: ChatRequest, number: int) -> ChatRequest:
-    """Give each choice a seed of its own: with one seed, all choices would be the same."""
+def choice_of(chat: ChatRequest, number: int) -> ChatRequest:
+    """Return the request of one choice: its prompt, and a seed that no other choice of it has."""
+    if chat.parts:
+        part, number = divmod(number, chat.parts[0].n)
+        chat = chat.parts[part]
     seed = chat.body.get("seed")
     if number == 0 or not isinstance(seed, int):
         return chat

@@ -30,7 +30,17 @@ LATELY = "in the last five minutes, by the reviewer's own labels"
 SLICE_SECONDS, SLICES = 10, 30
 
 OTHER = "other"
-APIS = ("chat", "responses", "messages", "review", "guardrail", "embeddings", "models", "release")
+APIS = (
+    "chat",
+    "completions",
+    "responses",
+    "messages",
+    "review",
+    "guardrail",
+    "embeddings",
+    "models",
+    "release",
+)
 KINDS = (
     "invalid_request",
     "authentication",

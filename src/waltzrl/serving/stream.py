@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from waltzrl.errors import RequestError
 from waltzrl.records import Prompt
 from waltzrl.serving.exchange import Answer, GatewayRequest, Mode
-from waltzrl.serving.gateway import Gateway, internal_error
+from waltzrl.serving.gateway import Gateway, choice_of, internal_error
 from waltzrl.serving.window import DraftStream, Window
 from waltzrl.serving.wire.format import StreamWriter
 
@@ -44,7 +44,9 @@ async def stream(
     because the status 200 has been sent by then.
     """
     count = request.chat.n
-    windows = [open_window(request.mode, request.chat.prompt) for _ in range(count)]
+    windows = [
+        open_window(request.mode, choice_of(request.chat, number).prompt) for number in range(count)
+    ]
     events: asyncio.Queue[Event] = asyncio.Queue()
     tasks = [
         asyncio.create_task(_answer(gateway, request, number, window, events))

@@ -1,10 +1,11 @@
 """The gateway's APIs: each reads bytes as a `ChatRequest` and writes `Answer`s as bytes."""
 
-from waltzrl.serving.wire import chat, messages, responses
+from waltzrl.serving.wire import chat, completions, messages, responses
 from waltzrl.serving.wire.format import StreamWriter, WireFormat
 
 CHAT: WireFormat = chat
+COMPLETIONS: WireFormat = completions
 RESPONSES: WireFormat = responses
 MESSAGES: WireFormat = messages
 
-__all__ = ["CHAT", "MESSAGES", "RESPONSES", "StreamWriter", "WireFormat"]
+__all__ = ["CHAT", "COMPLETIONS", "MESSAGES", "RESPONSES", "StreamWriter", "WireFormat"]

@@ -42,7 +42,7 @@ def read(raw: bytes, request_id: str) -> ChatRequest:
         model=as_name(body.get("model"), "model"),
         n=1 if n is None else as_count(n, "n", MOST_CHOICES),
         stream=stream,
-        stream_usage=_wants_usage(stream_options),
+        stream_usage=wants_usage(stream_options),
         subject=subject_of(body),
     )
 
@@ -73,6 +73,14 @@ def error(error: RequestError, request_id: str = "") -> bytes:
     return msgspec.json.encode(error_envelope(error, request_id))
 
 
+def wants_usage(stream_options: Json) -> bool:
+    """Return whether the client requests token counts at the end of its stream."""
+    if stream_options is None:
+        return False
+    options = as_object(stream_options, "stream_options")
+    return as_bool(options.get("include_usage"), "stream_options.include_usage")
+
+
 def _check_reviewable(body: dict[str, Json]) -> None:
     """Refuse a request whose reply could not be reviewed."""
     modalities = body.get("modalities")
@@ -82,13 +90,6 @@ def _check_reviewable(body: dict[str, Json]) -> None:
     if body.get("tools") is not None:
         for index, tool in enumerate(as_list(body["tools"], "tools")):
             as_object(tool, f"tools[{index}]")
-
-
-def _wants_usage(stream_options: Json) -> bool:
-    if stream_options is None:
-        return False
-    options = as_object(stream_options, "stream_options")
-    return as_bool(options.get("include_usage"), "stream_options.include_usage")
 
 
 def _choice(index: int, answer: Answer) -> dict[str, object]:
@@ -116,12 +117,15 @@ ROLE = b'{"role":"assistant","content":"","refusal":null}'
 class ChatStream:
     """Writes unnamed events, and `[DONE]` at the end."""
 
+    id_prefix, kind, content = "chatcmpl", "chat.completion.chunk", b"delta"
+    """The beginning of the id, the value of `object`, and the key of what a chunk adds."""
+
     def __init__(self, chat: ChatRequest) -> None:
         """Encode the fields that all chunks have in common once."""
         self._chat = chat
         common = {
-            "id": f"chatcmpl-{chat.prompt.id}",
-            "object": "chat.completion.chunk",
+            "id": f"{self.id_prefix}-{chat.prompt.id}",
+            "object": self.kind,
             "created": int(time.time()),
             "model": chat.model,
         }
@@ -166,9 +170,10 @@ class ChatStream:
         return event(msgspec.json.encode(error_envelope(error, request_id))) + DONE
 
     def _chunk(self, choice: int, delta: bytes, finish: bytes = b"null") -> bytes:
-        return b'data: %b[{"index":%d,"delta":%b,"logprobs":null,"finish_reason":%b}]%b\n\n' % (
+        return b'data: %b[{"index":%d,"%b":%b,"logprobs":null,"finish_reason":%b}]%b\n\n' % (
             self._head,
             choice,
+            self.content,
             delta,
             finish,
             self._tail,
