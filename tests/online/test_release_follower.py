@@ -13,7 +13,8 @@ from waltzrl.errors import InputError, StorageError
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.records import Message, Prompt
 from waltzrl.serving.exchange import Assignment
-from waltzrl.serving.gateway import PercentageSplit, SingleBundle
+from waltzrl.serving.gateway import SingleBundle
+from waltzrl.serving.split import PercentageSplit
 from waltzrl.storage.notices import Notice
 
 

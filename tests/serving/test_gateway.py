@@ -11,7 +11,8 @@ from waltzrl.errors import RequestError
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Reply
 from waltzrl.serving.exchange import Assignment, Bundle, ChatRequest, UpstreamReply
-from waltzrl.serving.gateway import Gateway, SingleBundle, conversation_key
+from waltzrl.serving.gateway import Gateway, SingleBundle
+from waltzrl.serving.split import conversation_key
 from waltzrl.serving.upstream import PolicyUpstream
 
 

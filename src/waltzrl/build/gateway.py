@@ -35,12 +35,12 @@ from waltzrl.serving.gateway import (
     DecisionLog,
     Gateway,
     Listener,
-    PercentageSplit,
     SingleBundle,
 )
 from waltzrl.serving.health import Readiness
 from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus
 from waltzrl.serving.server import check_bind, open_tls, run
+from waltzrl.serving.split import PercentageSplit
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow, UnfilteredWindow, Window
 

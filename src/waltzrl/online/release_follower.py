@@ -16,7 +16,8 @@ from waltzrl.records import Arm
 from waltzrl.release.assignment import serves_candidate
 from waltzrl.release.state import Release, ReleaseState
 from waltzrl.serving.exchange import Assignment, Bundle, GatewayRequest
-from waltzrl.serving.gateway import BundleSelector, SingleBundle, conversation_key
+from waltzrl.serving.gateway import BundleSelector, SingleBundle
+from waltzrl.serving.split import conversation_key
 from waltzrl.storage.notices import Notice
 
 SECONDS_BETWEEN_POLLS = 0.25

@@ -10,7 +10,8 @@ from waltzrl.errors import RequestError
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.release.assignment import is_shadowed
 from waltzrl.serving.exchange import Assignment, ServedChoice
-from waltzrl.serving.gateway import DecisionLog, Gateway, Listener, SingleBundle, conversation_key
+from waltzrl.serving.gateway import DecisionLog, Gateway, Listener, SingleBundle
+from waltzrl.serving.split import conversation_key
 
 ANSWER_TIMEOUT_SECONDS = 60.0
 MINUTE = 60.0

@@ -31,7 +31,6 @@ from waltzrl.records import (
     ServedExchange,
     total_usage,
 )
-from waltzrl.release.assignment import is_among
 from waltzrl.serving.exchange import (
     Answer,
     Assignment,
@@ -84,24 +83,6 @@ class SingleBundle:
 
     def assigned(self, request: GatewayRequest) -> Assignment:
         return self.assignment
-
-
-@dataclass(frozen=True, slots=True)
-class PercentageSplit:
-    """Stage 2 for a share of the conversations; raising the share moves none of them back."""
-
-    first: Bundle
-    last: Bundle
-    percentage: float
-    """0 to 100: the share of conversations that `last` serves."""
-
-    @property
-    def serving(self) -> Bundle:
-        return self.last
-
-    def assigned(self, request: GatewayRequest) -> Assignment:
-        moved = is_among("stage 2", conversation_key(request), self.percentage)
-        return Assignment(self.last if moved else self.first)
 
 
 class DecisionLog:
@@ -368,16 +349,6 @@ class GatewayAgent:
 def internal_error(request_id: str) -> RequestError:
     """Return the error for a bug; the log has the details."""
     return RequestError(500, "internal", f"the gateway failed on request {request_id}; see its log")
-
-
-def conversation_key(request: GatewayRequest) -> str:
-    """Return the key that assigns a conversation to a bundle: its subject, or its beginning.
-
-    The beginning is the user's first message, because many conversations share a system message.
-    """
-    prompt = request.chat.prompt
-    users = (message.content for message in prompt.messages if message.role == "user")
-    return request.chat.subject or f"{request.caller.name} {next(users, prompt.request)}"
 
 
 def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
