@@ -29,7 +29,8 @@ from waltzrl.records import (
     Reply,
     Round,
 )
-from waltzrl.serving.wire.fields import prompt_of, turn_of
+from waltzrl.serving.wire.fields import turn_of
+from waltzrl.serving.wire.prompt import prompt_of
 
 Turn: TypeAlias = Message | Mapping[str, object]
 """A message, as a record or as a dict in the form of OpenAI's chat completions."""
@@ -314,7 +315,7 @@ def _prompt(messages: Messages) -> Prompt:
         return _prompt([Message(role="user", content=messages)])
     turns = [_json(turn, f"messages[{place}]") for place, turn in enumerate(messages)]
     try:
-        return prompt_of(turns, uuid4().hex)
+        return prompt_of({"messages": turns}, uuid4().hex)
     except RequestError as error:
         raise InputError(str(error)) from error
 

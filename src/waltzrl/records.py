@@ -19,6 +19,8 @@ Origin = Literal["policy", "given", "canned"]
 """Who wrote a reply: a policy, the caller who had it already, or we, by a fixed text."""
 Decision = Literal["draft", "revised", "refused"]
 """What was returned: the draft as it was, a revision, or a canned refusal in its place."""
+Media = Literal["image", "audio", "video", "file", "other"]
+"""Parts of a turn that are not text."""
 Arm = Literal["", "serving", "candidate", "shadow"]
 """Which side of a release answered; empty when none was under way. Nobody sees a shadow's reply."""
 
@@ -84,6 +86,13 @@ class Prompt:
     """Where the prompt comes from: a set's name, or the generator's."""
     answer: str | None = None
     """What a correct reply contains; only capability prompts have it."""
+    context: tuple[Message, ...] = ()
+    """What else steers a reply, for the reviewers: tools and formats as the system's turns,
+    documents as a tool's, the beginning of a reply as the assistant's."""
+    trusted: bool = False
+    """The system's turns are an operator's, not a tenant's: the rules do not search them."""
+    unseen: tuple[Media, ...] = ()
+    """Kinds of parts that `messages` lacks, and that no reviewer sees."""
 
     def __post_init__(self) -> None:
         if not self.messages or self.messages[-1].role not in ("user", "tool"):

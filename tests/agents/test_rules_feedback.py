@@ -133,12 +133,6 @@ def test_an_ask_that_is_split_over_turns_weighs_whole(reviewer):
     assert (feedback.unsafe, feedback.risk) == (True, 0.9)
 
 
-def test_what_others_said_is_not_the_users_ask(reviewer):
-    system = Message(role="system", content=HARMFUL)
-    others = Prompt(id="p", messages=(system, *ask(HARMLESS, HARMFUL, HARMLESS).messages))
-    assert not reviewer.read(others, Reply(text=ANSWER)).unsafe
-
-
 CALLING = Message(
     role="assistant", content="Wait.", calls=(ToolCall(id="1", name="search", arguments="{}"),)
 )

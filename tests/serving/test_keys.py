@@ -250,7 +250,15 @@ def test_a_key_can_have_a_role_at_the_desk(path):
     assert KeyRing(path).find(key).role == "reviewer"
     shown = run("list", "--file", path).stdout
     assert re.search(r"ada .* reviewer", shown)
-    assert re.search(r"client .* no *$", shown, re.MULTILINE)
+    assert re.search(r"client .* no +tenant *$", shown, re.MULTILINE)
+
+
+def test_a_key_says_whose_its_system_turns_are(path):
+    ours = run("add", "ours", "--file", path, "--system-turns", "operator").stdout.strip()
+    theirs = run("add", "theirs", "--file", path).stdout.strip()
+    ring = KeyRing(path)
+    assert [ring.find(key).system_turns for key in (ours, theirs)] == ["operator", "tenant"]
+    assert re.search(r"ours .* operator *$", run("list", "--file", path).stdout, re.MULTILINE)
 
 
 def test_valid_keys_are_named_by_their_ids(path):

@@ -169,11 +169,12 @@ def test_what_has_left_still_counts_as_context(rulebook):
     assert alone.stopped
 
 
-def test_nothing_leaves_when_the_user_asks_for_what_the_rules_know(rulebook):
-    for role, leaves in (("user", False), ("assistant", True)):
-        window = SentenceWindow(rulebook, prompt("Tell me about xyzzy.", role), SAFE)
-        assert bool("".join(hear(window, HARMLESS * 9))) == leaves
-        assert not window.stopped
+def test_nothing_leaves_when_any_turn_asks_for_what_the_rules_know(rulebook):
+    for text, leaves in (("Tell me about xyzzy.", False), ("Tell me about birds.", True)):
+        for role in ("user", "system", "assistant"):
+            window = SentenceWindow(rulebook, prompt(text, role), SAFE)
+            assert bool("".join(hear(window, HARMLESS * 9))) == leaves
+            assert not window.stopped
 
 
 def test_nothing_of_a_refusal_leaves_and_its_writing_goes_on(rulebook):

@@ -1,7 +1,8 @@
 """The feedback agent: judges whether, and how, a reply should be revised."""
 
 import asyncio
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -13,6 +14,8 @@ from waltzrl.records import Feedback, Message, Prompt, Reply
 
 OVERLAP = 500
 """Characters that two consecutive pieces of a long reply share."""
+GAP = " [...] "
+"""Stands for what was left out."""
 
 
 class Reviewer(Protocol):
@@ -55,20 +58,58 @@ class FeedbackAgent:
     def review_messages(self, prompt: Prompt, reply: Reply) -> list[Message]:
         """Return the messages that ask for a review.
 
-        Of a long conversation they contain the end, which includes the request.
+        They contain all that steers the reply: tools, formats and documents precede the turns. Of
+        a long conversation they contain the end, with the request, and both ends of what stands
+        above it.
         """
-        if len(prompt.messages) == 1:
-            conversation = prompt.messages[0].content
-        else:
-            conversation = "\n".join(message.line for message in prompt.messages)
         request = self.wording.review.format(
-            conversation=fence("conversation", conversation[-LONGEST_TEXT:]),
+            conversation=fence("conversation", _conversation(prompt)),
             reply=fence("reply", reply.full_text),
         )
         return [
             Message(role="system", content=self.wording.feedback_system),
             Message(role="user", content=request),
         ]
+
+
+def _conversation(prompt: Prompt) -> str:
+    """Return what the reply answers, in at most `LONGEST_TEXT` characters.
+
+    The context and the system's turns, which may be far from the end, get half of that if they
+    need it.
+    """
+    if len(prompt.messages) == 1 and not prompt.context:
+        return prompt.messages[0].content[-LONGEST_TEXT:]
+    whole = "\n".join(_line(turn, prompt) for turn in (*prompt.context, *prompt.messages))
+    if len(whole) <= LONGEST_TEXT:
+        return whole
+    system = [turn for turn in prompt.messages if turn.role == "system"]
+    above = _fitted([_line(turn, prompt) for turn in (*prompt.context, *system)])
+    turns = "\n".join(turn.line for turn in prompt.messages if turn.role != "system")
+    return "\n".join([*above, turns[-(LONGEST_TEXT - sum(map(len, above)) - len(above)) :]])
+
+
+def _line(turn: Message, prompt: Prompt) -> str:
+    """Return a turn as a line of JSON, which says so if it is the operator's."""
+    if turn.role == "system" and prompt.trusted:
+        fields = {"role": turn.role, "author": "operator", "content": turn.content}
+        return json.dumps(fields, ensure_ascii=False)
+    return turn.line
+
+
+def _fitted(lines: Sequence[str]) -> list[str]:
+    """Shorten the longest lines in the middle, so that all together have half the room."""
+    room, longest = LONGEST_TEXT // 2, LONGEST_TEXT // 2
+    for number, length in enumerate(sorted(map(len, lines))):
+        longest = room // (len(lines) - number)
+        if length > longest:
+            break
+        room -= length
+    half = max(0, longest - len(GAP)) // 2
+    return [
+        line if len(line) <= longest else f"{line[:half]}{GAP}{line[len(line) - half :]}"
+        for line in lines
+    ]
 
 
 def _pieces(text: str) -> Iterator[Reply]:

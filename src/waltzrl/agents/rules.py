@@ -2,16 +2,14 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
-from waltzrl.records import Feedback, Message, Prompt, Reply, ToolCall
-from waltzrl.rules import Rulebook, RuleFinding
+from waltzrl.agents.request import request_findings
+from waltzrl.records import Feedback, Prompt, Reply, ToolCall
+from waltzrl.rules import Rulebook
 
-EARLIER_TURN_WEIGHT = 0.5
-"""Factor on the severity of a finding before the user's last turn."""
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt])")
 """An escape in a JSON string: a character by its code, or a white-space character."""
 OVERREFUSAL = "needless_refusal"
@@ -51,11 +49,12 @@ class RulesReviewer:
     def read(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise.
 
-        Findings in the reply count. Findings in the request count unless the reply refuses: to
-        comply is unsafe, to refuse is right. The risk is the highest severity that counts. A
-        refusal of a request without findings is an over-refusal only if `flag_overrefusals`.
+        Findings in the reply count. Findings in the request, weighted by where they stand, count
+        unless the reply refuses: to comply is unsafe, to refuse is right. The risk is the highest
+        severity that counts. A refusal of a request without findings is an over-refusal only if
+        `flag_overrefusals`.
         """
-        in_request = self._request_findings(prompt.messages)
+        in_request = request_findings(self.rulebook, prompt)
         in_reply = self.rulebook.reply(reply.full_text)
         if reply.calls:
             arguments = "\n".join(_unescaped_arguments(call) for call in reply.calls)
@@ -81,40 +80,11 @@ class RulesReviewer:
             rules=_distinct(finding.rule for finding in findings),
         )
 
-    def _request_findings(self, messages: Sequence[Message]) -> Sequence[RuleFinding]:
-        """Search all turns of the user as one text, as a request may be split over turns."""
-        turns = _user_turns(messages)
-        if len(turns) == 1:
-            return self.rulebook.request(turns[0])
-        conversation = " ".join(turns)
-        last_turn = len(conversation) - len(turns[-1]) if turns else 0
-        return [
-            finding
-            if finding.end > last_turn
-            else replace(finding, severity=finding.severity * EARLIER_TURN_WEIGHT)
-            for finding in self.rulebook.request(conversation)
-        ]
-
 
 @cache
 def advice() -> dict[str, str]:
     """Return the advice of `coaching.toml` by category of rule."""
     return tomllib.loads((files("waltzrl.agents") / "coaching.toml").read_text("utf-8"))
-
-
-def _user_turns(messages: Sequence[Message]) -> list[str]:
-    """Return the texts of the user, without the results of tools.
-
-    The client writes the tool turns too, so one that follows no call counts as the user's.
-    """
-    turns, called = [], False
-    for message in messages:
-        if message.role == "assistant":
-            called = bool(message.calls)
-        elif message.role == "user" or (message.role == "tool" and not called):
-            turns.append(message.content)
-            called = False
-    return turns
 
 
 def _unescaped_arguments(call: ToolCall) -> str:

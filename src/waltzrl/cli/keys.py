@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from waltzrl.serving.keys import DeskRole, add_key, read_keys, revoke_keys
+from waltzrl.serving.keys import Author, DeskRole, add_key, read_keys, revoke_keys
 
 KeyFile = Annotated[Path, typer.Option("--file", help="TOML file with the hashes.")]
 
@@ -30,6 +30,9 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
         bool, typer.Option("--may-see-drafts", help="May request withheld drafts.")
     ] = False,
     role: Annotated[DeskRole | None, typer.Option(help="Role in the review console.")] = None,
+    system_turns: Annotated[
+        Author, typer.Option(help="Who writes its system turns and tools; rules search a tenant's.")
+    ] = "tenant",
     expires_in_days: Annotated[float | None, typer.Option(help="Default: never.")] = None,
 ) -> None:
     """Create a key and print it once; only its hash is stored.
@@ -46,6 +49,7 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "burst": burst,
         "may_see_drafts": may_see_drafts,
         "role": role,
+        "system_turns": system_turns,
         "expires": expires_in_days and datetime.now(UTC) + timedelta(days=expires_in_days),
     }
     print(add_key(file, settings))
@@ -60,11 +64,13 @@ def list_keys(file: KeyFile) -> None:
 
     `waltzrl keys list --file keys.toml`
     """
-    table = Table("name", "id", "state", "created", "requests/minute", "drafts", "desk", box=None)
+    table = Table(
+        "name", "id", "state", "created", "requests/minute", "drafts", "desk", "system", box=None
+    )
     for key in read_keys(file):
         rate = str(key.requests_per_minute or "no limit")
         drafts = "yes" if key.may_see_drafts else "no"
-        shown = (f"{key.created:%Y-%m-%d}", rate, drafts, key.role or "no")
+        shown = (f"{key.created:%Y-%m-%d}", rate, drafts, key.role or "no", key.system_turns)
         table.add_row(key.name, key.id, key.state, *shown)
     Console().print(table)
 

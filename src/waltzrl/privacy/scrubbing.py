@@ -22,6 +22,7 @@ def scrub_collaboration(collaboration: Collaboration, scrub: Scrub) -> Collabora
         prompt=replace(
             prompt,
             messages=tuple(_message(message, scrub) for message in prompt.messages),
+            context=tuple(_message(message, scrub) for message in prompt.context),
             answer=None if prompt.answer is None else scrub(prompt.answer),
         ),
         draft=_reply(collaboration.draft, scrub),

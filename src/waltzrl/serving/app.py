@@ -212,7 +212,7 @@ class App:
             await http.refuse(internal_error(http.headers.context.id))
 
     async def _answer(self, http: HttpRequest) -> None:
-        chat = http.wire.read(http.body, http.headers.id)
+        chat = http.wire.read(http.body, http.headers.id, http.caller)
         request = GatewayRequest(
             chat=chat,
             caller=http.caller,
@@ -266,7 +266,7 @@ class App:
         return mode
 
     async def _review(self, http: HttpRequest) -> None:
-        draft = read_review(http.body, http.headers.id)
+        draft = read_review(http.body, http.headers.id, http.caller)
         request = GatewayRequest(
             chat=draft.chat,
             caller=http.caller,
@@ -281,7 +281,7 @@ class App:
         await http.reply(write_review(answer), (JSON, decision))
 
     async def _guardrail(self, http: HttpRequest) -> None:
-        chat, texts = read_guardrail(http.body, http.headers.id)
+        chat, texts = read_guardrail(http.body, http.headers.id, http.caller)
         http.reached_gateway = True
         request = GatewayRequest(
             chat=chat,

@@ -30,6 +30,7 @@ HEAD = "# API keys of the gateway. `waltzrl keys` rewrites this file and keeps n
 StreamMode = Literal["buffer", "window", "speculative", "audit"]
 DeskRole = Literal["viewer", "reviewer", "operator"]
 """What a key may do at the desk; each role includes those before it."""
+Author = Literal["tenant", "operator"]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[\w.@-]{1,64}$")]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -52,6 +53,9 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether the agents may learn from its requests; None: the operator decides."""
     role: DeskRole | None = None
     """Role at the desk; None has no access."""
+    system_turns: Author = "tenant"
+    """Who writes the system turns and tools of its requests: a tenant's are searched by the rules,
+    as they may ask for harm; an operator's may name it freely."""
 
 
 ANONYMOUS = Caller(name="anonymous")

@@ -9,6 +9,7 @@ from waltzrl.errors import RequestError
 from waltzrl.records import Feedback, Reply
 from waltzrl.serving.exchange import Answer, ChatRequest, GatewayRequest, Json
 from waltzrl.serving.gateway import Gateway
+from waltzrl.serving.keys import Caller
 from waltzrl.serving.wire import CHAT
 from waltzrl.serving.wire.fields import read_object
 
@@ -29,7 +30,7 @@ class Draft:
     revise: bool
 
 
-def read_review(raw: bytes, request_id: str) -> Draft:
+def read_review(raw: bytes, request_id: str, caller: Caller) -> Draft:
     """Read `{"messages": [...] or "prompt": "...", "reply": "...", "revise": false, "model": ...}`.
 
     Raises:
@@ -45,7 +46,7 @@ def read_review(raw: bytes, request_id: str) -> Draft:
         body["messages"] = [{"role": "user", "content": body.pop("prompt")}]
     if not revise:
         body.setdefault("model", NO_MODEL)
-    chat = CHAT.read(msgspec.json.encode(body), request_id)
+    chat = CHAT.read(msgspec.json.encode(body), request_id, caller)
     return Draft(chat=msgspec.structs.replace(chat, n=1), reply=Reply(text=reply), revise=revise)
 
 
@@ -70,7 +71,7 @@ def write_review(answer: Answer) -> bytes:
     )
 
 
-def read_guardrail(raw: bytes, request_id: str) -> tuple[ChatRequest, list[str]]:
+def read_guardrail(raw: bytes, request_id: str, caller: Caller) -> tuple[ChatRequest, list[str]]:
     """Read LiteLLM's generic guardrail request: the conversation, and the replies to review.
 
     A guardrail request of type `request` has none: the gateway reviews replies, not prompts.
@@ -86,7 +87,7 @@ def read_guardrail(raw: bytes, request_id: str) -> tuple[ChatRequest, list[str]]
         raise _invalid(f"texts: got {len(texts)}; need {MOST_TEXTS} or fewer")
     if body.get("input_type") not in ("request", "response"):
         raise _invalid('input_type must be "request" or "response"')
-    chat = CHAT.read(_chat(body), request_id)
+    chat = CHAT.read(_chat(body), request_id, caller)
     return chat, [] if body["input_type"] == "request" else [str(text) for text in texts]
 
 

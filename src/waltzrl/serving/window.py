@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from waltzrl.agents.request import request_findings
 from waltzrl.records import Prompt
 from waltzrl.rules import Rulebook
 
@@ -106,7 +107,7 @@ class SentenceWindow:
 
         Args:
             rulebook: the rules of stage 1.
-            prompt: what the draft answers; the turns of users and tools are checked.
+            prompt: what the draft answers; the rules read all that steers the draft.
             threshold: 0 to 1, how safe a reply must be. The draft is stopped when its findings,
                 taken as independent, make it less safe than that.
             whole_sentences: False releases every word as soon as it is settled, not only the first.
@@ -116,10 +117,7 @@ class SentenceWindow:
         self._rulebook = rulebook
         self._threshold = threshold
         self._risk = 0.0
-        request = " ".join(
-            turn.content for turn in prompt.messages if turn.role in {"user", "tool"}
-        )
-        self._closed = bool(rulebook.request(request))
+        self._closed = bool(request_findings(rulebook, prompt))
         self._boundary_pattern = SENTENCE_END if whole_sentences else WORD_END
         self._parts: list[str] = []
         self._text = ""

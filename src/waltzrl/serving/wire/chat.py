@@ -8,6 +8,7 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.serving.keys import ANONYMOUS, Caller
 from waltzrl.serving.wire.fields import (
     as_bool,
     as_count,
@@ -15,19 +16,19 @@ from waltzrl.serving.wire.fields import (
     as_name,
     as_object,
     check_sampling,
-    prompt_of,
     read_object,
     subject_of,
     unsupported_field,
 )
 from waltzrl.serving.wire.format import COMMENT, DONE, chat_usage, error_envelope, event
+from waltzrl.serving.wire.prompt import prompt_of
 
 MOST_CHOICES = 16
 
 api: Api = "chat"
 
 
-def read(raw: bytes, request_id: str) -> ChatRequest:
+def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
     body = read_object(raw)
     check_sampling(body)
@@ -37,7 +38,7 @@ def read(raw: bytes, request_id: str) -> ChatRequest:
     stream_options = body.pop("stream_options", None)
     return ChatRequest(
         api=api,
-        prompt=prompt_of(body.get("messages"), request_id),
+        prompt=prompt_of(body, request_id, caller),
         body=body,
         model=as_name(body.get("model"), "model"),
         n=1 if n is None else as_count(n, "n", MOST_CHOICES),

@@ -3,14 +3,12 @@
 `where` is the path of a value in the client's request, such as `messages[0].content`.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TypeGuard
 
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.records import Message, Prompt, Role, ToolCall
+from waltzrl.records import Message, Role, ToolCall
 from waltzrl.serving.exchange import Json
 
 DEEPEST = 100
@@ -179,19 +177,6 @@ PLACEHOLDERS = {
 }
 
 
-def prompt_of(messages: Json, request_id: str) -> Prompt:
-    """Read the messages of a chat-completions request.
-
-    A prompt ends with the turn of a user or tool that must be answered. Turns after it, such as
-    the beginning of a reply, influence the answer as much, so they are appended to that turn.
-    Without a turn of a user or tool, the last turn counts as the user's.
-
-    Raises:
-        RequestError: the messages are invalid.
-    """
-    return Prompt(id=request_id, messages=_ending_with_request(turns_of(messages)))
-
-
 def turns_of(messages: Json) -> list[Message]:
     """Read the messages as plain turns.
 
@@ -276,12 +261,3 @@ def _part(part: Json, where: str) -> str:
     if isinstance(fields.get("text"), str):  # the agents must see the text of unknown kinds, too
         return as_text(fields["text"], f"{where}.text")
     return PLACEHOLDERS.get(kind, f"[{kind}]")
-
-
-def _ending_with_request(turns: Sequence[Message]) -> tuple[Message, ...]:
-    for end in range(len(turns), 0, -1):
-        last = turns[end - 1]
-        if last.role in ("user", "tool"):
-            request = "\n".join(turn.full_text for turn in turns[end - 1 :])
-            return (*turns[: end - 1], replace(last, content=request))
-    return (*turns[:-1], Message(role="user", content=turns[-1].full_text))

@@ -6,6 +6,7 @@ from typing import Protocol
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall, total_usage
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.serving.keys import ANONYMOUS, Caller
 
 
 class StreamWriter(Protocol):
@@ -49,12 +50,13 @@ class WireFormat(Protocol):
 
     api: Api
 
-    def read(self, raw: bytes, request_id: str) -> ChatRequest:
+    def read(self, raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
         """Read a request.
 
         Args:
             raw: the body of the request.
             request_id: becomes part of the ids of the prompt and the reply.
+            caller: who sent it; says what it may send, and whose its system turns are.
 
         Raises:
             RequestError: 400, naming the invalid field and what we need.

@@ -6,6 +6,7 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.serving.keys import ANONYMOUS, Caller
 from waltzrl.serving.wire.fields import (
     MOST_TOKENS,
     as_bool,
@@ -16,12 +17,12 @@ from waltzrl.serving.wire.fields import (
     as_text,
     check_sampling,
     invalid_field,
-    prompt_of,
     read_object,
     text_of,
     unsupported_field,
 )
 from waltzrl.serving.wire.messages_output import MessagesStream, error_body, message
+from waltzrl.serving.wire.prompt import prompt_of
 
 api: Api = "messages"
 
@@ -52,7 +53,7 @@ DROPPED = (
 """Keys without a meaning for a chat."""
 
 
-def read(raw: bytes, request_id: str) -> ChatRequest:
+def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
     body = read_object(raw)
     for key in ("container", "mcp_servers"):
@@ -66,7 +67,7 @@ def read(raw: bytes, request_id: str) -> ChatRequest:
         chat["user"] = as_text(user, "metadata.user_id")
     return ChatRequest(
         api=api,
-        prompt=prompt_of(chat["messages"], request_id),
+        prompt=prompt_of(chat, request_id, caller),
         body=chat,
         model=as_name(body.get("model"), "model"),
         stream=as_bool(body.get("stream"), "stream"),

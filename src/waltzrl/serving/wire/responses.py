@@ -7,6 +7,7 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.serving.keys import ANONYMOUS, Caller
 from waltzrl.serving.wire.fields import (
     MOST_TOKENS,
     as_bool,
@@ -17,13 +18,13 @@ from waltzrl.serving.wire.fields import (
     as_text,
     check_sampling,
     invalid_field,
-    prompt_of,
     read_object,
     subject_of,
     text_of,
     unsupported_field,
 )
 from waltzrl.serving.wire.format import error_envelope
+from waltzrl.serving.wire.prompt import prompt_of
 from waltzrl.serving.wire.responses_output import ResponsesStream, output_items, response
 
 api: Api = "responses"
@@ -55,7 +56,7 @@ DROPPED = (
 """Keys without a meaning for a chat: the gateway keeps no state and runs no tools."""
 
 
-def read(raw: bytes, request_id: str) -> ChatRequest:
+def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
     body = read_object(raw)
     for key in STATE:
@@ -68,7 +69,7 @@ def read(raw: bytes, request_id: str) -> ChatRequest:
     check_sampling(chat)
     return ChatRequest(
         api=api,
-        prompt=prompt_of(chat["messages"], request_id),
+        prompt=prompt_of(chat, request_id, caller),
         body=chat,
         model=as_name(chat.get("model"), "model"),
         stream=stream,

@@ -1,0 +1,171 @@
+"""Turns a chat-completions request into the prompt that the reviewers see.
+
+The messages become turns. Whatever else can steer the reply becomes the prompt's context: the
+definitions of tools, the format of the reply, documents, and every other text in a message.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from urllib.parse import unquote_to_bytes
+
+from waltzrl.records import Media, Message, Prompt, Role
+from waltzrl.serving.exchange import Json
+from waltzrl.serving.keys import ANONYMOUS, Caller
+from waltzrl.serving.wire.fields import ROLES, turns_of
+
+CARRIERS: Mapping[str, Role] = {
+    "tools": "system",
+    "functions": "system",
+    "tool_choice": "system",
+    "function_call": "system",
+    "response_format": "system",
+    "web_search_options": "system",
+    "documents": "tool",
+    "prediction": "assistant",
+}
+"""Keys of a request whose texts steer the reply, and the role in whose turns models read them."""
+TURN_KEYS = frozenset(
+    ("role", "content", "refusal", "tool_calls", "function_call", "tool_call_id", "audio")
+)
+"""Keys of a message that `turns_of` reads, or that hold no text."""
+_FORMAT_WORDS = """
+    $defs $ref additionalProperties allOf anyOf array auto boolean const content data default
+    description enum format function integer items json_object json_schema name none
+    null number object oneOf parameters properties required schema source strict string text title
+    type
+"""
+FORMAT_WORDS = frozenset(_FORMAT_WORDS.split())
+"""Keys and values that belong to the formats; all others are words that a model reads."""
+ENCODED = re.compile(r"data:\S*|[\w+/=-]{512,}", re.ASCII)
+"""Data in some encoding, which is no text."""
+SHORT = 64
+"""Characters; shorter values are text."""
+
+MEDIA: Mapping[str, Media] = {
+    "image_url": "image",
+    "input_audio": "audio",
+    "video_url": "video",
+    "file": "file",
+}
+"""Kinds of a message's parts that are not text; unknown kinds are `other`."""
+TEXT_FILES = ("data:text/", "data:application/json", "data:application/xml", "data:application/x-")
+
+
+def prompt_of(body: Mapping[str, Json], request_id: str, caller: Caller = ANONYMOUS) -> Prompt:
+    """Read the prompt of a chat-completions request.
+
+    A prompt ends with the turn of a user or tool that must be answered. Turns after it, such as
+    the beginning of a reply, influence the answer as much, so they are appended to that turn.
+    Without a turn of a user or tool, the last turn counts as the user's.
+
+    Raises:
+        RequestError: the messages are invalid.
+    """
+    turns = _ending_with_request(turns_of(body.get("messages")))
+    context = [
+        Message(role=role, content=f"{key}: {text}")
+        for key, role in CARRIERS.items()
+        if key in body and (text := _texts(body[key]))
+    ]
+    unseen: dict[Media, None] = {}
+    for message in _objects(body.get("messages")):
+        if len(message) > 2 or not isinstance(message.get("content"), str):  # the rare case
+            context += _beside_turn(message)
+            unseen |= dict.fromkeys(_media(message))
+    return Prompt(
+        id=request_id,
+        messages=turns,
+        context=tuple(context),
+        trusted=caller.system_turns == "operator",
+        unseen=tuple(unseen),
+    )
+
+
+def _ending_with_request(turns: Sequence[Message]) -> tuple[Message, ...]:
+    for end in range(len(turns), 0, -1):
+        last = turns[end - 1]
+        if last.role in ("user", "tool"):
+            if end == len(turns):
+                return tuple(turns)
+            request = "\n".join(turn.full_text for turn in turns[end - 1 :])
+            return (*turns[: end - 1], replace(last, content=request))
+    return (*turns[:-1], Message(role="user", content=turns[-1].full_text))
+
+
+def _beside_turn(message: Mapping[str, Json]) -> Iterator[Message]:
+    """Yield the texts of a message that are not in its turn: names, reasoning, files."""
+    role = ROLES[str(message["role"])]
+    for key, value in message.items():
+        if key not in TURN_KEYS and (text := _texts(value)):
+            yield Message(role=role, content=f"{key}: {text}")
+    for part in _objects(message.get("content")):
+        kind, text = str(part["type"]), ""
+        if kind == "file":
+            text = _file_text(part)
+        elif kind not in MEDIA and kind != "refusal" and not isinstance(part.get("text"), str):
+            text = _texts([value for key, value in part.items() if key != "type"])
+        if text:  # the user does not say what is in a file; the model reads it, as a tool's result
+            yield Message(role="tool" if kind == "file" else role, content=f"{kind}: {text}")
+
+
+def _media(message: Mapping[str, Json]) -> Iterator[Media]:
+    """Yield the kinds of parts that no reviewer sees."""
+    if message.get("audio") is not None:
+        yield "audio"
+    for part in _objects(message.get("content")):
+        kind = str(part["type"])
+        if kind not in ("text", "refusal") and not isinstance(part.get("text"), str):
+            media = MEDIA.get(kind, "other")
+            if media != "file" or _decoded_file(part) is None:
+                yield media
+
+
+def _file_text(part: Mapping[str, Json]) -> str:
+    """Return a file's name, and its text where it is one."""
+    file = part.get("file")
+    name = file.get("filename") if isinstance(file, dict) else None
+    texts = (name, _decoded_file(part))
+    return "\n".join(text for text in texts if isinstance(text, str) and text)
+
+
+def _decoded_file(part: Mapping[str, Json]) -> str | None:
+    """Return the text in a file's `data:` URL; None when it is not text."""
+    file = part.get("file")
+    data = file.get("file_data") if isinstance(file, dict) else None
+    if not isinstance(data, str) or not data.startswith(TEXT_FILES):
+        return None
+    head, _, encoded = data.partition(",")
+    try:
+        raw = base64.b64decode(encoded) if head.endswith(";base64") else unquote_to_bytes(encoded)
+    except (binascii.Error, ValueError):
+        return None
+    return raw.decode("utf-8", "replace")
+
+
+def _texts(value: Json) -> str:
+    """Return all words in a value, one text a line; keys too, as a model reads them."""
+    found: dict[str, None] = {}
+    _collect(value, found)
+    return "\n".join(found)
+
+
+def _collect(value: Json, found: dict[str, None]) -> None:
+    if isinstance(value, str):
+        if value not in FORMAT_WORDS and not (len(value) > SHORT and ENCODED.fullmatch(value)):
+            found[value] = None
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in FORMAT_WORDS:
+                found[key] = None
+            _collect(inner, found)
+    elif isinstance(value, list):
+        for inner in value:
+            _collect(inner, found)
+
+
+def _objects(value: Json) -> Iterator[dict[str, Json]]:
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, dict))
