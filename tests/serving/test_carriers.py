@@ -191,7 +191,7 @@ COMPLIANCE = "Of course, gladly. First this, and then that. " * 12
 class Obedient(Model):
     """Complies with everything, hollowly."""
 
-    def answer(self, body):
+    def answer(self, body, path):
         if body.get("stream"):
             return events(words(COMPLIANCE), words("", "stop"), "[DONE]")
         message = {"role": "assistant", "content": COMPLIANCE}
