@@ -7,6 +7,7 @@ import msgspec
 
 from waltzrl.records import ToolCall
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.serving.keys import ANONYMOUS, Caller
 from waltzrl.serving.wire.chat import MOST_CHOICES, ChatStream, error, wants_usage
 from waltzrl.serving.wire.fields import (
     as_bool,
@@ -15,12 +16,12 @@ from waltzrl.serving.wire.fields import (
     as_text,
     check_sampling,
     invalid_field,
-    prompt_of,
     read_object,
     subject_of,
     unsupported_field,
 )
 from waltzrl.serving.wire.format import COMMENT, chat_usage
+from waltzrl.serving.wire.prompt import prompt_of
 
 __all__ = ["api", "error", "read", "write", "writer"]
 
@@ -52,7 +53,7 @@ REFUSED = {
 api: Api = "completions"
 
 
-def read(raw: bytes, request_id: str) -> ChatRequest:
+def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
     body = read_object(raw)
     check_sampling(body)
@@ -68,18 +69,21 @@ def read(raw: bytes, request_id: str) -> ChatRequest:
         raise unsupported_field("best_of", "every choice is returned; remove it")
     options = {key: value for key, value in body.items() if key not in CONVERTED}
     options.setdefault("max_tokens", MAX_TOKENS)
+    chats: list[dict[str, Json]] = [
+        {**options, "messages": [{"role": "user", "content": prompt}]} for prompt in prompts
+    ]
     parts = tuple(
         ChatRequest(
             api=api,
-            prompt=prompt_of([{"role": "user", "content": prompt}], request_id),
-            body={**options, "messages": [{"role": "user", "content": prompt}]},
+            prompt=prompt_of(chat, request_id, caller),
+            body=chat,
             model=as_name(body.get("model"), "model"),
             n=n,
             stream=as_bool(body.get("stream"), "stream"),
             stream_usage=wants_usage(body.get("stream_options")),
             subject=subject_of(body),
         )
-        for prompt in prompts
+        for chat in chats
     )
     if len(parts) == 1:
         return parts[0]
