@@ -2,13 +2,14 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall, Usage
-from waltzrl.serving.chat_reader import StreamReader, read_completion
+from waltzrl.serving.chat_reader import StreamReader, read_completion, spells
 from waltzrl.serving.exchange import UpstreamDelta
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
@@ -266,3 +267,106 @@ def test_an_event_that_is_no_chunk_is_the_upstreams_fault(data):
 def test_an_event_that_is_nested_without_end_is_the_upstreams_fault():
     with pytest.raises(RequestError, match="an event that is not a completion chunk"):
         deltas_of('{"choices": ' + DEEP.decode())
+
+
+def token(text, **more):
+    """Return a token with its log-probability, and an alternative."""
+    alternative = {"token": "Bye", "logprob": -3.0, "bytes": [66, 121, 101]}
+    return {
+        "token": text,
+        "logprob": -0.5,
+        "bytes": list(text.encode()),
+        "top_logprobs": [alternative],
+        **more,
+    }
+
+
+def details_of(*tokens, **more):
+    return read(completion(choice={"logprobs": {"content": tokens}}, **more)).details
+
+
+def test_what_a_server_says_about_its_reply_is_read():
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 5, "audio_tokens": 0, HIDDEN: 1},
+        "completion_tokens_details": {"reasoning_tokens": 2, "audio_tokens": HIDDEN},
+    }
+    details = details_of(
+        token("Hello"),
+        token("."),
+        created=17,
+        usage=usage,
+        system_fingerprint="fp_1",
+        service_tier="flex",
+    )
+    assert (details.created, details.system_fingerprint, details.service_tier) == (
+        17,
+        "fp_1",
+        "flex",
+    )
+    assert details.usage == {
+        "prompt_tokens_details": {"cached_tokens": 5, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+    assert list(msgspec.to_builtins(details.logprobs)) == [token("Hello"), token(".")]
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [token("Hello"), token(".")],
+        [token("Hello."), token("<|im_end|>")],
+        [token("Hello", bytes=None), token(".", bytes=None)],
+    ],
+)
+def test_log_probabilities_of_the_replys_own_tokens_leave_the_bytes_as_they_are(tokens):
+    assert read(completion(choice={"logprobs": {"content": tokens}})).raw is not None
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [token("Hello")],
+        [token("Hello."), token(HIDDEN)],
+        [token(HIDDEN, bytes=list(b"Hello"))],
+        [token("Hello."), token(HIDDEN, bytes=[])],
+        [token("Hello.", words=HIDDEN)],
+        [token("Hello.", top_logprobs=[{"token": "a", "logprob": -1.0, "words": HIDDEN}])],
+    ],
+)
+def test_log_probabilities_that_say_something_else_are_not_passed_on(tokens):
+    upstream_reply = read(completion(choice={"logprobs": {"content": tokens}}))
+    logprobs = upstream_reply.details.logprobs
+    assert upstream_reply.raw is None
+    assert logprobs is None or not spells(logprobs, "Hello.")
+
+
+def test_a_character_of_several_tokens_is_spelt_by_their_bytes():
+    wave = "\N{WATER WAVE}".encode()
+    halves = [token("\\xf0\\x9f", bytes=list(wave[:2])), token("\ufffd", bytes=list(wave[2:]))]
+    logprobs = details_of(*halves).logprobs
+    assert spells(logprobs, "\N{WATER WAVE}")
+    long = token(HIDDEN, bytes=list(wave[:2]))
+    assert not spells(details_of(long, halves[1]).logprobs, "\N{WATER WAVE}")
+
+
+def test_what_a_stream_says_about_its_reply_is_read():
+    chunks = [
+        chunk({"role": "assistant"}, created=17, system_fingerprint="fp_1"),
+        *[
+            json.dumps(
+                {"choices": [{"delta": {"content": text}, "logprobs": {"content": [token(text)]}}]}
+            )
+            for text in ("Hel", "lo.")
+        ],
+        chunk({}, "stop", created=17),
+    ]
+    counts = {"prompt_tokens": 3, "completion_tokens": 4}
+    usage = {**counts, "completion_tokens_details": {"reasoning_tokens": 2}}
+    last = json.dumps({"choices": [], "created": 17, "system_fingerprint": "fp_1", "usage": usage})
+    reader, _ = deltas_of(*chunks)
+    assert (reader.details.created, reader.details.system_fingerprint) == (17, "fp_1")
+    assert list(msgspec.to_builtins(reader.details.logprobs)) == [token("Hel"), token("lo.")]
+    reader, _ = deltas_of(*chunks, last, "[DONE]")
+    assert reader.details.usage == {"completion_tokens_details": {"reasoning_tokens": 2}}

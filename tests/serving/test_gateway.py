@@ -10,7 +10,14 @@ from support.served_examples import BUNDLE, OVERREFUSE, SAFE, UNREADABLE, UNSAFE
 from waltzrl.errors import RequestError
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Reply
-from waltzrl.serving.exchange import Assignment, Bundle, ChatRequest, UpstreamReply
+from waltzrl.serving.exchange import (
+    Assignment,
+    Bundle,
+    ChatRequest,
+    ReplyDetails,
+    TokenLogprob,
+    UpstreamReply,
+)
 from waltzrl.serving.gateway import Gateway, SingleBundle
 from waltzrl.serving.split import conversation_key
 from waltzrl.serving.upstream import PolicyUpstream
@@ -153,3 +160,30 @@ def test_a_conversation_without_a_user_has_a_key_too():
     tool = type(prompt)(id="wz2", messages=(Message(role="tool", content="sun"),))
     chat = ChatRequest(api="chat", prompt=tool, body={}, model="llama")
     assert conversation_key(structs.replace(request("whole"), chat=chat)) == "ada sun"
+
+
+def details(text, cached):
+    token = TokenLogprob(token=text, logprob=-0.5)
+    usage = {"prompt_tokens_details": {"cached_tokens": cached}}
+    return ReplyDetails(created=cached, logprobs=(token,), usage=usage)
+
+
+class Detailed(PolicyUpstream):
+    async def complete(self, body, bearer):
+        draft = len(body["messages"]) == 1
+        text, cached = ("one", 3) if draft else ("two", 4)
+        reply = Reply(text=text)
+        return UpstreamReply(reply=reply, finish="stop", details=details(text, cached))
+
+
+@pytest.mark.parametrize(
+    ("feedback", "text", "created", "cached"),
+    [((SAFE,), "one", 3, 3), ((UNSAFE, SAFE), "two", 4, 7), ((UNSAFE, UNSAFE), None, 4, 7)],
+)
+def test_an_answer_has_the_details_of_its_own_text(feedback, text, created, cached):
+    upstream = Detailed("llama", ScriptedPolicy([]), 8)
+    answer, _ = asked(choice(), *feedback, upstream=upstream)
+    tokens = answer.details.logprobs
+    assert (tokens[0].token if tokens else None) == text
+    assert answer.details.created == created
+    assert answer.details.usage == {"prompt_tokens_details": {"cached_tokens": cached}}

@@ -163,7 +163,8 @@ def test_a_stream_is_asked_for_with_its_counts_and_heard():
         async with site(talk) as server:
             return await deltas_of(upstream_of(server.url))
 
-    (delta,) = asyncio.run(work())  # what came in one piece is one delta
+    delta, last = asyncio.run(work())  # what came in one piece is one delta
+    assert last.details is not None
     assert (delta.text, delta.finish) == ("Hello.", "stop")
     body = json.loads(seen[0].partition(b"\r\n\r\n")[2])
     assert body == {**ASKED, "stream": True, "stream_options": {"include_usage": True}}

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import codecs
 import json
-from itertools import cycle
+from itertools import chain, cycle
 
 import pytest
 from hypothesis import assume, given, settings
@@ -16,7 +16,14 @@ from waltzrl.records import Message, Prompt, Reply, ToolCall
 from waltzrl.rules import load_rulebook
 from waltzrl.serving.access import AccessControl, KeyRing
 from waltzrl.serving.app import App
-from waltzrl.serving.exchange import Assignment, Bundle, UpstreamDelta, UpstreamReply
+from waltzrl.serving.exchange import (
+    Assignment,
+    Bundle,
+    ReplyDetails,
+    TokenLogprob,
+    UpstreamDelta,
+    UpstreamReply,
+)
 from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
 from waltzrl.serving.health import Readiness
 from waltzrl.serving.limits import Limits
@@ -146,6 +153,8 @@ class Script:
     def __init__(self, draft, lengths=(7,), calls=()):
         self._draft, self._lengths, self._calls = draft, lengths, calls
         self._drafted = False
+        tokens = [TokenLogprob(token=t, logprob=-0.5) for t in pieces(draft, lengths)]
+        self._details = ReplyDetails(logprobs=tuple(tokens))
 
     async def stream(self, body, bearer):
         self._drafted = True
@@ -153,13 +162,15 @@ class Script:
             yield UpstreamDelta(text=piece)
             await asyncio.sleep(0)
         yield UpstreamDelta(calls=self._calls, finish="tool_calls" if self._calls else "stop")
+        yield UpstreamDelta(details=self._details)
 
     async def complete(self, body, bearer):
         if self._drafted:
             return UpstreamReply(reply=Reply(text=REVISION), finish="stop")
         self._drafted = True
         finish = "tool_calls" if self._calls else "stop"
-        return UpstreamReply(reply=Reply(text=self._draft, calls=self._calls), finish=finish)
+        reply = Reply(text=self._draft, calls=self._calls)
+        return UpstreamReply(reply=reply, finish=finish, details=self._details)
 
 
 REVISION = "\N{SECTION SIGN} Here is something else."
@@ -254,6 +265,16 @@ def words(event):
     return ""
 
 
+def logprobs(value):
+    """Yield the tokens that log-probabilities anywhere in an event name."""
+    if isinstance(value, list):
+        yield from chain.from_iterable(map(logprobs, value))
+    elif isinstance(value, dict):
+        if "logprob" in value:
+            yield value["token"]
+        yield from chain.from_iterable(map(logprobs, value.values()))
+
+
 def shown(stream_events):
     """Return what a client shows in the end that takes back what it is told to."""
     text = ""
@@ -265,6 +286,8 @@ def shown(stream_events):
     return text
 
 
+TIMES = {CHAT: 1, RESPONSES: 4}
+"""How often the stream of an API repeats the log-probabilities."""
 each_api = pytest.mark.parametrize("dialect", ASKED, ids=lambda dialect: dialect.api)
 each_mode = pytest.mark.parametrize("mode", WINDOWS)
 
@@ -276,9 +299,14 @@ each_mode = pytest.mark.parametrize("mode", WINDOWS)
 def test_no_forbidden_word_is_in_the_bytes_of_any_api(dialect, mode, draft, lengths):
     stream_events = events(bytes_of(dialect, mode, Script(draft, lengths)))
     first = first_forbidden(draft)
+    tokens = list(logprobs(stream_events))
     if first == len(draft):
         assert shown(stream_events) == draft
+        assert dialect not in TIMES or tokens[: len(tokens) // TIMES[dialect]] == list(
+            pieces(draft, lengths)
+        )
         return
+    assert tokens == []
     assert not "".join(map(words, stream_events)).startswith(draft[: first + 1])
     span = next(draft[first : f.end] for f in RULEBOOK.reply(draft) if f.start == first)
     assert span in draft[:first] or not any(span in text for text in leaves(stream_events))

@@ -6,7 +6,13 @@ from threading import Thread
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Reply, ToolCall, Usage
-from waltzrl.serving.exchange import Answer
+from waltzrl.serving.exchange import (
+    NO_DETAILS,
+    Answer,
+    ReplyDetails,
+    TokenAlternative,
+    TokenLogprob,
+)
 from waltzrl.serving.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 
 FORMATS = {
@@ -15,15 +21,36 @@ FORMATS = {
     "/v1/responses": RESPONSES,
     "/v1/messages": MESSAGES,
 }
+DETAILS = ReplyDetails(
+    created=17,
+    system_fingerprint="fp_1",
+    service_tier="default",
+    logprobs=(
+        TokenLogprob(token="Hi", logprob=-0.5, bytes=[72, 105]),
+        TokenLogprob(
+            token=".",
+            logprob=-0.25,
+            top_logprobs=[TokenAlternative(token="!", logprob=-2.0)],
+        ),
+    ),
+    usage={
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    },
+)
+"""Of the reply `Hi.`"""
 CALL = ToolCall(id="call_1", name="weather", arguments='{"city":"Oslo"}')
 OTHER_CALL = ToolCall(id="call_2", name="weather", arguments='{"city":"Bergen"}')
 
 
-def answer_of(text="", *calls, finish=None):
+def answer_of(text="", *calls, finish=None, details=NO_DETAILS):
     """Return an answer of 7 tokens to 11."""
     reply = Reply(text=text, calls=calls, usage=Usage(input_tokens=11, output_tokens=7))
     return Answer(
-        reply=reply, finish=finish or ("tool_calls" if calls else "stop"), decision="draft"
+        reply=reply,
+        finish=finish or ("tool_calls" if calls else "stop"),
+        decision="draft",
+        details=details,
     )
 
 
@@ -38,8 +65,6 @@ def stream_of(writer, answers, retraction=None):
         yield writer.keepalive()
         if retraction is not None:
             yield writer.retract(choice, *retraction)
-        if answer.reply.calls:
-            yield writer.calls(choice, answer.reply.calls)
         yield writer.finish(choice, answer)
     yield writer.close(answers)
 

@@ -1,6 +1,7 @@
 """Reads the replies of a chat-completions server, whole or streamed."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
@@ -8,7 +9,13 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Reply, ToolCall, Usage
-from waltzrl.serving.exchange import Finish, UpstreamDelta, UpstreamReply
+from waltzrl.serving.exchange import (
+    Finish,
+    ReplyDetails,
+    TokenLogprob,
+    UpstreamDelta,
+    UpstreamReply,
+)
 
 FINISHES: Mapping[object, Finish] = {
     "stop": "stop",
@@ -62,18 +69,89 @@ def _completion(
         usage=_usage(completion.usage, completion.model),
         milliseconds=milliseconds,
     )
+    details = _details(completion, _logprobs(choice))
     unread = (message.content and message.refusal) or len(completion.choices) > 1
-    if answer and (unread or not _logprobs_match(choice, reply.text) or _repeats_a_key(answer)):
+    if answer and (unread or not spells(details.logprobs, reply.text) or _repeats_a_key(answer)):
         answer = None
-    return UpstreamReply(reply=reply, finish=finish, raw=answer)
+    return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details)
 
 
-def _logprobs_match(choice: "_WholeChoice | _LenientChoice", text: str) -> bool:
-    """Return whether the tokens with log-probabilities, if any, spell `text` and nothing else."""
-    if isinstance(choice, _LenientChoice) or choice.logprobs is None:
+def spells(tokens: Sequence[TokenLogprob] | None, text: str) -> bool:
+    """Return whether the tokens, if any are known, spell `text` and nothing else.
+
+    They may end with a token that has a special meaning.
+    """
+    if tokens is None:
         return True
-    tokens = choice.logprobs.content or []
-    return "".join([token.token for token in tokens]) == text
+    written = [t.token.encode() if t.bytes is None else bytes(t.bytes) for t in tokens]
+    if tokens and SPECIAL_TOKEN.fullmatch(tokens[-1].token):
+        written.pop()
+    return b"".join(written) == text.encode() and all(map(_is_consistent, tokens))
+
+
+SPECIAL_TOKEN = re.compile(r"<[\w|/]{1,32}>")
+"""A token with a special meaning, such as `<|im_end|>`."""
+
+
+def _is_consistent(token: TokenLogprob) -> bool:
+    """Return whether the token's name says no more than its bytes."""
+    if token.bytes is None:
+        return True
+    try:
+        return bytes(token.bytes).decode() == token.token
+    except UnicodeDecodeError:  # a part of a character; its name is an escape or a placeholder
+        return len(token.token) <= len("\\xff") * len(token.bytes)
+
+
+def _details(
+    completion: "_Whole | _Lenient | _Chunk", logprobs: Sequence[TokenLogprob] | None
+) -> ReplyDetails:
+    created, usage = completion.created, completion.usage
+    fingerprint, tier = completion.system_fingerprint, completion.service_tier
+    return ReplyDetails(
+        created=int(created) if isinstance(created, int | float) else None,
+        system_fingerprint=fingerprint if isinstance(fingerprint, str) else None,
+        service_tier=tier if isinstance(tier, str) else None,
+        logprobs=None if logprobs is None else tuple(logprobs),
+        usage={} if usage is None else _usage_details(usage),
+    )
+
+
+def _logprobs(choice: "_WholeChoice | _LenientChoice | _Choice") -> list[TokenLogprob] | None:
+    """Return the log-probabilities of a choice; None without any, or if they are malformed."""
+    logprobs = choice.logprobs
+    if isinstance(logprobs, msgspec.Raw):
+        try:
+            logprobs = LOGPROBS.decode(logprobs or b"null")
+        except UNREADABLE:
+            return None
+    return None if logprobs is None else logprobs.content
+
+
+def _usage_details(usage: "_Usage") -> Mapping[str, Mapping[str, int]]:
+    parts = {
+        "prompt_tokens_details": usage.prompt_tokens_details,
+        "completion_tokens_details": usage.completion_tokens_details,
+    }
+    return {name: _counts(part) for name, part in parts.items() if isinstance(part, dict)}
+
+
+def _counts(part: Mapping[object, object]) -> dict[str, int]:
+    return {
+        name: count for name in COUNTED if isinstance(count := part.get(name), int) and count >= 0
+    }
+
+
+COUNTED = (
+    "cached_tokens",
+    "audio_tokens",
+    "text_tokens",
+    "image_tokens",
+    "reasoning_tokens",
+    "accepted_prediction_tokens",
+    "rejected_prediction_tokens",
+)
+"""Parts of a token count that are passed on; any other name could be text."""
 
 
 def _repeats_a_key(answer: bytes) -> bool:
@@ -104,6 +182,14 @@ class StreamReader:
         self.ended = False
         """The server has reported that its reply is complete."""
         self._calls: dict[int, ToolCall] = {}
+        self._chunk = _Chunk()
+        """The last chunk with token counts, or else the first."""
+        self._logprobs: list[TokenLogprob] = []
+
+    @property
+    def details(self) -> ReplyDetails:
+        """What the server has said so far about its reply."""
+        return _details(self._chunk, self._logprobs or None)
 
     def read(self, data: str) -> Iterator[UpstreamDelta]:
         """Yield the deltas of an event.
@@ -123,12 +209,15 @@ class StreamReader:
             ) from error
         if bytes(chunk.error) not in {b"", b"null"}:
             raise RequestError(502, "upstream", "the upstream failed while generating its reply")
+        if self._chunk.created is None or chunk.usage is not None:
+            self._chunk = chunk
         if chunk.usage is not None:
             yield UpstreamDelta(usage=_usage(chunk.usage, chunk.model))
         for choice in chunk.choices[:1]:
             yield from self._choice(choice)
 
     def _choice(self, choice: "_Choice") -> Iterator[UpstreamDelta]:
+        self._logprobs += _logprobs(choice) or ()
         if choice.delta is not None:
             for part in choice.delta.tool_calls or ():
                 self._add_to_call(part)
@@ -165,6 +254,8 @@ class _CallPart(msgspec.Struct):
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: object = None
+    completion_tokens_details: object = None
 
 
 def _usage(usage: _Usage | None, model: object) -> Usage | None:
@@ -178,6 +269,17 @@ def _usage(usage: _Usage | None, model: object) -> Usage | None:
     )
 
 
+Empty = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)] | None
+
+
+class _Logprobs(msgspec.Struct, forbid_unknown_fields=True):
+    content: list[TokenLogprob] | None = None
+    refusal: Empty = None
+
+
+LOGPROBS = msgspec.json.Decoder(_Logprobs | None)
+
+
 class _LenientMessage(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
@@ -187,6 +289,7 @@ class _LenientMessage(msgspec.Struct):
 class _LenientChoice(msgspec.Struct):
     message: _LenientMessage
     finish_reason: str | None = None
+    logprobs: msgspec.Raw = msgspec.Raw()
 
 
 class _Lenient(msgspec.Struct):
@@ -194,10 +297,10 @@ class _Lenient(msgspec.Struct):
 
     choices: list[_LenientChoice]
     model: object = None
+    created: object = None
     usage: _Usage | None = None
-
-
-Empty = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)] | None
+    system_fingerprint: object = None
+    service_tier: object = None
 
 
 class _WholeFunction(_Function, forbid_unknown_fields=True):
@@ -221,15 +324,6 @@ class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
     function_call: None = None
     reasoning: None = None
     reasoning_content: None = None
-
-
-class _Token(msgspec.Struct):
-    token: str
-
-
-class _Logprobs(msgspec.Struct, forbid_unknown_fields=True):
-    content: list[_Token] | None = None
-    refusal: Empty = None
 
 
 class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):
@@ -270,12 +364,16 @@ class _Words(msgspec.Struct):
 class _Choice(msgspec.Struct):
     delta: _Words | None = None
     finish_reason: str | None = None
+    logprobs: msgspec.Raw = msgspec.Raw()
 
 
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     model: object = None
+    created: object = None
     usage: _Usage | None = None
+    system_fingerprint: object = None
+    service_tier: object = None
     error: msgspec.Raw = msgspec.Raw()
 
 

@@ -3,9 +3,10 @@
 request bytes -> ChatRequest -> guarded() -> Answer -> reply bytes, or a stream of them
 """
 
-from collections.abc import AsyncGenerator, Mapping
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 
@@ -51,6 +52,55 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The client's id of its user or conversation, which keeps a conversation on one bundle."""
     parts: tuple["ChatRequest", ...] = ()
     """Of a request with several prompts, one request for each, with `n` choices of its own."""
+    created: float = msgspec.field(default_factory=time.time)
+    """Seconds since the epoch, when the request came."""
+
+
+Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
+
+
+class TokenAlternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A token that could have been generated, in the format of chat completions."""
+
+    token: str
+    logprob: float
+    """Natural logarithm of its probability."""
+    bytes: list[Byte] | None = None
+
+
+class TokenLogprob(TokenAlternative, frozen=True, forbid_unknown_fields=True):
+    """A token that was generated, and its likeliest alternatives."""
+
+    top_logprobs: list[TokenAlternative] = []
+
+
+class ReplyDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What the upstream says about a reply. A client gets it only with that reply."""
+
+    created: int | None = None
+    """Seconds since the epoch."""
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    """Of the tokens that spell the reply's text."""
+    usage: Mapping[str, Mapping[str, int]] = {}
+    """Parts of the token counts, such as `{"prompt_tokens_details": {"cached_tokens": 64}}`."""
+
+
+NO_DETAILS = ReplyDetails()
+
+
+def total_counts(
+    usages: Iterable[Mapping[str, Mapping[str, int]]],
+) -> dict[str, dict[str, int]]:
+    """Add up the parts of several replies' token counts, as in `ReplyDetails.usage`."""
+    totals: dict[str, dict[str, int]] = {}
+    for usage in usages:
+        for name, part in usage.items():
+            total = totals.setdefault(name, {})
+            for key, count in part.items():
+                total[key] = total.get(key, 0) + count
+    return totals
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +112,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     decision: Decision
     raw: bytes | None = None
     """The upstream's bytes, if they may be returned unchanged: only for an unrevised draft."""
+    details: ReplyDetails = NO_DETAILS
     collaboration: Collaboration | None = None
     """How the answer came about, for callers who may see drafts."""
 
@@ -73,6 +124,7 @@ class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
     finish: Finish
     raw: bytes | None = None
     """The bytes of the response, if `reply` holds all text in them; else None."""
+    details: ReplyDetails = NO_DETAILS
 
 
 class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,9 +134,11 @@ class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[ToolCall, ...] = ()
     """Whole calls; the reader joins their fragments."""
     finish: Finish | None = None
-    """Set on the last delta."""
+    """Set on the delta that ends the text."""
     usage: Usage | None = None
     """Set on the delta that carries the server's token counts."""
+    details: ReplyDetails | None = None
+    """Set on the last delta."""
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the de
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Protocol
@@ -31,20 +30,22 @@ from waltzrl.records import (
     ServedExchange,
     total_usage,
 )
+from waltzrl.serving.chat_reader import spells
+from waltzrl.serving.draft_stream import DraftStream
 from waltzrl.serving.exchange import (
     Answer,
     Assignment,
     Bundle,
     ChatRequest,
-    Finish,
     GatewayRequest,
     Json,
     Mode,
+    ReplyDetails,
     ServedChoice,
     UpstreamReply,
+    total_counts,
 )
 from waltzrl.serving.health import OK, Health
-from waltzrl.serving.window import DraftStream
 
 Listener = Callable[[ServedChoice], None]
 """Called with every choice that was served; must not block and must not raise."""
@@ -244,7 +245,9 @@ class Gateway:
                     request=request,
                     number=number,
                     review_milliseconds=tuple(reviewer.milliseconds),
-                    first_words_milliseconds=agent.first_words_milliseconds,
+                    first_words_milliseconds=(
+                        agent.stream.first_words_milliseconds if agent.stream else None
+                    ),
                 )
             )
         return collaboration
@@ -268,11 +271,9 @@ class GatewayAgent:
         self.chat = chat
         self.last: UpstreamReply | None = None
         """The upstream's last reply."""
-        self.first_words_milliseconds: float | None = None
-        """From the request for the draft until its first text was released."""
         self._wording, self._upstream = bundle.wording, bundle.upstream
         self._bearer = bearer
-        self._stream = stream
+        self.stream = stream
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Request a reply from the upstream.
@@ -281,10 +282,10 @@ class GatewayAgent:
             RequestError: the upstream failed.
         """
         body = self._body(prompt, [])
-        if self._stream is None:
+        if self.stream is None:
             self.last = await self._upstream.complete(body, self._bearer)
         else:
-            self.last = await self._read_stream(body, self._stream)
+            self.last = await self.stream.read(self._upstream.stream(body, self._bearer))
         return self.last.reply
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
@@ -294,7 +295,7 @@ class GatewayAgent:
             RequestError: the upstream failed.
         """
         turns = revision_turns(draft, rounds, self._wording)
-        stream = self._stream
+        stream = self.stream
         # The client has this text already and cannot take it back, so the revision must follow it.
         released = "" if stream is None or stream.can_retract else stream.window.released
         if released:
@@ -304,7 +305,11 @@ class GatewayAgent:
             )
         upstream_reply = await self._upstream.complete(self._body(prompt, turns), self._bearer)
         revision = replace(upstream_reply.reply, text=released + upstream_reply.reply.text)
-        self.last = UpstreamReply(reply=revision, finish=upstream_reply.finish)
+        details = upstream_reply.details
+        if self.last is not None:  # the client gets the total usage
+            usage = total_counts([self.last.details.usage, details.usage])
+            details = structs.replace(details, usage=usage)
+        self.last = UpstreamReply(reply=revision, finish=upstream_reply.finish, details=details)
         return revision
 
     def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
@@ -318,32 +323,6 @@ class GatewayAgent:
             **self.chat.body,
             "messages": [*map(chat_message, system), *messages, *map(chat_message, turns)],
         }
-
-    async def _read_stream(self, body: Mapping[str, Json], stream: DraftStream) -> UpstreamReply:
-        started = perf_counter()
-        reply = Reply(text="")
-        finish: Finish = "stop"
-        texts: list[str] = []
-        async with aclosing(self._upstream.stream(body, self._bearer)) as deltas:
-            async for delta in deltas:
-                if delta.text:
-                    texts.append(delta.text)
-                    if released := stream.window.add(delta.text):
-                        if self.first_words_milliseconds is None:
-                            self.first_words_milliseconds = (perf_counter() - started) * 1e3
-                        stream.release(released)
-                if delta.finish is not None:
-                    finish = delta.finish
-                    reply = replace(reply, calls=delta.calls)
-                if delta.usage is not None:
-                    reply = replace(reply, usage=delta.usage)
-        reply = replace(
-            reply,
-            text="".join(texts),
-            finish="length" if finish == "length" else "stop",
-            milliseconds=(perf_counter() - started) * 1e3,
-        )
-        return UpstreamReply(reply=reply, finish=finish)
 
 
 def internal_error(request_id: str) -> RequestError:
@@ -375,20 +354,22 @@ class _TimedReviewer:
 def _answer(collaboration: Collaboration, agent: GatewayAgent) -> Answer:
     decision, final = collaboration.decision, collaboration.final
     last = agent.last or UpstreamReply(reply=final, finish="stop")
-    if decision == "draft":
-        return Answer(
-            reply=final,
-            finish=last.finish,
-            decision=decision,
-            raw=last.raw,
-            collaboration=collaboration,
-        )
+    drafted = decision == "draft"
     return Answer(
-        reply=replace(final, usage=total_usage(collaboration.replies)),
-        finish=last.finish if decision == "revised" else "content_filter",
+        reply=final if drafted else replace(final, usage=total_usage(collaboration.replies)),
+        finish="content_filter" if decision == "refused" else last.finish,
         decision=decision,
+        raw=last.raw if drafted else None,
+        details=_details_of(final, last.details),
         collaboration=collaboration,
     )
+
+
+def _details_of(final: Reply, details: ReplyDetails) -> ReplyDetails:
+    """Leave out the log-probabilities of any text but `final`'s: they name tokens."""
+    if spells(details.logprobs, final.text):
+        return details
+    return structs.replace(details, logprobs=None)
 
 
 def _choice_id(request_id: str, number: int, arm: Arm) -> str:

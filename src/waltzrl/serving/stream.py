@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Prompt
+from waltzrl.serving.draft_stream import DraftStream
 from waltzrl.serving.exchange import Answer, GatewayRequest, Mode
 from waltzrl.serving.gateway import Gateway, choice_of, internal_error
-from waltzrl.serving.window import DraftStream, Window
+from waltzrl.serving.window import Window
 from waltzrl.serving.wire.format import StreamWriter
 
 KEEPALIVE_SECONDS = 5.0
@@ -121,8 +122,6 @@ def _end(
         yield writer.retract(number, start, final[start:])
     elif rest := window.rest(final):
         yield writer.text(number, rest)
-    if answer.reply.calls:
-        yield writer.calls(number, answer.reply.calls)
     yield writer.finish(number, answer)
 
 

@@ -186,6 +186,7 @@ class HttpUpstream:
                     yield _merge(deltas)
         if not reader.ended:
             raise RequestError(502, "upstream", "the upstream's stream ended early")
+        yield UpstreamDelta(details=reader.details)
 
     async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
         with await self._send(request) as response:
@@ -350,7 +351,11 @@ def _whole_delta(answer: bytes) -> UpstreamDelta:
     upstream_reply = read_completion(answer, 0.0)
     reply = upstream_reply.reply
     return UpstreamDelta(
-        text=reply.text, calls=reply.calls, finish=upstream_reply.finish, usage=reply.usage
+        text=reply.text,
+        calls=reply.calls,
+        finish=upstream_reply.finish,
+        usage=reply.usage,
+        details=upstream_reply.details,
     )
 
 

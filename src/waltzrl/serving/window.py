@@ -8,8 +8,6 @@ that the rules have passed and that no later text can make part of a finding.
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from waltzrl.agents.request import request_findings
@@ -45,18 +43,6 @@ class Window(Protocol):
     def rest(self, final: str) -> str:
         """Return what is still to be sent of the final reply."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftStream:
-    """Where the text of a draft goes while it is generated."""
-
-    window: Window
-    release: Callable[[str], None]
-    """Called with the text that may be sent now."""
-    can_retract: bool = False
-    """Mode `speculative`: a `waltz.retract` event can replace text that was sent, so a revision is
-    a new reply and need not continue from that text."""
 
 
 class BufferedWindow:

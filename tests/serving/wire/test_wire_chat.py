@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from support.wire_server import CALL, answer_of, stream_of
+from support.wire_server import CALL, DETAILS, answer_of, stream_of
 from waltzrl.errors import RequestError
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.records import Message
@@ -286,3 +286,45 @@ def test_an_error_is_spelt_as_the_api_spells_it(kind, spelt):
     assert json.loads(CHAT.error(problem)) == {
         "error": {"message": "why", "type": spelt[0], "param": "n", "code": spelt[1]}
     }
+
+
+LOGPROBS = {
+    "content": [
+        {"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": []},
+        {
+            "token": ".",
+            "logprob": -0.25,
+            "bytes": None,
+            "top_logprobs": [{"token": "!", "logprob": -2.0, "bytes": None}],
+        },
+    ],
+    "refusal": None,
+}
+USAGE = {
+    "prompt_tokens": 22,
+    "completion_tokens": 14,
+    "total_tokens": 36,
+    "prompt_tokens_details": {"cached_tokens": 8},
+    "completion_tokens_details": {"reasoning_tokens": 6},
+}
+
+
+def test_choices_keep_what_the_upstream_says_about_them():
+    answers = [answer_of("Hi.", details=DETAILS)] * 2
+    written = json.loads(CHAT.write(read(n=2), answers))
+    assert [choice["logprobs"] for choice in written["choices"]] == [LOGPROBS] * 2
+    assert written["usage"] == USAGE
+    about = (written["created"], written["system_fingerprint"], written["service_tier"])
+    assert about == (17, "fp_1", "default")
+
+
+def test_a_stream_ends_with_what_the_upstream_says_about_its_choices():
+    exchange = read(n=2, stream=True, stream_options={"include_usage": True})
+    answers = [answer_of("Hi.", details=DETAILS)] * 2
+    *events, _ = EventDecoder().feed(b"".join(stream_of(CHAT.writer(exchange), answers)))
+    chunks = [json.loads(event.data) for event in events]
+    assert {chunk["created"] for chunk in chunks} == {int(exchange.created)}
+    ends = [c for c in chunks if c["choices"] and c["choices"][0]["finish_reason"]]
+    assert [end["choices"][0]["logprobs"] for end in ends] == [LOGPROBS] * 2
+    assert [end["system_fingerprint"] for end in ends] == ["fp_1"] * 2
+    assert (chunks[-1]["usage"], chunks[-1]["service_tier"]) == (USAGE, "default")

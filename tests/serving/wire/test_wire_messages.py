@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from support.wire_server import CALL, answer_of
+from support.wire_server import CALL, DETAILS, answer_of
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
 from waltzrl.serving.wire import MESSAGES
@@ -208,8 +208,14 @@ def test_an_error_is_spelt_as_the_api_spells_it(kind, spelt):
 def test_no_words_open_no_block():
     writer = MESSAGES.writer(read())
     assert writer.text(0, "") == b""
-    assert b'"index":0' in writer.calls(0, [CALL])
+    assert b'"index":0' in writer.finish(0, answer_of("", CALL))
 
 
 def test_silence_is_kept_alive_by_pings():
     assert MESSAGES.writer(read()).keepalive() == b'event: ping\ndata: {"type":"ping"}\n\n'
+
+
+def test_tokens_from_a_cache_are_counted_apart():
+    answer = answer_of("Hi.", details=DETAILS)  # 11 tokens read, 4 of them from a cache
+    usage = json.loads(MESSAGES.write(read(), [answer]))["usage"]
+    assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (7, 4)

@@ -5,7 +5,7 @@ import json
 import openai
 import pytest
 
-from support.wire_server import CALL, OTHER_CALL, answer_of, wire_server
+from support.wire_server import CALL, DETAILS, OTHER_CALL, answer_of, wire_server
 from waltzrl.errors import RequestError
 
 HELLO = [{"role": "user", "content": "Which river runs through Rome?"}]
@@ -242,3 +242,38 @@ def test_a_stream_that_fails_raises_in_the_client(served):
     with client.responses.create(model="m", input="Hi", stream=True) as stream:
         failed = next(event for event in stream if event.type == "response.failed")
     assert (failed.response.status, failed.response.error.code) == ("failed", "server_error")
+
+
+def test_streamed_log_probabilities_are_gathered_by_the_client(served):
+    client, scene = served
+    scene.answers = [answer_of("Hi.", details=DETAILS)] * 2
+    with client.chat.completions.stream(
+        model="m", messages=HELLO, n=2, logprobs=True, stream_options={"include_usage": True}
+    ) as stream:
+        answer = stream.get_final_completion()
+    assert [
+        [(token.token, token.logprob) for token in choice.logprobs.content]
+        for choice in answer.choices
+    ] == [[("Hi", -0.5), (".", -0.25)]] * 2
+    assert answer.usage.prompt_tokens_details.cached_tokens == 8
+    assert answer.system_fingerprint == "fp_1"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_response_has_log_probabilities_when_they_are_asked_for(served, streamed):
+    client, scene = served
+    scene.answers = [answer_of("Hi.", details=DETAILS)]
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    if streamed:
+        with client.responses.stream(model="m", input="Hello", **asked) as stream:
+            answer = stream.get_final_response()
+    else:
+        answer = client.responses.create(model="m", input="Hello", **asked)
+    tokens = answer.output[0].content[0].logprobs
+    assert [(token.token, token.logprob) for token in tokens] == [("Hi", -0.5), (".", -0.25)]
+    assert tokens[1].top_logprobs[0].token == "!"
+    assert answer.usage.input_tokens_details.cached_tokens == 4
+    assert answer.usage.output_tokens_details.reasoning_tokens == 3
+    assert answer.service_tier == "default"
+    body = scene.exchanges[0].body
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 1)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from support.wire_server import CALL
+from support.wire_server import CALL, answer_of
 from waltzrl.errors import RequestError
 from waltzrl.serving.wire import RESPONSES
 
@@ -135,7 +135,7 @@ def test_pictures_and_files_are_respelt():
 def test_no_words_open_no_message():
     writer = RESPONSES.writer(read())
     assert writer.text(0, "") == b""
-    assert b'"output_index":0' in writer.calls(0, [CALL])
+    assert b'"output_index":0' in writer.finish(0, answer_of("", CALL))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
 """`POST /v1/chat/completions`: also the API of the upstream, so requests pass almost unchanged."""
 
-import time
 from collections.abc import Sequence
 
 import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json, ReplyDetails
 from waltzrl.serving.keys import ANONYMOUS, Caller
 from waltzrl.serving.wire.fields import (
     as_bool,
@@ -56,10 +55,11 @@ def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
         {
             "id": f"chatcmpl-{chat.prompt.id}",
             "object": "chat.completion",
-            "created": int(time.time()),
+            "created": answers[0].details.created or int(chat.created),
             "model": chat.model,
             "choices": [_choice(index, answer) for index, answer in enumerate(answers)],
             "usage": chat_usage(answers),
+            **_server(answers[0].details),
         }
     )
 
@@ -101,7 +101,31 @@ def _choice(index: int, answer: Answer) -> dict[str, object]:
     }
     if answer.reply.calls:
         message["tool_calls"] = [_call(call) for call in answer.reply.calls]
-    return {"index": index, "message": message, "logprobs": None, "finish_reason": answer.finish}
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": _logprobs(answer.details),
+        "finish_reason": answer.finish,
+    }
+
+
+def _logprobs(details: ReplyDetails) -> dict[str, object] | None:
+    return None if details.logprobs is None else {"content": details.logprobs, "refusal": None}
+
+
+def _server(details: ReplyDetails) -> dict[str, Json]:
+    """Return what the upstream says about itself."""
+    fields = {
+        "system_fingerprint": details.system_fingerprint,
+        "service_tier": details.service_tier,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _encoded(details: ReplyDetails) -> bytes:
+    """Return what the upstream says about itself as further fields of an object."""
+    fields = _server(details)
+    return b",%b" % msgspec.json.encode(fields)[1:-1] if fields else b""
 
 
 def _call(call: ToolCall) -> dict[str, object]:
@@ -127,7 +151,7 @@ class ChatStream:
         common = {
             "id": f"{self.id_prefix}-{chat.prompt.id}",
             "object": self.kind,
-            "created": int(time.time()),
+            "created": int(chat.created),
             "model": chat.model,
         }
         self._head = b'%b,"choices":' % msgspec.json.encode(common)[:-1]
@@ -142,12 +166,6 @@ class ChatStream:
     def text(self, choice: int, delta: str) -> bytes:
         return self._chunk(choice, b'{"content":%b}' % msgspec.json.encode(delta))
 
-    def calls(self, choice: int, calls: Sequence[ToolCall]) -> bytes:
-        return b"".join(
-            self._chunk(choice, b'{"tool_calls":[%b]}' % _streamed_call(index, call))
-            for index, call in enumerate(calls)
-        )
-
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
         """Write a chunk without choices, in which other clients find nothing to read.
 
@@ -159,24 +177,40 @@ class ChatStream:
         return event(b'%b[],"waltz.retract":%b%b' % (self._head, retraction, self._tail))
 
     def finish(self, choice: int, answer: Answer) -> bytes:
-        return self._chunk(choice, b"{}", b'"%b"' % answer.finish.encode())
+        calls = b"".join(
+            self._chunk(choice, b'{"tool_calls":[%b]}' % _streamed_call(index, call))
+            for index, call in enumerate(answer.reply.calls)
+        )
+        logprobs = msgspec.json.encode(_logprobs(answer.details))
+        end = b'"%b"' % answer.finish.encode()
+        return calls + self._chunk(choice, b"{}", end, logprobs, _encoded(answer.details))
 
     def close(self, answers: Sequence[Answer]) -> bytes:
         if not self._chat.stream_usage:
             return DONE
         usage = msgspec.json.encode(chat_usage(answers))
-        return event(b'%b[],"usage":%b}' % (self._head, usage)) + DONE
+        server = _encoded(answers[0].details)
+        return event(b'%b[]%b,"usage":%b}' % (self._head, server, usage)) + DONE
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
         return event(msgspec.json.encode(error_envelope(error, request_id))) + DONE
 
-    def _chunk(self, choice: int, delta: bytes, finish: bytes = b"null") -> bytes:
-        return b'data: %b[{"index":%d,"%b":%b,"logprobs":null,"finish_reason":%b}]%b\n\n' % (
+    def _chunk(
+        self,
+        choice: int,
+        delta: bytes,
+        finish: bytes = b"null",
+        logprobs: bytes = b"null",
+        server: bytes = b"",
+    ) -> bytes:
+        return b'data: %b[{"index":%d,"%b":%b,"logprobs":%b,"finish_reason":%b}]%b%b\n\n' % (
             self._head,
             choice,
             self.content,
             delta,
+            logprobs,
             finish,
+            server,
             self._tail,
         )
 

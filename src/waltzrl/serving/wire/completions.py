@@ -1,11 +1,9 @@
 """`POST /v1/completions`, OpenAI's legacy API: each prompt is asked as a chat of one message."""
 
-import time
 from collections.abc import Sequence
 
 import msgspec
 
-from waltzrl.records import ToolCall
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
 from waltzrl.serving.keys import ANONYMOUS, Caller
 from waltzrl.serving.wire.chat import MOST_CHOICES, ChatStream, error, wants_usage
@@ -105,7 +103,7 @@ def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
         {
             "id": f"cmpl-{chat.prompt.id}",
             "object": "text_completion",
-            "created": int(time.time()),
+            "created": answers[0].details.created or int(chat.created),
             "model": chat.model,
             "choices": choices,
             "usage": chat_usage(answers),
@@ -129,11 +127,8 @@ class CompletionsStream(ChatStream):
     def text(self, choice: int, delta: str) -> bytes:
         return self._chunk(choice, msgspec.json.encode(delta))
 
-    def calls(self, choice: int, calls: Sequence[ToolCall]) -> bytes:
-        """Write nothing: this API has no calls."""
-        return b""
-
     def finish(self, choice: int, answer: Answer) -> bytes:
+        """Write no calls: this API has none."""
         return self._chunk(choice, b'""', b'"%b"' % _finish(answer).encode())
 
 

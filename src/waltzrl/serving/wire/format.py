@@ -1,11 +1,11 @@
 """What the gateway's APIs share: their protocols, server-sent events, errors, token counts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from waltzrl.errors import RequestError
-from waltzrl.records import ToolCall, total_usage
-from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
+from waltzrl.records import total_usage
+from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json, total_counts
 from waltzrl.serving.keys import ANONYMOUS, Caller
 
 
@@ -24,16 +24,12 @@ class StreamWriter(Protocol):
         """Return the next text of a choice; an empty one starts no message."""
         ...
 
-    def calls(self, choice: int, calls: Sequence[ToolCall]) -> bytes:
-        """Return whole tool calls of a choice; at most once a choice, after its text."""
-        ...
-
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
         """Return the event `waltz.retract`: `replacement` replaces the text from `start` on."""
         ...
 
     def finish(self, choice: int, answer: Answer) -> bytes:
-        """Return the end of a choice."""
+        """Return the end of a choice, after its text: tool calls, log-probabilities, the reason."""
         ...
 
     def close(self, answers: Sequence[Answer]) -> bytes:
@@ -126,11 +122,21 @@ def total_tokens(answers: Sequence[Answer]) -> tuple[int, int]:
     return (0, 0) if usage is None else (usage.input_tokens, usage.output_tokens)
 
 
-def chat_usage(answers: Sequence[Answer]) -> dict[str, int]:
+def chat_usage(answers: Sequence[Answer]) -> dict[str, Json]:
     """Return the token counts in the format of chat completions."""
     read, generated = total_tokens(answers)
     return {
         "prompt_tokens": read,
         "completion_tokens": generated,
         "total_tokens": read + generated,
+        **{name: {**part} for name, part in _token_details(answers).items()},
     }
+
+
+def count_of(answers: Sequence[Answer], part: str, key: str) -> int:
+    """Return one of the parts of the token counts, such as `cached_tokens`; 0 when unknown."""
+    return _token_details(answers).get(part, {}).get(key, 0)
+
+
+def _token_details(answers: Sequence[Answer]) -> Mapping[str, Mapping[str, int]]:
+    return total_counts([answer.details.usage for answer in answers])

@@ -8,7 +8,7 @@ from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
 from waltzrl.serving.exchange import Answer, ChatRequest, Json
 from waltzrl.serving.wire.fields import read_object
-from waltzrl.serving.wire.format import event, total_tokens
+from waltzrl.serving.wire.format import count_of, event, total_tokens
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -49,11 +49,14 @@ def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
 
 
 def usage(answer: Answer | None) -> dict[str, Json]:
-    read, generated = total_tokens([answer] if answer else [])
+    """Return the token counts; unlike in a chat, those read from a cache are counted apart."""
+    answers = [answer] if answer else []
+    read, generated = total_tokens(answers)
+    cached = min(read, count_of(answers, "prompt_tokens_details", "cached_tokens"))
     return {
-        "input_tokens": read,
+        "input_tokens": read - cached,
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
+        "cache_read_input_tokens": cached,
         "output_tokens": generated,
     }
 
@@ -114,16 +117,15 @@ class MessagesStream:
             "content_block_delta", index=0, delta={"type": "text_delta", "text": delta}
         )
 
-    def calls(self, choice: int, calls: Sequence[ToolCall]) -> bytes:
-        return self._close_text() + b"".join(self._call(call) for call in calls)
-
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
         """Write an event of our own type, which other clients ignore."""
         return _event("waltz.retract", index=0, start=start, replacement=replacement)
 
     def finish(self, choice: int, answer: Answer) -> bytes:
         delta: Json = {"stop_reason": STOP_REASONS[answer.finish], "stop_sequence": None}
-        return self._close_text() + _event("message_delta", delta=delta, usage=usage(answer))
+        calls = b"".join(self._call(call) for call in answer.reply.calls)
+        ending = _event("message_delta", delta=delta, usage=usage(answer))
+        return self._close_text() + calls + ending
 
     def close(self, answers: Sequence[Answer]) -> bytes:
         return _event("message_stop")

@@ -1,6 +1,5 @@
 """`POST /v1/responses`, OpenAI's newer API: reads requests as chats."""
 
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -25,7 +24,7 @@ from waltzrl.serving.wire.fields import (
 )
 from waltzrl.serving.wire.format import error_envelope
 from waltzrl.serving.wire.prompt import prompt_of
-from waltzrl.serving.wire.responses_output import ResponsesStream, output_items, response
+from waltzrl.serving.wire.responses_output import ResponsesStream, response
 
 api: Api = "responses"
 
@@ -34,6 +33,7 @@ CONVERTED = (
     "instructions",
     "max_output_tokens",
     "messages",
+    "include",
     "n",
     "reasoning",
     "text",
@@ -46,11 +46,9 @@ STATE = ("background", "previous_response_id", "conversation", "prompt")
 DROPPED = (
     *STATE,
     "context_management",
-    "include",
     "max_tool_calls",
     "store",
     "stream_options",
-    "top_logprobs",
     "truncation",
 )
 """Keys without a meaning for a chat: the gateway keeps no state and runs no tools."""
@@ -79,9 +77,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
 
 def write(chat: ChatRequest, answers: Sequence[Answer]) -> bytes:
     """Write a reply; this API has one choice."""
-    return msgspec.json.encode(
-        response(chat, int(time.time()), output_items(chat, answers[0]), answers[0])
-    )
+    return msgspec.json.encode(response(chat, answers[0], created=answers[0].details.created))
 
 
 def writer(chat: ChatRequest) -> ResponsesStream:
@@ -110,6 +106,11 @@ def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
         effort = as_object(body["reasoning"], "reasoning").get("effort")
         if effort is not None:
             chat["reasoning_effort"] = as_text(effort, "reasoning.effort")
+    include = body.get("include")
+    if isinstance(include, list) and "message.output_text.logprobs" in include:
+        chat["logprobs"] = True
+    else:
+        chat.pop("top_logprobs", None)
     if body.get("text") is not None:
         chat |= _text_options(as_object(body["text"], "text"))
     return chat

@@ -1,14 +1,13 @@
 """Writes replies and streams in the format of the Responses API."""
 
-import time
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
-from waltzrl.serving.exchange import Answer, ChatRequest, Json
-from waltzrl.serving.wire.format import COMMENT, error_object, event, total_tokens
+from waltzrl.serving.exchange import Answer, ChatRequest, Json, TokenLogprob
+from waltzrl.serving.wire.format import COMMENT, count_of, error_object, event, total_tokens
 
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish -> reason why a response is incomplete; with any other finish it is complete."""
@@ -19,7 +18,8 @@ def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
     reply = answer.reply
     items: list[Json] = []
     if reply.text or not reply.calls:
-        items.append(message_item(chat, reply.text, final_status(answer)))
+        part = text_part(reply.text, answer.details.logprobs)
+        items.append(message_item(chat, part, final_status(answer)))
     items += [call_item(chat, index, call) for index, call in enumerate(reply.calls)]
     return items
 
@@ -28,19 +28,21 @@ def final_status(answer: Answer) -> str:
     return "incomplete" if answer.finish in REASONS else "completed"
 
 
-def message_item(chat: ChatRequest, text: str | None, status: str) -> dict[str, Json]:
-    """Return the message item; with None as text it has no content yet."""
+def message_item(chat: ChatRequest, part: dict[str, Json] | None, status: str) -> dict[str, Json]:
+    """Return the message item; without a part it has no content yet."""
     return {
         "id": f"msg_{chat.prompt.id}",
         "type": "message",
         "role": "assistant",
         "status": status,
-        "content": [] if text is None else [text_part(text)],
+        "content": [] if part is None else [part],
     }
 
 
-def text_part(text: str) -> dict[str, Json]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def text_part(text: str, logprobs: Sequence[TokenLogprob] | None = None) -> dict[str, Json]:
+    """Return the only part of the message."""
+    tokens: list[Json] = msgspec.to_builtins(logprobs or ())
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": tokens}
 
 
 def call_item(chat: ChatRequest, index: int, call: ToolCall) -> dict[str, Json]:
@@ -56,27 +58,30 @@ def call_item(chat: ChatRequest, index: int, call: ToolCall) -> dict[str, Json]:
 
 def response(
     chat: ChatRequest,
-    created: int,
-    output: Sequence[Json] = (),
     answer: Answer | None = None,
     failure: RequestError | None = None,
+    created: int | None = None,
 ) -> dict[str, Json]:
-    """Return the response object; without an answer it is in progress, or failed."""
+    """Return the response object; without an answer it is in progress, or failed.
+
+    It was created when the request came, unless `created` says otherwise.
+    """
     status = final_status(answer) if answer else "in_progress"
     reason = REASONS.get(answer.finish) if answer else None
     return {
         "id": f"resp_{chat.prompt.id}",
         "object": "response",
-        "created_at": created,
+        "created_at": created or int(chat.created),
         "status": "failed" if failure else status,
         "error": _error(failure) if failure else None,
         "incomplete_details": {"reason": reason} if reason else None,
         "model": chat.model,
-        "output": list(output),
+        "output": output_items(chat, answer) if answer else [],
         "usage": _usage(answer) if answer else None,
         "previous_response_id": None,
         "store": False,
         "truncation": "disabled",
+        "service_tier": answer.details.service_tier if answer else None,
         **_echo(chat.body),
     }
 
@@ -109,11 +114,13 @@ def _flat(nested: Json, key: str) -> Json:
 
 def _usage(answer: Answer) -> dict[str, Json]:
     read, generated = total_tokens([answer])
+    cached = count_of([answer], "prompt_tokens_details", "cached_tokens")
+    reasoning = count_of([answer], "completion_tokens_details", "reasoning_tokens")
     return {
         "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cached},
         "output_tokens": generated,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": read + generated,
     }
 
@@ -128,7 +135,6 @@ class ResponsesStream:
 
     def __init__(self, chat: ChatRequest) -> None:
         self._chat = chat
-        self._created = int(time.time())
         self._number = 0
         self._texts: list[str] = []
         """The text of the message so far."""
@@ -137,7 +143,7 @@ class ResponsesStream:
         self._message_open = False
 
     def open(self) -> bytes:
-        opening: Json = response(self._chat, self._created)
+        opening: Json = response(self._chat)
         return self._event("response.created", response=opening) + self._event(
             "response.in_progress", response=opening
         )
@@ -152,30 +158,26 @@ class ResponsesStream:
         self._texts.append(delta)
         return opening + self._content("response.output_text.delta", delta=delta, logprobs=[])
 
-    def calls(self, choice: int, calls: Sequence[ToolCall]) -> bytes:
-        closing = self._close_message("completed") if self._message_open else b""
-        return closing + b"".join(self._call(index, call) for index, call in enumerate(calls))
-
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
         """Write an event of our own type; the events that close the message have the new text."""
         self._texts = ["".join(self._texts)[:start], replacement]
         return self._event("waltz.retract", choice=choice, start=start, replacement=replacement)
 
     def finish(self, choice: int, answer: Answer) -> bytes:
-        if self._message_open:
-            return self._close_message(final_status(answer))
-        if self._items:
-            return b""
-        return self._open_message() + self._close_message(final_status(answer))
+        calls = answer.reply.calls
+        opening = b"" if self._message_open or calls else self._open_message()
+        closing = self._close_message(answer) if self._message_open else b""
+        written = b"".join(self._call(index, call) for index, call in enumerate(calls))
+        return opening + closing + written
 
     def close(self, answers: Sequence[Answer]) -> bytes:
         answer = answers[0]
-        completed = response(self._chat, self._created, output_items(self._chat, answer), answer)
+        completed = response(self._chat, answer)
         return self._event(f"response.{final_status(answer)}", response=completed)
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
         """Write the failed response and an `error` event, on which the official clients raise."""
-        failed = response(self._chat, self._created, failure=error)
+        failed = response(self._chat, failure=error)
         described = error_object(error)
         return self._event("response.failed", response=failed) + self._event(
             "error",
@@ -194,17 +196,14 @@ class ResponsesStream:
             "response.content_part.added", part=text_part("")
         )
 
-    def _close_message(self, status: str) -> bytes:
+    def _close_message(self, answer: Answer) -> bytes:
         self._message_open = False
-        text = "".join(self._texts)
+        part = text_part("".join(self._texts), answer.details.logprobs)
+        item = message_item(self._chat, part, final_status(answer))
         return (
-            self._content("response.output_text.done", text=text, logprobs=[])
-            + self._content("response.content_part.done", part=text_part(text))
-            + self._event(
-                "response.output_item.done",
-                output_index=0,
-                item=message_item(self._chat, text, status),
-            )
+            self._content("response.output_text.done", text=part["text"], logprobs=part["logprobs"])
+            + self._content("response.content_part.done", part=part)
+            + self._event("response.output_item.done", output_index=0, item=item)
         )
 
     def _call(self, number: int, call: ToolCall) -> bytes:
