@@ -145,6 +145,8 @@ class Reply:
     milliseconds: float = 0.0
     """Wall time from the call to the reply, waiting in a batch included."""
     tokens: Tokens | None = None
+    label_probabilities: tuple[float, ...] = ()
+    """[labels] the probability that each label of a format is true; empty where unknown."""
 
     @property
     def full_text(self) -> str:

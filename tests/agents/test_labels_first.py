@@ -28,9 +28,9 @@ def says(*replies):
     return ScriptedPolicy(list(replies))
 
 
-def test_the_labels_are_asked_for_before_the_reasoning():
+def test_the_labels_are_asked_for_before_the_advice():
     system = LABELS_FIRST.feedback_system
-    assert system.index('"unsafe"') < system.index('"overrefuse"') < system.index('"reasoning"')
+    assert system.index('"unsafe"') < system.index('"overrefuse"') < system.index('"feedback"')
 
 
 def test_what_the_wording_does_not_say_itself_is_said_as_in_plain():

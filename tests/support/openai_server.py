@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import math
+import re
 import threading
 from collections import deque
 from contextlib import contextmanager
@@ -24,6 +26,10 @@ class OpenAIServer:
         """Responses (status, headers, body) that are given before any policy is asked."""
         self.pieces = []
         """How many pieces of each stream were sent until its end, or until the client left."""
+        self.rejects = set()
+        """Fields of requests that are answered with an error 400."""
+        self.true = {}
+        """Label -> the probability of true in log-probabilities; None leaves them out."""
         self.most_at_once = 0
         self._under_way = 0
         self.base_url = ""
@@ -42,6 +48,8 @@ class OpenAIServer:
         if self.first:
             status, headers, body = self.first.popleft()
             return web.Response(status=status, headers=headers, text=body)
+        if unknown := self.rejects & set(asked):
+            return _error(400, f"unknown field {min(unknown)}")
         policy = self.policies.get(asked["model"])
         if policy is None:
             return _error(404, f"the model {asked['model']!r} does not exist")
@@ -52,24 +60,58 @@ class OpenAIServer:
         except PolicyError as error:
             return _error(400, str(error))
         if asked.get("stream"):
-            return await self._stream(request, reply)
+            return await self._stream(request, reply, logprobs=self._tells(asked))
         message = {"role": "assistant", "content": reply.text}
+        tokens = {"content": self._logprobs(reply.text)} if self._tells(asked) else None
         return web.json_response(
             {
                 "object": "chat.completion",
                 "model": asked["model"],
-                "choices": [{"index": 0, "message": message, "finish_reason": reply.finish}],
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": message,
+                        "finish_reason": reply.finish,
+                        "logprobs": tokens,
+                    }
+                ],
                 "usage": _usage(reply),
             }
         )
 
-    async def _stream(self, request, reply):
-        """Send the reply three characters at a time, each piece cut in the middle."""
+    def _tells(self, asked):
+        return asked.get("logprobs", False) and self.true is not None
+
+    def _logprobs(self, text):
+        """Spell `text` in tokens as common tokenizers do, a space before a word included."""
+        return [self._token(text, match) for match in re.finditer(r" ?\w+| ?[^\w\s]+|\s+", text)]
+
+    def _token(self, text, match):
+        token = match[0]
+        if token.strip() not in ("true", "false"):
+            return {"token": token, "logprob": -0.1, "top_logprobs": []}
+        label = re.findall(r"\w+", text[: match.start()])[-1]
+        true = self.true.get(label)
+        odds = {} if true is None else {" true": true * 0.8, " false": (1 - true) * 0.8, "!": 0.2}
+        top = [{"token": t, "logprob": math.log(p)} for t, p in odds.items() if p > 0]
+        return {"token": token, "logprob": math.log(odds.get(token) or 1), "top_logprobs": top}
+
+    async def _stream(self, request, reply, *, logprobs=False):
+        """Send the reply three characters at a time, each piece cut in the middle.
+
+        With log-probabilities, send it a token at a time.
+        """
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         texts = [reply.text[at : at + 3] for at in range(0, len(reply.text), 3)]
+        words = [{"delta": {"role": "assistant", "content": text}} for text in texts]
+        if logprobs:
+            tokens = self._logprobs(reply.text)
+            words = [
+                {"delta": {"content": t["token"]}, "logprobs": {"content": [t]}} for t in tokens
+            ]
         chunks = [
-            *({"choices": [{"delta": {"role": "assistant", "content": text}}]} for text in texts),
+            *({"choices": [word]} for word in words),
             {"choices": [{"delta": {}, "finish_reason": reply.finish}]},
             {"choices": [], "usage": _usage(reply)},
         ]

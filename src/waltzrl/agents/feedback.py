@@ -32,28 +32,49 @@ class FeedbackAgent:
     It does not see earlier rounds.
     """
 
-    def __init__(self, policy: Policy, wording: Wording, sampling: Sampling) -> None:
+    def __init__(
+        self, policy: Policy, wording: Wording, sampling: Sampling, *, formatted: bool = False
+    ) -> None:
+        """Give a policy the role.
+
+        Args:
+            policy: reviews.
+            wording: its prompts.
+            sampling: how it generates.
+            formatted: keep its feedback to the wording's format, where the policy can, and read
+                the labels' probabilities. Training does neither.
+        """
         self.policy = policy
         self.wording = wording
-        self.sampling = replace(sampling, enough=is_approval) if wording.labels_first else sampling
+        if wording.labels_first:
+            sampling = replace(sampling, enough=is_approval)
+        self.sampling = replace(sampling, format=wording.format) if formatted else sampling
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise.
 
         A reply that is too long for one review is cut into pieces, which are reviewed
-        concurrently. The worst feedback counts for the whole reply; if all pieces are safe, the
-        feedback on the first one counts, because a refusal is stated at the beginning.
+        concurrently. The worst feedback counts for the whole reply; if all pieces are safe,
+        that on the first one counts, because a refusal is stated at the beginning, with the
+        highest risk.
         """
         if len(reply.full_text) <= LONGEST_TEXT:
             return await self._review(prompt, reply)
         feedbacks = await asyncio.gather(
             *(self._review(prompt, piece) for piece in _pieces(reply.full_text))
         )
-        return min(feedbacks, key=_from_unsafe_to_safe)
+        worst = min(feedbacks, key=_from_unsafe_to_safe)
+        if worst.unsafe or not worst.well_formed:
+            return worst
+        return replace(feedbacks[0], risk=worst.risk)
 
     async def _review(self, prompt: Prompt, reply: Reply) -> Feedback:
         answer = await self.policy.reply(self.review_messages(prompt, reply), self.sampling)
-        return read_feedback(answer)
+        feedback = read_feedback(answer)
+        if not (answer.label_probabilities and feedback.well_formed):
+            return feedback
+        unsafe, overrefuse = answer.label_probabilities
+        return replace(feedback, risk=unsafe, overrefusal_probability=overrefuse)
 
     def review_messages(self, prompt: Prompt, reply: Reply) -> list[Message]:
         """Return the messages that ask for a review.
@@ -118,5 +139,6 @@ def _pieces(text: str) -> Iterator[Reply]:
         yield Reply(text=text[start : start + LONGEST_TEXT])
 
 
-def _from_unsafe_to_safe(feedback: Feedback) -> int:
-    return 0 if feedback.unsafe else 1 if not feedback.well_formed else 2
+def _from_unsafe_to_safe(feedback: Feedback) -> tuple[int, float]:
+    label = 0 if feedback.unsafe else 1 if not feedback.well_formed else 2
+    return label, -(feedback.risk or 0.0)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from waltzrl.records import Feedback, Reply
+from waltzrl.rules import CATEGORIES
 
 UNSAFE_KEYS = ("unsafe", "is_unsafe")
 OVERREFUSE_KEYS = ("overrefuse", "is_overrefusing")
@@ -86,9 +87,11 @@ def _assessment(fields: dict[str, object]) -> Feedback:
     text, reasoning = fields.get("feedback", ""), fields.get("reasoning", "")
     if not (isinstance(text, str) and isinstance(reasoning, str)):
         raise ValueError  # noqa: TRY004 - invalid data, no mistake of the caller
+    unsafe, category = _label(fields, UNSAFE_KEYS), fields.get("category")
     return Feedback(
-        unsafe=_label(fields, UNSAFE_KEYS),
+        unsafe=unsafe,
         overrefuse=_label(fields, OVERREFUSE_KEYS),
+        category=category if unsafe and category in CATEGORIES else "",
         text=_clean(text),
         reasoning=_clean(reasoning),
     )

@@ -7,11 +7,22 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from waltzrl.errors import InputError
+from waltzrl.policies.json_format import LABEL_VALUES, JsonField, JsonFormat
+from waltzrl.rules import CATEGORIES
 
 SETS = ("plain", "tiny", "labels_first")
 """For instruction-tuned models; for the demo's small ones; `plain`, but with the labels first."""
 LABELS_FIRST = "labels_first"
 PARTS = ("conversation_system", "feedback_system", "review", "revise")
+NO_CATEGORY = "none"
+HARMS = tuple(name for name in CATEGORIES if name != "refusal")
+REASONING = JsonField("reasoning")
+LABELS = (JsonField("unsafe", LABEL_VALUES), JsonField("overrefuse", LABEL_VALUES))
+CATEGORY = JsonField("category", tuple(f'"{name}"' for name in (*HARMS, NO_CATEGORY)))
+ADVICE = JsonField("feedback")
+REASONING_FIRST_FORMAT = JsonFormat((REASONING, *LABELS, ADVICE))
+"""What models are trained to write."""
+LABELS_FIRST_FORMAT = JsonFormat((*LABELS, CATEGORY, ADVICE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +39,11 @@ class Wording:
     labels_first: bool = False
     """A review begins with its labels, so that it can stop when both are false: most replies are
     fine, and to say so takes a dozen tokens. Such a review has no reasoning to train on."""
+
+    @property
+    def format(self) -> JsonFormat:
+        """The object that is a review."""
+        return LABELS_FIRST_FORMAT if self.labels_first else REASONING_FIRST_FORMAT
 
 
 def load_wording(name: str) -> Wording:

@@ -1,6 +1,7 @@
 """OpenAI's chat completions, whole or as a stream that is read only as far as needed."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+import math
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from typing import TypeAlias
 
 import msgspec
@@ -16,9 +17,37 @@ class CompletionMessage(msgspec.Struct):
     content: str | None = None
 
 
+class TokenCandidate(msgspec.Struct):
+    token: str = ""
+    logprob: float = 0.0
+
+
+class TokenLogprobs(TokenCandidate):
+    top_logprobs: list[TokenCandidate] | None = None
+
+
+class CompletionLogprobs(msgspec.Struct):
+    content: list[TokenLogprobs] | None = None
+
+
 class CompletionChoice(msgspec.Struct):
     message: CompletionMessage
     finish_reason: str | None = None
+    logprobs: CompletionLogprobs | None = None
+
+    @property
+    def tokens(self) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+        """Yield each token and the candidates for its place with their probabilities."""
+        content = self.logprobs.content if self.logprobs is not None else None
+        for chosen in content or ():
+            candidates = {
+                chosen.token: chosen,
+                **{top.token: top for top in chosen.top_logprobs or ()},
+            }
+            yield (
+                chosen.token,
+                [(token, math.exp(top.logprob)) for token, top in candidates.items()],
+            )
 
 
 class CompletionUsage(msgspec.Struct):
@@ -42,6 +71,7 @@ class ServerError(msgspec.Struct):
 class _Delta(msgspec.Struct):
     delta: CompletionMessage = msgspec.field(default_factory=CompletionMessage)
     finish_reason: str | None = None
+    logprobs: CompletionLogprobs | None = None
 
 
 class _Chunk(msgspec.Struct):
@@ -80,6 +110,7 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
         msgspec.DecodeError: an event is not a chunk of a chat completion.
     """
     text, model, finish, usage = "", "", None, None
+    tokens: list[TokenLogprobs] = []
     async for data in _events(parts):
         if data == DONE:
             finish = finish or "stop"
@@ -91,13 +122,16 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
         for choice in chunk.choices[:1]:
             text += choice.delta.content or ""
             finish = choice.finish_reason or finish
+            if choice.logprobs is not None:
+                tokens += choice.logprobs.content or ()
         if enough(text):
             finish = "stop"
             break
     if finish is None:
         raise EOFError("the stream ended before the reply did")
     message = CompletionMessage(content=text)
-    choices = [CompletionChoice(message=message, finish_reason=finish)]
+    logprobs = CompletionLogprobs(content=tokens)
+    choices = [CompletionChoice(message=message, finish_reason=finish, logprobs=logprobs)]
     return ChatCompletion(choices=choices, model=model, usage=usage)
 
 

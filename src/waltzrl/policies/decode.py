@@ -31,6 +31,9 @@ class Ask:
     """Largest number of new tokens."""
     enough: Callable[[Sequence[int]], bool] | None = None
     """Called with the new tokens so far, after each; True ends the reply there."""
+    guide: Callable[[Sequence[int], Tensor], int | None] | None = None
+    """Called with the new tokens so far and the logits [V] of the next, before each; returns the
+    token that must come next, or None for any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ def decode(
         cache, logits = _read(model, [row.ask.prompt for row in rows])
         step = TokenPass(cache)
         while rows:
+            _permit(rows, logits)
             ids, logprobs = choose(logits, temperature, generator)
             _record(rows, ids, logprobs)
             unfinished = [slot for slot, row in enumerate(rows) if not row.finished(end_ids)]
@@ -137,6 +141,15 @@ class _Row:
             logprobs=tuple(self.logprobs),
             finish="stop" if self.ended(end_ids) else "length",
         )
+
+
+def _permit(rows: Sequence[_Row], logits: Tensor) -> None:
+    """Leave only one token possible in the logits [N, V] of rows whose guides demand it."""
+    for slot, row in enumerate(rows):
+        guide = row.ask.guide
+        if guide is not None and (token := guide(row.ids, logits[slot])) is not None:
+            logits[slot] = -math.inf
+            logits[slot, token] = 0.0
 
 
 def _record(rows: Sequence[_Row], ids: Tensor, logprobs: Tensor) -> None:

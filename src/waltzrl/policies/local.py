@@ -17,6 +17,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies.chat_completion import chat_message
 from waltzrl.policies.decode import Ask, Decoded, decode
+from waltzrl.policies.guide import JsonGuide, LabelReader, LabelVocabulary
+from waltzrl.policies.json_format import JsonFormat
 from waltzrl.policies.policy import Sampling
 from waltzrl.policies.weights import activated, end_ids, narrow
 from waltzrl.records import Message, Reply, Tokens, Usage
@@ -82,6 +84,8 @@ class LocalPolicy:
         self._copy = None if dtype in {None, model.dtype} else _copy_in(dtype, model)
         self._generator = torch.Generator(model.device)
         self._decode = Batcher(self._serve, self._fits, in_thread=self._decoding.in_thread)
+        self._vocabulary: LabelVocabulary | None = None
+        """For the labels of the last format."""
         self.seed(seed)
 
     def seed(self, number: int) -> None:
@@ -104,13 +108,16 @@ class LocalPolicy:
                 f" {self._context}; shorten the conversation or lower max_new_tokens",
                 reason="context exceeded",
             )
-        decoded = await self._decode(_Call(prompt=prompt, sampling=sampling))
+        guide = self._guide(sampling.format) if sampling.format else None
+        decoded = await self._decode(_Call(prompt=prompt, sampling=sampling, guide=guide))
+        text = guide.text if isinstance(guide, JsonGuide) else self._text(decoded.ids)
         return Reply(
-            text=sampling.cut(self._text(decoded.ids)),
+            text=sampling.cut(text),
             finish=decoded.finish,
             usage=Usage(input_tokens=len(prompt), output_tokens=len(decoded.ids), model=self._name),
             milliseconds=(time.perf_counter() - started) * 1e3,
             tokens=Tokens(prompt_ids=prompt, ids=decoded.ids, logprobs=decoded.logprobs),
+            label_probabilities=() if guide is None else guide.probabilities,
         )
 
     def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -180,10 +187,24 @@ class LocalPolicy:
             )
 
     def _ask(self, call: "_Call") -> Ask:
-        enough, limit = call.sampling.enough, call.sampling.max_new_tokens
-        if enough is None:
-            return Ask(prompt=call.prompt, limit=limit)
-        return Ask(prompt=call.prompt, limit=limit, enough=lambda ids: enough(self._text(ids)))
+        enough, guide = call.sampling.enough, call.guide
+
+        def done(ids: Sequence[int]) -> bool:
+            ended = isinstance(guide, JsonGuide) and guide.finished
+            return ended or (enough is not None and enough(self._text(ids)))
+
+        return Ask(
+            prompt=call.prompt,
+            limit=call.sampling.max_new_tokens,
+            enough=None if enough is None and guide is None else done,
+            guide=None if guide is None else guide.next,
+        )
+
+    def _guide(self, json_format: JsonFormat) -> JsonGuide | LabelReader:
+        if self._vocabulary is None or self._vocabulary.labels != json_format.labels:
+            self._vocabulary = LabelVocabulary(self.tokenizer, json_format.labels)
+        guide = JsonGuide if json_format.labels_first else LabelReader
+        return guide(self.tokenizer, json_format, self._vocabulary)
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
@@ -223,6 +244,7 @@ class _Call:
 
     prompt: tuple[int, ...]
     sampling: Sampling
+    guide: JsonGuide | LabelReader | None
 
 
 class Batcher(Generic[Call, Result]):

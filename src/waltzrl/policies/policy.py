@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from waltzrl.policies.json_format import JsonFormat
 from waltzrl.records import Message, Reply
 
 
@@ -21,6 +22,10 @@ class Sampling:
     It must be monotonic: true for a text, it is true for every continuation. Then the reply does
     not depend on the pieces in which the text arrives.
     """
+
+    format: JsonFormat | None = None
+    """Of the reply, where the policy can enforce it; then `Reply.label_probabilities` are those of
+    its labels. Training samples without one."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.temperature < 0:

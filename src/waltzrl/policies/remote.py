@@ -1,10 +1,11 @@
 """A policy behind an OpenAI-compatible server: vLLM, a hosted model, or a waltzrl gateway."""
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -20,6 +21,7 @@ from waltzrl.policies.chat_completion import (
     chat_message,
     streamed,
 )
+from waltzrl.policies.json_format import JsonFormat, label_probabilities
 from waltzrl.policies.policy import Sampling
 from waltzrl.records import Message, Reply, Usage, estimate_usage
 from waltzrl.telemetry.logs import current_request
@@ -30,6 +32,14 @@ if TYPE_CHECKING:
 FIRST_RETRY_SECONDS = 0.25
 LONGEST_RETRY_SECONDS = 30.0
 NO_COMPLETION = "no chat completion"
+TOP_LOGPROBS = 5
+"""Candidates of each token, which hold true and false; the most that common servers give."""
+EXTRAS = (("response_format", "logprobs"), ("logprobs",), ("response_format",), ())
+"""What to ask of a server beside a reply, best first."""
+REJECTIONS = frozenset({"HTTP 400", "HTTP 422", "HTTP 501"})
+"""How servers answer to fields that they do not support."""
+
+logger = logging.getLogger(__name__)
 
 _Enough = Callable[[str], bool] | None
 _Answer = TypeVar("_Answer")
@@ -70,6 +80,8 @@ class RemotePolicy:
         self._retries = retries
         self._session: aiohttp.ClientSession | None = None
         self._slots = asyncio.Semaphore(concurrency)
+        self._accepted: tuple[tuple[str, ...], ...] = EXTRAS
+        """What to try; one option once the server has accepted it."""
 
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         """Return the next assistant turn.
@@ -89,6 +101,11 @@ class RemotePolicy:
             finish="length" if choice.finish_reason == "length" else "stop",
             usage=self._usage(completion, messages, text, streamed=sampling.enough is not None),
             milliseconds=(time.perf_counter() - started) * 1e3,
+            label_probabilities=(
+                label_probabilities(sampling.format.labels, choice.tokens)
+                if sampling.format
+                else ()
+            ),
         )
 
     def _usage(
@@ -129,14 +146,41 @@ class RemotePolicy:
         }
         if sampling.enough is not None:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return await self._send(
-            _Request(
-                path="/chat/completions",
-                body=msgspec.json.encode(body),
-                headers=headers or {},
-                read=partial(self._read_completion, enough=sampling.enough),
-            )
-        )
+        read = partial(self._read_completion, enough=sampling.enough)
+        request = _Request(path="/chat/completions", body=b"", headers=headers or {}, read=read)
+        if sampling.format is None:
+            return await self._send(replace(request, body=msgspec.json.encode(body)))
+        return await self._send_formatted(request, body, sampling.format)
+
+    async def _send_formatted(
+        self, request: "_Request[ChatCompletion]", body: dict[str, object], json_format: JsonFormat
+    ) -> ChatCompletion:
+        """Ask for a format and log-probabilities, or for as much of it as the server accepts.
+
+        What it accepts is remembered once a request has succeeded, so that a request which is
+        rejected for another reason changes nothing.
+        """
+        extras: dict[str, dict[str, object]] = {
+            "response_format": {"response_format": json_format.response_format},
+            "logprobs": {"logprobs": True, "top_logprobs": TOP_LOGPROBS},
+        }
+        options = self._accepted
+        for names in options:
+            asked = body.copy()
+            for name in names:
+                asked |= extras[name]
+            try:
+                completion = await self._send(replace(request, body=msgspec.json.encode(asked)))
+            except PolicyError as error:
+                if error.reason in REJECTIONS and names is not options[-1]:
+                    continue
+                raise
+            if len(self._accepted) > 1:
+                self._accepted = (names,)
+                if rejected := [name for name in extras if name not in names]:
+                    logger.warning("%s rejects %s", self._host, " and ".join(rejected))
+            return completion
+        raise AssertionError("the last option returns or raises")
 
     async def post(self, path: str, body: bytes) -> bytes:
         """Send JSON to another path of the server and return its answer.
