@@ -135,7 +135,8 @@ class Bundles:
         config = recipe.feedback
         assert config is not None, "BundleRecipe requires feedback in stage 2"
         sampling = Sampling(max_new_tokens=config.max_new_tokens)
-        agent = FeedbackAgent(await self._policy(config), load_wording(config.wording), sampling)
+        policy, wording = await self._policy(config), load_wording(config.wording)
+        agent = FeedbackAgent(policy, wording, sampling, formatted=True)
         return FailsafeReviewer(
             HybridReviewer(agent, rules, recipe.threshold),
             rules,

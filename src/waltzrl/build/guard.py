@@ -107,7 +107,7 @@ def open_guard(
     )
     reviewer: Reviewer = rules
     if model is not None:
-        agent = FeedbackAgent(model, wording, sampling)
+        agent = FeedbackAgent(model, wording, sampling, formatted=True)
         reviewer = HybridReviewer(agent, rules, settings.threshold)
     return LocalGuard(
         reviewer,
