@@ -34,7 +34,9 @@ def _pair(rule):
     return HARMLESS, Reply(text=rule.example)
 
 
-HOLLOW_HARMFUL_PAIRS = [_pair(rule) for rule in RULES.rulebook.rules if rule.side != "refusal"]
+HOLLOW_HARMFUL_PAIRS = [
+    _pair(rule) for rule in RULES.rulebook.rules if rule.side in ("request", "reply")
+]
 
 
 def review(model, prompt=HARMLESS, reply=COMPLIES, threshold=0.7):

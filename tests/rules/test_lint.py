@@ -52,6 +52,16 @@ def test_a_fault_is_named(tmp_path, rule, complaint):
     assert "\n" not in line
 
 
+def test_a_match_within_an_exception_does_not_count(tmp_path):
+    rule = {"pattern": "(?:bath )?bombs?'] \nexcept = ['bath bombs?"}
+    path = pack(tmp_path, rule)
+    assert lint_pack(path) == []
+    book = load_rulebook([path])
+    assert [book.request(text) == () for text in ("A bath bomb.", "A bomb.")] == [True, False]
+    (found,) = book.request("A bath bomb and a bomb.")
+    assert found.start == 18
+
+
 def test_two_rules_with_one_name_or_one_pattern_are_named(tmp_path):
     path = pack(tmp_path, {}, {})
     assert any("are called 'mine/bombs'" in line for line in lint_pack(path))

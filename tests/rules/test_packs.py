@@ -11,8 +11,9 @@ BOOK = load_rulebook()
 
 
 def finds(rule: Rule, text: str) -> bool:
-    if rule.side == "refusal":
-        return BOOK.refuses(text)
+    verdicts = {"refusal": BOOK.refuses, "support": BOOK.supports, "method": BOOK.tells_how}
+    if rule.side in verdicts:
+        return verdicts[rule.side](text)
     read = BOOK.request if rule.side == "request" else BOOK.reply
     return any(finding.rule == rule.id for finding in read(text))
 

@@ -61,11 +61,14 @@ class Model:
             return http({"error": error}, status, **headers)
         if path == "/embeddings":
             return http(EMBEDDINGS)
-        text = draft(body)
+        text = self.draft(body)
         if body.get("stream"):
             return events(words(text[:9]), words(text[9:]), words("", "stop"), "[DONE]")
         message = {"role": "assistant", "content": text}
         return http({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+
+    def draft(self, body):
+        return draft(body)
 
 
 PROBLEMS = {

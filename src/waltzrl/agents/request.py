@@ -88,10 +88,7 @@ def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding
     for texts, weight in ((instructions, INSTRUCTION_WEIGHT), (read, READ_WEIGHT)):
         if texts and (others := tuple(_in_others(rulebook, texts))):
             points = _points(users[-1] if users else "")
-            findings += [
-                finding if points else replace(finding, severity=finding.severity * weight)
-                for finding in others
-            ]
+            findings += [finding if points else _weighted(finding, weight) for finding in others]
     return findings
 
 
@@ -133,11 +130,13 @@ def _in_user_turns(rulebook: Rulebook, turns: Sequence[str]) -> list[RuleFinding
     conversation = " ".join(turns)
     last_turn = len(conversation) - len(turns[-1]) if turns else 0
     return [
-        finding
-        if finding.end > last_turn
-        else replace(finding, severity=finding.severity * EARLIER_TURN_WEIGHT)
+        finding if finding.end > last_turn else _weighted(finding, EARLIER_TURN_WEIGHT)
         for finding in rulebook.request(conversation)
     ]
+
+
+def _weighted(finding: RuleFinding, weight: float) -> RuleFinding:
+    return replace(finding, severity=finding.severity * weight, weight=weight)
 
 
 def _in_others(rulebook: Rulebook, texts: Sequence[str]) -> Iterator[RuleFinding]:

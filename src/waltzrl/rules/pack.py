@@ -35,9 +35,10 @@ CATEGORIES = (
 )
 """The subjects of rules; `refusal` is for replies that decline and is not a harm."""
 
-Side = Literal["request", "reply", "refusal"]
+Side = Literal["request", "reply", "refusal", "support", "method"]
 """The text that a rule reads: the user's request, the reply, or the opening of a reply that
-declines."""
+declines; and in a reply to somebody in a crisis the words that support, and those that say how to
+harm oneself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ class Rule:
     """0 to 1, before the context is weighed."""
     side: Side
     patterns: tuple[RulePattern, ...]
+    exceptions: tuple[RulePattern, ...]
+    """A match of `patterns` that lies within a match of one of these does not count."""
     example: str
     """A text that the rule must match."""
     twin: str
@@ -105,6 +108,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     patterns: list[str]
     example: str
     twin: str
+    exceptions: list[str] = msgspec.field(default_factory=list, name="except")
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -147,8 +151,9 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         raise InputError(f"{where} has severity {row.severity:g}; use more than 0, at most 1")
     try:
         patterns = tuple(expand(source, words) for source in row.patterns)
+        exceptions = tuple(expand(source, words) for source in row.exceptions)
         if pack not in DEFAULT_PACKS:  # ours are compiled by the tests, and then when needed
-            for pattern in patterns:
+            for pattern in (*patterns, *exceptions):
                 compiled(pattern.regex)
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
@@ -158,6 +163,7 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         severity=row.severity,
         side=row.side,
         patterns=patterns,
+        exceptions=exceptions,
         example=row.example,
         twin=row.twin,
     )
