@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 
 import aiohttp
@@ -245,3 +246,22 @@ def test_who_waits_too_long_for_a_place_is_refused(serve, upstream):
 
     with serve(*limits) as gateway:
         assert sorted(asyncio.run(two(gateway.url + CHAT))) == [200, 503]
+
+
+def test_the_gateways_own_lines_are_json_from_start_to_stop(serve, tmp_path):
+    with serve("--log-format", "json") as gateway:
+        host, port = gateway.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(b"nonsense\r\n\r\n")  # which uvicorn logs
+            connection.recv(1000)
+        assert ask(gateway, "echo")[0] == 200
+        gateway.process.terminate()
+        assert gateway.process.wait(20) == 0
+    lines = [json.loads(line) for line in (tmp_path / "gateway.log").read_text().splitlines()]
+    assert {"time", "level", "logger", "message"} <= set.intersection(*map(set, lines))
+    said = [line["message"] for line in lines]
+    assert (said[0], said[-1]) == ("the gateway starts", "the gateway has stopped")
+    assert "the gateway shuts down" in said
+    assert [line["logger"] for line in lines if "Invalid HTTP" in line["message"]] == [
+        "uvicorn.error"
+    ]

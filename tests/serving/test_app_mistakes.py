@@ -19,6 +19,7 @@ from waltzrl.serving.limits import Limits
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import UnfilteredWindow
+from waltzrl.telemetry.logs import TextLines
 
 SECRET = "words of the draft"
 REVIEWED = {REVIEW: {"reply": "x"}, GUARDRAIL: {"texts": ["x"], "input_type": "response"}}
@@ -64,7 +65,8 @@ def test_a_mistake_of_ours_is_told_without_a_word_of_the_draft_and_logged_once(p
     assert response.headers["x-request-id"] in response.error
     assert SECRET not in response.text
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert caplog.records[0].exc_info
+    assert "exception=" in TextLines().format(caplog.records[0])
+    assert SECRET not in TextLines().format(caplog.records[0])
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -74,6 +76,7 @@ def test_a_mistake_in_a_stream_ends_it_with_an_error(path, caplog):
     assert response.headers["x-request-id"] in response.text
     assert SECRET not in response.text
     assert len(caplog.records) == 1
+    assert SECRET not in TextLines().format(caplog.records[0])
 
 
 def test_a_mistake_after_the_head_of_a_reply_breaks_it_off(caplog):
@@ -83,6 +86,7 @@ def test_a_mistake_after_the_head_of_a_reply_breaks_it_off(caplog):
     response = asyncio.run(chat(mistaken_app(open_window), stream=True))
     assert (response.status, response.text, response.whole) == (200, "", False)
     assert len(caplog.records) == 1
+    assert SECRET not in TextLines().format(caplog.records[0])
 
 
 @pytest.mark.parametrize("path", [*BODIES, REVIEW, GUARDRAIL])

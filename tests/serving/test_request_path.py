@@ -10,8 +10,8 @@ from support.small_gateway import CHAT, HELLO, ask, gateway
 
 PACKAGE = Path(waltzrl.__file__).parent
 ARCHITECTURE = Path(__file__).parents[2] / "docs/architecture.md"
-AFTER_THE_ANSWER = {"serving/metrics.py", "telemetry/counters.py"}
-"""They count what was decided."""
+AFTER_THE_ANSWER = {"serving/metrics.py", "serving/events.py", "telemetry/counters.py"}
+"""They count and log what was decided."""
 ONLY_WITH_A_SERVER = {"serving/server.py"}
 
 

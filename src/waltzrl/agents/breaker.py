@@ -1,10 +1,15 @@
 """A circuit breaker: stops calls to a service that keeps failing, then probes it."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 from typing import Literal
+
+from waltzrl.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
 
 BreakerState = Literal["closed", "open", "half_open"]
 
@@ -27,6 +32,7 @@ class Breaker:
 
     def __init__(
         self,
+        name: str = "",
         *,
         failures: int = 5,
         open_seconds: float = 60.0,
@@ -35,10 +41,12 @@ class Breaker:
         """Start closed.
 
         Args:
+            name: of the service, for logs and metrics.
             failures: consecutive failures that open it.
             open_seconds: how long it rejects all calls.
             clock: monotonic time in seconds.
         """
+        self.name = name
         self._limit = failures
         self._open_seconds = open_seconds
         self._clock = clock
@@ -92,3 +100,5 @@ class Breaker:
         self._opened_at = opened_at
         self._failures = 0
         self._generation += 1
+        state = "closed" if opened_at is None else "open"
+        log.warning("a circuit breaker is %s", state, extra=fields(breaker=self.name, state=state))

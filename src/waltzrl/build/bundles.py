@@ -140,7 +140,7 @@ class Bundles:
         return FailsafeReviewer(
             HybridReviewer(agent, rules, recipe.threshold),
             rules,
-            breaker=self._breakers.setdefault(config, Breaker()),
+            breaker=self._breakers.setdefault(config, Breaker("feedback")),
             budget_seconds=recipe.review_timeout_ms / 1e3,
             on_failure=recipe.on_failure,
             on_review_failure=self._on_review_failure,

@@ -18,7 +18,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from waltzrl import __version__
 from waltzrl.agents import RulesReviewer
 from waltzrl.audit import Log, LogSettings, expire_contents
 from waltzrl.build.background import in_background
@@ -29,6 +31,7 @@ from waltzrl.privacy import scrub_collaboration
 from waltzrl.records import Collaboration, Prompt
 from waltzrl.serving.access import AccessControl, KeyRing
 from waltzrl.serving.app import App, ExtraRoutes
+from waltzrl.serving.events import log_decision
 from waltzrl.serving.exchange import Assignment, Mode
 from waltzrl.serving.gateway import (
     BundleSelector,
@@ -43,6 +46,7 @@ from waltzrl.serving.server import check_bind, open_tls, run
 from waltzrl.serving.split import PercentageSplit
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow, UnfilteredWindow, Window
+from waltzrl.telemetry.logs import fields
 
 DAY_SECONDS = 86_400.0
 RETENTION_INTERVAL_SECONDS = 600.0
@@ -76,12 +80,39 @@ async def serve(
     """
     files = recipe.tls
     tls = None if files is None else open_tls(files.cert, files.key, files.client_ca)
+    logger.info("the gateway starts", extra=_settings_in_short(recipe))
     async with open_gateway(recipe) as app:
         check_bind(listener.getsockname()[0], app.access.keys, open_to_all=open_to_all)
         stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
-        upstream = recipe.upstream.url or recipe.upstream.folder
+        upstream = _upstream(recipe)
         announce(listener, f"{stage} in front of {upstream}, streams: {recipe.stream_mode}")
         await run(app, app.access, listener, tls)
+    logger.info("the gateway has stopped")
+
+
+def _settings_in_short(recipe: GatewayRecipe) -> dict[str, object]:
+    feedback = recipe.feedback
+    return fields(
+        version=__version__,
+        stage=recipe.stage if recipe.enabled else 0,
+        upstream=_upstream(recipe),
+        feedback=feedback.model if feedback and recipe.stage == 2 else None,
+        threshold=recipe.threshold,
+        on_failure=recipe.on_failure,
+        streams=recipe.stream_mode,
+        keys=str(recipe.keys) if recipe.keys else None,
+        audit=str(recipe.audit.folder) if recipe.audit else None,
+        memory=recipe.memory is not None,
+        traces=recipe.traces,
+    )
+
+
+def _upstream(recipe: GatewayRecipe) -> str:
+    """Return the folder or the URL of the model, without a password."""
+    if recipe.upstream.url is None:
+        return str(recipe.upstream.folder)
+    parts = urlsplit(recipe.upstream.url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 @asynccontextmanager
@@ -107,7 +138,9 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
         metrics = GatewayMetrics(lambda: _status(access, bundles, selector, log), categories)
         stack.push_async_callback(bundles.aclose)
         selector = await _selector(recipe, bundles)
-        listeners = [metrics.served, *(stack.enter_context(_traces()) if recipe.traces else ())]
+        listeners: list[Listener] = [metrics.served, log_decision]
+        if recipe.traces:
+            listeners.append(stack.enter_context(_traces()))
         extra = None
         if recipe.memory is not None:
             services = await stack.enter_async_context(
@@ -184,14 +217,16 @@ def _scrubbed_logs(scrub: Callable[[str], str]) -> Iterator[None]:
     """Remove personal data from this process's log messages while the block runs."""
     from waltzrl.privacy import ScrubbingFilter
 
-    scrubber = ScrubbingFilter(scrub)
-    handlers = list(logging.getLogger().handlers)
-    for handler in handlers:
+    scrubbers = [
+        (handler, ScrubbingFilter(scrub, handler.formatter))
+        for handler in logging.getLogger().handlers
+    ]
+    for handler, scrubber in scrubbers:
         handler.addFilter(scrubber)
     try:
         yield
     finally:
-        for handler in handlers:
+        for handler, scrubber in scrubbers:
             handler.removeFilter(scrubber)
 
 
@@ -207,12 +242,12 @@ def _contents(
 
 
 @contextmanager
-def _traces() -> Iterator[tuple[Listener]]:
+def _traces() -> Iterator[Listener]:
     from waltzrl.serving.traces import open_traces
 
     traces = open_traces()
     try:
-        yield (traces.served,)
+        yield traces.served
     finally:
         traces.close()
 

@@ -157,6 +157,7 @@ async def open_online_services(
     config = RecorderConfig(
         memory=memory,
         privacy=recipe.privacy,
+        logs=recipe.logs,
         categories={rule.id: rule.category for rule in rules},
     )
     shared = SharedDatabase(config)

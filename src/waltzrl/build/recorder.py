@@ -22,13 +22,14 @@ from pydantic import TypeAdapter
 from waltzrl.build.judges import open_judge
 from waltzrl.build.memory import open_memory
 from waltzrl.build.redaction import open_redaction
-from waltzrl.config.gateway import MemoryConfig, PrivacyConfig
+from waltzrl.config.gateway import LogsConfig, MemoryConfig, PrivacyConfig
 from waltzrl.errors import WaltzError
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.online.recorder import Recorder
 from waltzrl.online.recorder_protocol import RecorderReport, read_frames
 from waltzrl.release.book import ReleaseBook
 from waltzrl.storage.database import open_database
+from waltzrl.telemetry.logs import configure_logs
 
 COMMAND = (sys.executable, "-m", "waltzrl.build.recorder")
 
@@ -41,6 +42,7 @@ class RecorderConfig:
 
     memory: MemoryConfig
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    logs: LogsConfig = field(default_factory=LogsConfig)
     categories: Mapping[str, str] = field(default_factory=dict)
     """Rule id -> category, of the stage-1 rules."""
 
@@ -63,7 +65,7 @@ def main() -> None:
     """Be the recorder of the process that writes to our standard input."""
     for number in (signal.SIGINT, signal.SIGTERM):  # only the end of the pipe ends a recorder
         signal.signal(number, signal.SIG_IGN)
-    logging.basicConfig(format="recorder: %(message)s")
+    configure_logs("text", "info")
     asyncio.run(_record())
 
 
@@ -73,6 +75,7 @@ async def _record() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(pipe), sys.stdin)
     texts = read_frames(pipe)
     config = _CONFIG.validate_json(await anext(texts))
+    configure_logs(config.logs.format, config.logs.level)
     os.nice(config.memory.niceness)
     try:
         async with AsyncExitStack() as stack:

@@ -1,6 +1,7 @@
 """`waltzrl serve`: the gateway in front of a model."""
 
 import json
+import logging
 import os
 import socket
 import sys
@@ -14,12 +15,15 @@ import typer
 from rich.console import Console
 
 from waltzrl.cli.options import AsJson, Settings, print_json
+from waltzrl.telemetry.logs import LogFormat, configure_logs
 
 if TYPE_CHECKING:
     from waltzrl.config.sources import Setting
     from waltzrl.config.validation import Table
 
 DEMO = Path("runs/demo")
+
+log = logging.getLogger(__name__)
 
 
 def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
@@ -54,6 +58,9 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Accept network clients without API keys.")
     ] = False,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="Format of log lines: text or json.")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print each setting and its origin, and exit.")
     ] = False,
@@ -85,13 +92,16 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "audit": audit and {"folder": audit},
         "memory": memory and {"url": memory},
         "tls": (tls_cert or tls_key) and {"cert": tls_cert, "key": tls_key},
+        "logs": log_format and {"format": log_format},
     }
     options |= {key: value for key, value in given.items() if value}
     arguments = (recipe, options, settings or [], os.environ)
     if explain:
         _print_settings(explain_gateway(*arguments), as_json=as_json)
         return
+    configure_logs(log_format or "text", "info")
     gateway = load_gateway(*arguments)
+    configure_logs(gateway.logs.format, gateway.logs.level)
     import uvloop
 
     from waltzrl.build.gateway import serve
@@ -127,4 +137,4 @@ def _announce(listener: socket.socket, description: str, *, scheme: str, desk: b
     host, port = listener.getsockname()[:2]
     url = f"{scheme}://{host}:{port}"
     reviewers = f", reviewers {url}/desk" if desk else ""
-    print(f"{description}; clients use {url}/v1{reviewers}", file=sys.stderr, flush=True)
+    log.info("%s; clients use %s/v1%s", description, url, reviewers)

@@ -21,6 +21,7 @@ from waltzrl.privacy.redaction import Action
 from waltzrl.rules import CATEGORIES, DEFAULT_PACKS
 from waltzrl.serving.keys import StreamMode
 from waltzrl.serving.limits import Limits
+from waltzrl.telemetry.logs import LogFormat, LogLevel
 from waltzrl.training import CONVERSATION, FEEDBACK
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -86,6 +87,16 @@ class AuditConfig:
     """How long the texts are kept; the log itself is never shortened."""
     on_failure: Literal["refuse", "serve"] = "refuse"
     """If the log cannot be written: refuse requests, or serve unaudited replies and count them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsConfig:
+    """The lines that the gateway writes to standard error; they never hold content."""
+
+    format: LogFormat = "text"
+    """text for people, json for machines: one line an event either way."""
+    level: LogLevel = "info"
+    """The lowest level that is written: debug, info, warning or error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +227,8 @@ class GatewayRecipe(BundleRecipe):
     """The memory, which releases need as well; None for none."""
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     """The treatment of personal data in the log and the memory."""
+    logs: LogsConfig = field(default_factory=LogsConfig)
+    """The format and the level of the gateway's own log lines."""
     traces: bool = False
     """Export OpenTelemetry traces; the variables OTEL_EXPORTER_OTLP_... configure where."""
 

@@ -65,10 +65,11 @@ class ScrubbingFilter(logging.Filter):
     handler writes.
     """
 
-    def __init__(self, scrub: Scrub) -> None:
+    def __init__(self, scrub: Scrub, formatter: logging.Formatter | None = None) -> None:
+        """Scrub with `scrub`; exceptions are formatted by the handler's `formatter`."""
         super().__init__()
         self._scrub = scrub
-        self._formatter = logging.Formatter()
+        self._formatter = formatter or logging.Formatter()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Scrub the record in place, and accept it."""

@@ -17,6 +17,7 @@ import uvicorn
 from waltzrl.errors import InputError, RequestError
 from waltzrl.serving.access import AccessControl, Event, KeyRing, Receive, Send
 from waltzrl.serving.connection import ClientConnection
+from waltzrl.telemetry.logs import fields
 
 Application: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
 
@@ -51,10 +52,12 @@ async def run(
         lifespan="off",
         access_log=False,
         log_level="warning",
+        log_config=None,  # its lines are formatted as ours
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=5,
     )
+    asyncio.get_running_loop().set_exception_handler(_log_exception)
     gc.collect()
     gc.freeze()  # later collections skip what is loaded by now, which makes their pauses shorter
     await _Server(config, access, tls).serve([listener])
@@ -98,6 +101,14 @@ def open_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLCon
 
 def _no_password() -> NoReturn:
     raise InputError("the private key of TLS has a password; write it without one")
+
+
+def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """Log what no task handled; asyncio's own line would quote the exception's message."""
+    error = context.get("exception")
+    log.error(
+        "%s", context["message"], exc_info=error if isinstance(error, BaseException) else None
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -243,6 +254,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        log.info("the gateway shuts down", extra=fields(active=self._access.admission.active))
         if unfinished := await self._access.admission.drain(DRAIN_SECONDS):
             log.warning("%d requests were cancelled after %g s", unfinished, DRAIN_SECONDS)
         self._loop.remove_reader(self._listener)

@@ -1,6 +1,7 @@
 """The model behind the gateway: a chat-completions server, or a policy in this process."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from time import monotonic, perf_counter
 from types import TracebackType
@@ -25,7 +26,9 @@ from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
 from waltzrl.serving.upstream_errors import UpstreamError, connection_error, status_error
 from waltzrl.serving.wire.fields import turns_of
-from waltzrl.telemetry.logs import current_request
+from waltzrl.telemetry.logs import current_request, fields
+
+log = logging.getLogger(__name__)
 
 
 class PolicyUpstream:
@@ -108,12 +111,16 @@ class Contact:
 
     def succeeded(self) -> None:
         """Note that the server has answered."""
+        if not self._reached or self._failures >= FAILURES:
+            log.info("the upstream answers")
         self._reached, self._failures, self._last = True, 0, self._clock()
 
     def failed(self, detail: str) -> None:
         """Note an attempt without an answer, or one that the server failed to serve."""
         self._failures += 1
         self._detail, self._last = detail, self._clock()
+        if self._failures == FAILURES:
+            log.warning("the upstream is down", extra=fields(cause=detail))
 
     @property
     def needs_probe(self) -> bool:
@@ -145,7 +152,7 @@ class HttpUpstream:
         Raises:
             InputError: the URL is invalid, or the key has characters that a header cannot carry.
         """
-        self.breaker = Breaker(open_seconds=OPEN_SECONDS)
+        self.breaker = Breaker("upstream", open_seconds=OPEN_SECONDS)
         self._contact = Contact()
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
         self._limits = limits
@@ -170,6 +177,7 @@ class HttpUpstream:
             "stream_options": {"include_usage": True},
         }
         decoder, reader = EventDecoder(), StreamReader()
+        started = perf_counter()
         with await self._send(_chat_request(streamed, bearer)) as response:
             # A server that cannot stream ignores `stream` and returns an ordinary completion.
             if response.headers.get("content-type", "").startswith("application/json"):
@@ -185,6 +193,7 @@ class HttpUpstream:
                 if deltas:
                     yield _merge(deltas)
         if not reader.ended:
+            _log_failure(started, "the stream ended early")
             raise RequestError(502, "upstream", "the upstream's stream ended early")
         yield UpstreamDelta(details=reader.details)
 
@@ -256,6 +265,7 @@ class HttpUpstream:
             UpstreamError: it is not, or the upstream is unreachable or timed out.
         """
         headers = self._headers(request.content_type, request.bearer)
+        started = perf_counter()
         with self.breaker.attempt() as attempt:
             if attempt is None:
                 raise UpstreamError(
@@ -271,12 +281,14 @@ class HttpUpstream:
             except OSError as error:
                 attempt.succeeded = False
                 self._contact.failed(_why(error))
+                _log_failure(started, _why(error))
                 raise connection_error(error) from error
             # The breaker counts only whether the upstream can be reached, not how it answers.
             attempt.succeeded = True
             self._note(response.status)
         answer = _Answer(response)
         if not 200 <= response.status < 300:
+            _log_failure(started, "status", response.status)
             with answer:
                 raise status_error(response, await self._read_body(response), self._api_key)
         return answer
@@ -309,6 +321,7 @@ class _Answer:
 
     def __init__(self, response: Response) -> None:
         self._response = response
+        self._started = perf_counter()
 
     def __enter__(self) -> Response:
         return self._response
@@ -321,6 +334,7 @@ class _Answer:
     ) -> None:
         self._response.close()
         if isinstance(error, OSError):
+            _log_failure(self._started, _why(error))
             raise connection_error(error) from error
 
 
@@ -357,6 +371,12 @@ def _whole_delta(answer: bytes) -> UpstreamDelta:
         usage=reply.usage,
         details=upstream_reply.details,
     )
+
+
+def _log_failure(started: float, cause: str, status: int | None = None) -> None:
+    milliseconds = (perf_counter() - started) * 1e3
+    extra = fields(cause=cause, status=status, milliseconds=milliseconds)
+    log.warning("a request to the upstream failed", extra=extra)
 
 
 def _why(error: OSError) -> str:

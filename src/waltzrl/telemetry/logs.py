@@ -16,8 +16,6 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
-import msgspec
-
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogField: TypeAlias = "str | float | bool | tuple[str, ...] | None"
@@ -25,7 +23,7 @@ LogField: TypeAlias = "str | float | bool | tuple[str, ...] | None"
 PACKAGE = "waltzrl"
 BREAKS = re.compile(r"\s*[\x00-\x1f\x7f-\x9f\u2028\u2029]+\s*")
 """Line breaks and other control characters, which would forge or break a line."""
-PLAIN = re.compile(r"[^\s\"=]+")
+PLAIN = re.compile(r"[^\s\"=\x00-\x1f\x7f-\x9f]+")
 """Values that text logs leave unquoted."""
 
 
@@ -75,10 +73,10 @@ class _Lines(logging.Formatter):
         request = current_request.get()
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         values: dict[str, object] = dict(getattr(record, "fields", {}))
-        if record.exc_info and not record.exc_text:
-            record.exc_text = self.formatException(record.exc_info)
-        if record.exc_text:
-            values["exception"] = record.exc_text
+        if record.exc_info:  # never `exc_text`, which another handler has made of the whole words
+            values["exception"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            values["exception"] = one_line(record.exc_text)
         return self._line(
             {
                 "time": moment.replace("+00:00", "Z"),
@@ -113,7 +111,7 @@ class JsonLines(_Lines):
 
     def _line(self, head: Mapping[str, str], values: Mapping[str, object]) -> str:
         present = {name: value for name, value in head.items() if value}
-        return msgspec.json.encode({**present, **values}, enc_hook=str).decode()
+        return json.dumps({**present, **values}, default=str)
 
 
 def exception_places(error: BaseException) -> str:
@@ -139,4 +137,4 @@ def _quoted(value: object) -> str:
     if isinstance(value, float):
         value = f"{value:.6g}"
     text = str(value)
-    return text if PLAIN.fullmatch(text) else json.dumps(one_line(text), ensure_ascii=False)
+    return text if PLAIN.fullmatch(text) else json.dumps(one_line(text))
