@@ -29,7 +29,7 @@ from support.presidio_oracle import Presidio
 PIECE = 2048
 ROOT = Path(__file__).parents[1]
 DENSE = (
-    "Mail {name}@example.com or call (212) 555-01{two}, or +44 20 7946 09{two}. Card 4111 1111 1111"
+    "Mail {name}@example.com or call (212) 555-01{two}, or +44 20 7946 09{two}. Card 4539 1488 0343"
     " 1111, IBAN DE89 3704 0044 0532 0130 00, SSN 536-90-4399, from 10.1.2.{two}. "
     "Name: Ada Lovelace, password: hunter{two}, BSN 111222333, order {number}.\n"
 )

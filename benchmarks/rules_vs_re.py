@@ -72,6 +72,15 @@ def hostile() -> dict[str, str]:
         "zero width": "a\u200bb\u200c",
         "cyrillic": "\u043f\u0440\u0438\u0432\u0435\u0442 ",
         "spaces": " ",
+        "percent escapes": "%6d%61",
+        "percent here and there": "a%6d ",
+        "entities": "&#109;a&amp;b",
+        "tags": "a<b>m</b>",
+        "open tags": "<b",
+        "emphasis": "a**b*",
+        "snake case": "a_bc_def_",
+        "one word a line": "make\n",
+        "hyphens": "ma-\n",
     }
     return {name: (text * (MEGABYTE // len(text.encode()) + 1)) for name, text in bite.items()}
 

@@ -120,7 +120,7 @@ def test_a_supportive_reply_that_calls_a_tool_or_leaks_does_not_pass():
     call = ToolCall(id="1", name="order", arguments="{}")
     reply = Reply(text=SUPPORT[0], calls=(call,))
     assert RULES.read(said("I want to end my life"), reply).unsafe
-    leak = RULES.read(said("I want to end my life"), Reply(text=f"{SUPPORT[0]} SSN 219-09-9999."))
+    leak = RULES.read(said("I want to end my life"), Reply(text=f"{SUPPORT[0]} SSN 536-90-4399."))
     assert leak.unsafe
     assert "self_harm/suicide" in leak.rules
 

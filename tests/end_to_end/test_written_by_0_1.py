@@ -647,8 +647,8 @@ def test_a_pack_of_rules_is_still_read():
     assert [found.rule for found in book.request(theft.example)] == [theft.id]
     assert [found.rule for found in book.reply(plan.example)] == [plan.id]
     assert book.refuses(cup.example)
-    assert book.request(theft.twin) == book.reply(plan.twin) == ()
-    assert not book.refuses(cup.twin)
+    assert book.request(theft.twins[0]) == book.reply(plan.twins[0]) == ()
+    assert not book.refuses(cup.twins[0])
 
 
 def test_the_keys_of_a_gateway_still_open():

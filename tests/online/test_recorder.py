@@ -92,7 +92,7 @@ def test_all_that_it_is_told_is_kept(start, engine):
 def test_personal_data_is_nowhere_in_the_database(start, engine, tmp_path):
     planted = {
         "prompt": "ada@example.com",
-        "draft": "4111 1111 1111 1111",
+        "draft": "4539 1488 0343 3654",
         "advice": "GB82 WEST 1234 5698 7654 32",
         "revision": "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD",
         "subject": "subject-ada-17",

@@ -33,6 +33,15 @@ def test_a_key_is_known_by_its_prefix(key):
 
 @pytest.mark.parametrize(
     "text",
+    ["AKIA" + "IOSFODNN7EXAMPLE", "secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+     "sk_test_" + BODY[:24], "api_key: pk_test_" + BODY[:24]],
+)  # fmt: skip
+def test_a_key_of_the_documentation_or_of_a_test_account_is_no_secret(text):
+    assert found(f"use {text} for it") == []
+
+
+@pytest.mark.parametrize(
+    "text",
     ["sk-learn-is-a-library-for-python", "AKIA is a prefix", "-----BEGIN PUBLIC KEY-----",
      "a line with -----BEGIN PRIVATE KEY----- begins such a key.", "eyJ", "ghp_short"],
 )  # fmt: skip

@@ -15,7 +15,7 @@ KINDS = ("email", "credit_card", "iban", "ssn", "ip_address")
 """Those that both know and both confirm."""
 OTHERS = (
     "Write to 'Ada L.' <ada.l@mail.example.co.uk> or ADA@EXAMPLE.ORG; cc: x+y@example.io",
-    "pay 5555555555554444 or 3530 1113 3330 0000, not 1234567812345678",
+    "pay 5271583049627157 or 3530 1113 3330 0000, not 1234567812345678",
     "GB82 WEST 1234 5698 7654 32, FR14 2004 1010 0505 0001 3M02 606, NL91ABNA0417164300",
     "his ssn 536-90-4399, hers 219-99-9999",
     "hosts 8.8.8.8, 192.168.0.0/16, 2001:db8:85a3::8a2e:370:7334 and ::ffff:192.0.2.128",

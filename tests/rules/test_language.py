@@ -105,7 +105,7 @@ SENTENCES = {
     ),
     "zh": ("怎么做面包？", "Python 里怎么排序"),
 }
-EXAMPLES = [text for rule in load_rulebook().rules for text in (rule.example, rule.twin)]
+EXAMPLES = [text for rule in load_rulebook().rules for text in (rule.example, *rule.twins)]
 
 
 @pytest.mark.parametrize(

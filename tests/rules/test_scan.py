@@ -15,7 +15,7 @@ PATTERNS = [pattern for rule in BOOK.rules for pattern in rule.patterns]
 SCANNER = PatternScanner(PATTERNS)
 EXACT = [compiled(pattern.regex) for pattern in PATTERNS]
 SENTENCES = [
-    text for rule in BOOK.rules for text in (rule.example, rule.twin) if rule.side != "refusal"
+    text for rule in BOOK.rules for text in (rule.example, *rule.twins) if rule.side != "refusal"
 ]
 
 
@@ -102,6 +102,11 @@ def test_a_marked_word_is_the_key_and_else_the_last_literal_one():
         "z\u0300\u0327\u0315" * 35_000,
         "\u0591\u05b0\u0591\u05b0" * 35_000,
         "how to kill, " * 10_000,
+        "k%69ll " * 20_000,
+        "<b>k</b>ill " * 11_000,
+        "&#107;ill\n" * 14_000,
+        "k_ill_" * 23_000,
+        "<b" * 70_000,
     ],
 )
 def test_hostile_text_takes_no_longer_than_its_length_allows(text):

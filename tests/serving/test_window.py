@@ -22,7 +22,7 @@ severity = 0.9
 side = "reply"
 patterns = ["mix <secret> .. plugh"]
 example = "Mix xyzzy with plugh."
-twin = "Mix flour with water."
+twins = ["Mix flour with water."]
 
 [[rule]]
 id = "doubtful"
@@ -31,7 +31,7 @@ severity = 0.2
 side = "reply"
 patterns = ["plover"]
 example = "A plover."
-twin = "A bird."
+twins = ["A bird."]
 
 [[rule]]
 id = "asked"
@@ -40,7 +40,7 @@ severity = 0.9
 side = "request"
 patterns = ["tell me .. xyzzy"]
 example = "Tell me about xyzzy."
-twin = "Tell me about birds."
+twins = ["Tell me about birds."]
 
 [[rule]]
 id = "declines"
@@ -49,7 +49,7 @@ severity = 0.5
 side = "refusal"
 patterns = ["sorry .. cannot"]
 example = "Sorry, I cannot."
-twin = "Sorry to hear that."
+twins = ["Sorry to hear that."]
 """
 HARMLESS = "The quick brown fox jumps over the lazy dog. "
 SAFE = 0.7

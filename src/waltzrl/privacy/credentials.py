@@ -47,6 +47,8 @@ _PLACEHOLDER = re.compile(
     r"optional|redacted|hidden|.*password|passwd|[a-z_]+(?:\.[a-z_]+)+"
 )
 """A placeholder for a password, or code that obtains one."""
+_TEST_KEY = re.compile(r"(?:AKIA|ASIA)[0-9A-Z]{9}EXAMPLE|[A-Za-z0-9+/]+EXAMPLEKEY|[spr]k_test_.*")
+"""Keys in the documentation of Amazon, and Stripe's keys of test accounts."""
 _WORD = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
 _MIN_ENTROPY = 2.8
 """Bits per character; words with a number have less."""
@@ -68,7 +70,8 @@ def credential_patterns() -> list[DataPattern]:
 
 def _prefixed(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept a value with letters and digits; a plain word may have such a prefix too."""
-    is_key = _is_mixed(text[start:end].decode("latin-1"))
+    value = text[start:end].decode("latin-1")
+    is_key = _is_mixed(value) and not _TEST_KEY.fullmatch(value)
     return PatternHit(start, end, 0.95, "prefix") if is_key else None
 
 
@@ -87,7 +90,9 @@ def _token(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept a value that looks random."""
     start, end, _is_quoted = _unquoted(text, start, end)
     value = text[start:end].decode("latin-1")
-    if len(value) < _MIN_KEY_LENGTH or not _is_mixed(value) or _PLACEHOLDER.fullmatch(value):
+    if len(value) < _MIN_KEY_LENGTH or not _is_mixed(value):
+        return None
+    if _PLACEHOLDER.fullmatch(value) or _TEST_KEY.fullmatch(value):
         return None
     return PatternHit(start, end, 0.8, "entropy") if entropy(value) >= _MIN_ENTROPY else None
 

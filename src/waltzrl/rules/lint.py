@@ -35,10 +35,11 @@ def _problems(pack: RulePack) -> Iterator[str]:
 
 
 def _example_problems(rule: Rule) -> Iterator[str]:
-    """Apply the rule to its own example and twin."""
+    """Apply the rule to its own example and twins."""
     reader = RuleReader([rule])
     if not reader.matches(rule.example):
         yield f"rule {rule.id!r} does not match its example {rule.example!r}"
-    if findings := reader.read(rule.twin):
-        words = rule.twin[findings[0].start : findings[0].end]
-        yield f"rule {rule.id!r} matches {words!r} in its harmless twin; narrow a pattern"
+    for twin in rule.twins:
+        if findings := reader.read(twin):
+            words = twin[findings[0].start : findings[0].end]
+            yield f"rule {rule.id!r} matches {words!r} in its harmless twin; narrow a pattern"

@@ -1,5 +1,6 @@
 """Rules, and the packs they come in: TOML files."""
 
+import logging
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import msgspec
 from waltzrl.errors import InputError
 from waltzrl.rules.pattern import RulePattern, expand
 from waltzrl.rules.scan import compiled
+
+logger = logging.getLogger(__name__)
 
 HARMFUL_PACKS = ("violence", "crime", "hate", "self_harm", "sexual", "misinformation")
 DEFAULT_PACKS = (*HARMFUL_PACKS, "malicious", "privacy", "refusals")
@@ -53,11 +56,11 @@ class Rule:
     side: Side
     patterns: tuple[RulePattern, ...]
     exceptions: tuple[RulePattern, ...]
-    """A match of `patterns` that lies within a match of one of these does not count."""
+    """A match of `patterns` that ends within a match of one of these does not count."""
     example: str
     """A text that the rule must match."""
-    twin: str
-    """A similar, harmless text that it must not match."""
+    twins: tuple[str, ...]
+    """Similar, harmless texts that it must not match."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +110,9 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     side: Side
     patterns: list[str]
     example: str
-    twin: str
+    twins: list[str] = []
+    twin: str = ""
+    """The name of `twins` in version 0.1, for one text; version 0.3 will reject it."""
     exceptions: list[str] = msgspec.field(default_factory=list, name="except")
 
 
@@ -149,6 +154,10 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         )
     if not 0 < row.severity <= 1:
         raise InputError(f"{where} has severity {row.severity:g}; use more than 0, at most 1")
+    if row.twin:
+        logger.warning("%s: write twins = [...] for twin; 0.3 will reject the old name", where)
+    if not (twins := (*row.twins, *filter(None, [row.twin]))):
+        raise InputError(f"{where} has no twins; add harmless texts that it must not match")
     try:
         patterns = tuple(expand(source, words) for source in row.patterns)
         exceptions = tuple(expand(source, words) for source in row.exceptions)
@@ -165,7 +174,7 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         patterns=patterns,
         exceptions=exceptions,
         example=row.example,
-        twin=row.twin,
+        twins=twins,
     )
 
 

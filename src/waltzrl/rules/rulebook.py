@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import get_args
 
 from waltzrl.errors import InputError
-from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, readings
+from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, TextReading, readings
+from waltzrl.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
 from waltzrl.rules.scan import Folded, PatternScanner, compiled, foldable
 
@@ -125,9 +126,9 @@ class RuleReader:
         numbered += [(rule, pattern) for rule in rules for pattern in rule.exceptions]
         self._rules = [rule for rule, _pattern in numbered]
         patterns = [pattern for _rule, pattern in numbered]
-        self._scanner = PatternScanner(patterns, sign=DISGUISE)
+        self._scanner = PatternScanner(patterns, signs=[DISGUISE, MARKUP])
         self._longest = max((p.longest for p in patterns), default=0) if local else None
-        self.horizon = (self._longest or 0) + max(REACH, ROT13_REACH)
+        self.horizon = (self._longest or 0) + max(REACH, ROT13_REACH, MARK_REACH)
 
     def read(self, text: str) -> tuple[RuleFinding, ...]:
         """Return the findings in order of position."""
@@ -143,7 +144,7 @@ class RuleReader:
         return bool(self._counted(text))
 
     def _counted(self, text: str) -> set[tuple[int, int, int]]:
-        """Return the hits of patterns, without those that lie within an exception of their rule."""
+        """Return the hits of patterns, without those that end within an exception of their rule."""
         hits = set(self._hits(text))
         exceptions = {hit for hit in hits if hit[0] >= self._first_exception}
         if not exceptions:
@@ -152,7 +153,7 @@ class RuleReader:
             (number, start, end)
             for number, start, end in hits - exceptions
             if not any(
-                self._rules[number] is self._rules[other] and first <= start and end <= last
+                self._rules[number] is self._rules[other] and first < end <= last
                 for other, first, last in exceptions
             )
         }
@@ -174,14 +175,19 @@ class RuleReader:
         if not keys:
             return
         yield from self._scanner.scan(raw, keys)
-        if self._scanner.sign not in keys:
-            return
-        for reading in readings(raw):
+        for reading in self._readings(raw, keys):
             for number, start, end in self._scanner.scan(reading.text):
                 first, last = reading.origin(start), reading.origin(end - 1)
                 is_short = self._longest is None or last - first < self._longest
                 if is_short and reading.trusts(first, last + 1):
                     yield number, first, last + 1
+
+    def _readings(self, raw: bytes, keys: Sequence[int]) -> Iterator[TextReading]:
+        disguise, markup = self._scanner.signs
+        if disguise in keys:
+            yield from readings(raw)
+        if markup in keys:
+            yield Unmarked(raw)
 
     def _finding(self, text: str, number: int, start: int, end: int) -> RuleFinding:
         rule = self._rules[number]

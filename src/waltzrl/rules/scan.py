@@ -77,12 +77,12 @@ class _Finder:
 class PatternScanner:
     """Many patterns at once: a set of keys tells which can match, and only those run."""
 
-    def __init__(self, patterns: Sequence[RulePattern], sign: str | None = None) -> None:
+    def __init__(self, patterns: Sequence[RulePattern], signs: Sequence[str] = ()) -> None:
         """Compile the keys of `patterns`.
 
         Args:
             patterns: numbered in this order.
-            sign: another regular expression for `keys` to look for.
+            signs: other regular expressions for `keys` to look for.
         """
         self._patterns = patterns
         self._finders: dict[int, _Finder] = {}
@@ -96,11 +96,9 @@ class PatternScanner:
                 numbers[pattern.key] = self._keys.Add(pattern.key.encode("latin-1"))
                 self._patterns_of_key.append([])
             self._patterns_of_key[numbers[pattern.key]].append(number)
-        self.sign = -1
-        """Number of the sign among the keys; -1 without one."""
-        if sign is not None:
-            self.sign = self._keys.Add(sign.encode("latin-1"))
-            self._patterns_of_key.append([])
+        self.signs = [self._keys.Add(sign.encode("latin-1")) for sign in signs]
+        """Numbers of the signs among the keys."""
+        self._patterns_of_key += [[] for _sign in signs]
         if self._patterns_of_key:
             self._keys.Compile()
 
