@@ -75,7 +75,8 @@ class RequestError(WaltzError):
         Args:
             status: HTTP status.
             kind: the kind of failure, in snake case: invalid_request, authentication, permission,
-                not_found, too_large, rate_limit, overloaded, upstream, upstream_timeout, audit.
+                not_found, too_large, rate_limit, overloaded, upstream, upstream_timeout,
+                unreviewed, audit.
             message: for the client; names the cause and never quotes the text that matched.
             param: the invalid field of the request, such as `messages[0].role`.
             retry_after_seconds: how long the client should wait before it retries.

@@ -110,6 +110,7 @@ class Bundles:
             reviewer=await self._reviewer(recipe, rules) if has_model else rules,
             wording=load_wording(recipe.upstream.wording),
             upstream=await self._upstream(recipe.upstream),
+            categories={rule.id: rule.category for rule in rules.rulebook.rules},
         )
 
     def rules(self, recipe: BundleRecipe) -> RulesReviewer:

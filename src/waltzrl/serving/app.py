@@ -13,14 +13,23 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.serving.access import AccessControl, Event, Receive, RequestHeaders, Send
-from waltzrl.serving.exchange import Answer, GatewayRequest, Mode, Upstream, UpstreamRequest
+from waltzrl.serving.exchange import (
+    Answer,
+    ChatRequest,
+    GatewayRequest,
+    Mode,
+    Upstream,
+    UpstreamRequest,
+)
 from waltzrl.serving.gateway import Gateway, internal_error
 from waltzrl.serving.health import Readiness
 from waltzrl.serving.keys import Caller
 from waltzrl.serving.metrics import GatewayMetrics
+from waltzrl.serving.moderation import moderate, read_moderation
 from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, write_review
 from waltzrl.serving.server import DisconnectWatcher
 from waltzrl.serving.stream import StreamSettings, stream
+from waltzrl.serving.tokens import estimated_count, read_count, upstream_count
 from waltzrl.serving.wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from waltzrl.serving.wire.fields import as_name, read_object
 from waltzrl.serving.wire.format import WireFormat
@@ -154,6 +163,10 @@ class App:
             "/v1/completions": {"POST": Route("completions", COMPLETIONS, self._answer)},
             "/v1/responses": {"POST": Route("responses", RESPONSES, self._answer)},
             "/v1/messages": {"POST": Route("messages", MESSAGES, self._answer)},
+            "/v1/messages/count_tokens": {
+                "POST": Route("count_tokens", MESSAGES, self._count_tokens)
+            },
+            "/v1/moderations": {"POST": Route("moderations", CHAT, self._moderations)},
             "/v1/embeddings": {"POST": Route("embeddings", CHAT, self._embeddings)},
             "/v1/review": {"POST": Route("review", CHAT, self._review)},
             "/beta/litellm_basic_guardrail_api": {
@@ -213,13 +226,7 @@ class App:
 
     async def _answer(self, http: HttpRequest) -> None:
         chat = http.wire.read(http.body, http.headers.id, http.caller)
-        request = GatewayRequest(
-            chat=chat,
-            caller=http.caller,
-            bearer=self._bearer(http),
-            context=http.headers.context,
-            may_learn=http.may_learn,
-        )
+        request = self._request(http, chat)
         if chat.stream:
             await self._stream(http, request)
             return
@@ -267,14 +274,7 @@ class App:
 
     async def _review(self, http: HttpRequest) -> None:
         draft = read_review(http.body, http.headers.id, http.caller)
-        request = GatewayRequest(
-            chat=draft.chat,
-            caller=http.caller,
-            bearer=self._bearer(http),
-            context=http.headers.context,
-            mode="whole" if draft.revise else "review",
-            may_learn=http.may_learn,
-        )
+        request = self._request(http, draft.chat, "whole" if draft.revise else "review")
         http.reached_gateway = True
         answer = await self._gateway.review(request, draft.reply)
         decision = (b"x-waltzrl-decision", _decisions([answer]))
@@ -283,13 +283,27 @@ class App:
     async def _guardrail(self, http: HttpRequest) -> None:
         chat, texts = read_guardrail(http.body, http.headers.id, http.caller)
         http.reached_gateway = True
-        request = GatewayRequest(
-            chat=chat,
-            caller=http.caller,
-            context=http.headers.context,
-            may_learn=http.may_learn,
-        )
+        # The key is LiteLLM's for this guardrail, and none for the upstream.
+        request = msgspec.structs.replace(self._request(http, chat), bearer=None)
         await http.reply(await guardrail(self._gateway, request, texts))
+
+    async def _moderations(self, http: HttpRequest) -> None:
+        chat, replies = read_moderation(http.body, http.headers.id)
+        http.reached_gateway = True
+        request = self._request(http, chat, "review")
+        await http.reply(await moderate(self._gateway, request, replies))
+
+    async def _count_tokens(self, http: HttpRequest) -> None:
+        chat = read_count(http.body, http.headers.id, http.caller)
+        request = UpstreamRequest(
+            path="/messages/count_tokens",
+            body=http.body,
+            bearer=self._bearer(http),
+            model=chat.model,
+        )
+        counted = await upstream_count(self._upstream, request)
+        header = (b"x-waltzrl-tokens", b"counted" if counted else b"estimated")
+        await http.reply(msgspec.json.encode(counted or estimated_count(chat)), (JSON, header))
 
     async def _embeddings(self, http: HttpRequest) -> None:
         model = as_name(read_object(http.body).get("model"), "model")
@@ -329,6 +343,18 @@ class App:
     async def _exposition(self, http: HttpRequest) -> None:
         text = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
         await http.reply(self._metrics.exposition(), (text,))
+
+    def _request(
+        self, http: HttpRequest, chat: ChatRequest, mode: Mode = "whole"
+    ) -> GatewayRequest:
+        return GatewayRequest(
+            chat=chat,
+            caller=http.caller,
+            bearer=self._bearer(http),
+            context=http.headers.context,
+            mode=mode,
+            may_learn=http.may_learn,
+        )
 
     @property
     def _upstream(self) -> Upstream:

@@ -5,7 +5,7 @@ request bytes -> ChatRequest -> guarded() -> Answer -> reply bytes, or a stream 
 
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol
 
 import msgspec
@@ -27,7 +27,7 @@ from waltzrl.serving.health import Health
 from waltzrl.serving.keys import Caller
 from waltzrl.telemetry.logs import NO_REQUEST, RequestContext
 
-Api = Literal["chat", "completions", "responses", "messages"]
+Api = Literal["chat", "completions", "responses", "messages", "moderations"]
 Mode = Literal["whole", "buffer", "window", "speculative", "audit", "review"]
 """How an answer is returned: whole, streamed in one of four ways, or as a review only."""
 Finish = Literal["stop", "length", "tool_calls", "content_filter"]
@@ -240,6 +240,8 @@ class Bundle:
     wording: Wording
     upstream: Upstream
     """Drafts and revises."""
+    categories: Mapping[str, str] = field(default_factory=dict)
+    """Rule id -> category, of the rules."""
 
 
 class Assignment(msgspec.Struct, frozen=True):

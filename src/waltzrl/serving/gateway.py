@@ -5,7 +5,7 @@ ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the de
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Protocol
@@ -153,15 +153,7 @@ class Gateway:
         """
         if request.chat.n == 1:
             return [await self.choice(request, 0)]
-        try:
-            async with asyncio.TaskGroup() as group:
-                choices = [
-                    group.create_task(self.choice(request, number))
-                    for number in range(request.chat.n)
-                ]
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
-        return [choice.result() for choice in choices]
+        return await all_of(self.choice(request, number) for number in range(request.chat.n))
 
     async def choice(
         self, request: GatewayRequest, number: int, stream: DraftStream | None = None
@@ -189,7 +181,8 @@ class Gateway:
             RequestError: a revision was needed and the upstream failed.
         """
         assignment = self.selector.assigned(request)
-        agent = GatewayAgent(request.chat, assignment.bundle, request.bearer)
+        chat = choice_of(request.chat, number)
+        agent = GatewayAgent(chat, assignment.bundle, request.bearer)
         drafter = GivenDraft(draft, agent)
         collaboration = await self._collaborate(request, number, assignment, drafter, agent)
         return _answer(collaboration, agent)
@@ -323,6 +316,16 @@ class GatewayAgent:
             **self.chat.body,
             "messages": [*map(chat_message, system), *messages, *map(chat_message, turns)],
         }
+
+
+async def all_of(work: Iterable[Coroutine[None, None, Answer]]) -> list[Answer]:
+    """Await answers together; the first failure cancels the others and is raised as itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def internal_error(request_id: str) -> RequestError:

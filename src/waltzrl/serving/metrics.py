@@ -37,6 +37,8 @@ APIS = (
     "messages",
     "review",
     "guardrail",
+    "moderations",
+    "count_tokens",
     "embeddings",
     "models",
     "release",
@@ -51,6 +53,7 @@ KINDS = (
     "overloaded",
     "upstream",
     "upstream_timeout",
+    "unreviewed",
     "audit",
     "cancelled",
 )

@@ -9,7 +9,7 @@ from waltzrl.errors import RequestError
 from waltzrl.serving.chat_reader import UNREADABLE
 from waltzrl.serving.http_client import Response
 
-PASSED_ON = {400, 401, 403, 404, 408, 409, 413, 422, 429}
+PASSED_ON = {400, 401, 403, 404, 405, 408, 409, 413, 422, 429}
 """Statuses that the client gets as they are. Other failures become 502, except 503."""
 KINDS = {
     401: "authentication",
