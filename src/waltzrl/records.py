@@ -54,6 +54,8 @@ class Message:
     """Tools that an assistant's turn asks for."""
     call_id: str = ""
     """Id of the call that a tool's turn answers; empty where the API has none."""
+    images: tuple[str, ...] = ()
+    """URLs of images that a policy with vision sees after the text."""
 
     @property
     def full_text(self) -> str:
@@ -92,7 +94,9 @@ class Prompt:
     trusted: bool = False
     """The system's turns are an operator's, not a tenant's: the rules do not search them."""
     unseen: tuple[Media, ...] = ()
-    """Kinds of parts that `messages` lacks, and that no reviewer sees."""
+    """Kinds of parts that the turns have and no reviewer sees."""
+    images: tuple[str, ...] = ()
+    """URLs, also of the kind `data:`, of images for a reviewer with vision; never stored."""
 
     def __post_init__(self) -> None:
         if not self.messages or self.messages[-1].role not in ("user", "tool"):

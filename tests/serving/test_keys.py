@@ -253,6 +253,15 @@ def test_a_key_can_have_a_role_at_the_desk(path):
     assert re.search(r"client .* no +tenant *$", shown, re.MULTILINE)
 
 
+def test_a_key_says_what_its_requests_may_hold(path):
+    fields = ("--allow-field", "guided_json", "--allow-field", "logit_bias")
+    key = run("add", "ada", "--file", path, "--media", "refuse", *fields).stdout.strip()
+    caller = KeyRing(path).find(key)
+    assert (caller.media, caller.allow_fields) == ("refuse", ("guided_json", "logit_bias"))
+    plain = KeyRing(path).find(run("add", "bob", "--file", path).stdout.strip())
+    assert (plain.media, plain.allow_fields) == ("pass", ())
+
+
 def test_a_key_says_whose_its_system_turns_are(path):
     ours = run("add", "ours", "--file", path, "--system-turns", "operator").stdout.strip()
     theirs = run("add", "theirs", "--file", path).stdout.strip()

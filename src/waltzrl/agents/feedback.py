@@ -89,7 +89,7 @@ class FeedbackAgent:
         )
         return [
             Message(role="system", content=self.wording.feedback_system),
-            Message(role="user", content=request),
+            Message(role="user", content=request, images=prompt.images),
         ]
 
 

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from waltzrl.records import Decision, Message, Prompt, Round, ServedExchange
+from waltzrl.records import Decision, Media, Message, Prompt, Round, ServedExchange
 
 Event = Literal["opened", "decision", "notice", "gap", "closed"]
 Digest: TypeAlias = Callable[[bytes], str]
@@ -68,6 +68,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Written by all policies together; None when unknown."""
     draft_ms: float
     total_ms: float
+    unseen: tuple[Media, ...] = ()
+    """Kinds of parts of the request that no reviewer saw."""
     client_request_id: str = ""
     trace_id: str = ""
 
@@ -121,6 +123,7 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         reply_tokens=None if usage is None else usage.output_tokens,
         draft_ms=0.0 if draft is None else draft.milliseconds,
         total_ms=exchange.milliseconds,
+        unseen=prompt.unseen,
         client_request_id=exchange.client_request_id,
         trace_id=exchange.trace_id,
     )

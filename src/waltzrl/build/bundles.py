@@ -66,6 +66,9 @@ def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
         contents["rules"] = _rules_reviewer(recipe, rules).name
     if recipe.enabled and recipe.stage == 2:
         assert recipe.feedback is not None
+        if not recipe.feedback.vision:  # a key since version 0.1
+            feedback = msgspec.to_builtins(recipe.feedback)
+            contents["feedback"] = {k: v for k, v in feedback.items() if k != "vision"}
         contents["feedback weights"] = identity(recipe.feedback.model, recipe.feedback.server)
     return hashlib.sha256(msgspec.json.encode(contents, order="sorted")).hexdigest()[:12]
 
@@ -111,6 +114,7 @@ class Bundles:
             wording=load_wording(recipe.upstream.wording),
             upstream=await self._upstream(recipe.upstream),
             categories={rule.id: rule.category for rule in rules.rulebook.rules},
+            vision=has_model and recipe.feedback is not None and recipe.feedback.vision,
         )
 
     def rules(self, recipe: BundleRecipe) -> RulesReviewer:

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from msgspec import structs
+
 from waltzrl import __version__
 from waltzrl.agents import RulesReviewer
 from waltzrl.audit import Log, LogSettings, expire_contents
@@ -41,6 +43,7 @@ from waltzrl.serving.gateway import (
     SingleBundle,
 )
 from waltzrl.serving.health import Readiness
+from waltzrl.serving.keys import ANONYMOUS, Caller
 from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus
 from waltzrl.serving.server import check_bind, open_tls, run
 from waltzrl.serving.split import PercentageSplit
@@ -130,7 +133,7 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
     bundles = Bundles(recipe.limits, model_name, lambda cause: metrics.review_failed(cause))
     rules = bundles.rules(recipe.bundle)
     categories = {rule.id: rule.category for rule in rules.rulebook.rules}
-    access = AccessControl(KeyRing(recipe.keys), recipe.limits)
+    access = AccessControl(KeyRing(recipe.keys, _anonymous(recipe)), recipe.limits)
     async with AsyncExitStack() as stack:
         log = stack.enter_context(_log(recipe.audit, recipe.privacy))
         if recipe.audit is not None and recipe.audit.contents:
@@ -259,6 +262,16 @@ def _window(rules: RulesReviewer, mode: Mode, prompt: Prompt) -> Window:
         return BufferedWindow()
     sentences = mode != "speculative"
     return SentenceWindow(rules.rulebook, prompt, rules.threshold, whole_sentences=sentences)
+
+
+def _anonymous(recipe: GatewayRecipe) -> Caller:
+    """Return what every client may do where there are no keys."""
+    return structs.replace(
+        ANONYMOUS,
+        allow_fields=recipe.allow_fields,
+        media=recipe.media,
+        system_turns=recipe.system_turns,
+    )
 
 
 def _status(

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from waltzrl.serving.keys import Author, DeskRole, add_key, read_keys, revoke_keys
+from waltzrl.serving.keys import Author, DeskRole, MediaPolicy, add_key, read_keys, revoke_keys
 
 KeyFile = Annotated[Path, typer.Option("--file", help="TOML file with the hashes.")]
 
@@ -33,6 +33,12 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
     system_turns: Annotated[
         Author, typer.Option(help="Who writes its system turns and tools; rules search a tenant's.")
     ] = "tenant",
+    media: Annotated[
+        MediaPolicy, typer.Option(help="Images, audio and files: unseen, refused, or reviewed.")
+    ] = "pass",
+    allow_field: Annotated[
+        list[str] | None, typer.Option(help="Field of requests to pass on; may be repeated.")
+    ] = None,
     expires_in_days: Annotated[float | None, typer.Option(help="Default: never.")] = None,
 ) -> None:
     """Create a key and print it once; only its hash is stored.
@@ -50,6 +56,8 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "may_see_drafts": may_see_drafts,
         "role": role,
         "system_turns": system_turns,
+        "media": media,
+        "allow_fields": allow_field or [],
         "expires": expires_in_days and datetime.now(UTC) + timedelta(days=expires_in_days),
     }
     print(add_key(file, settings))

@@ -19,11 +19,13 @@ from waltzrl.errors import RecipeError
 from waltzrl.privacy.detection import Kind
 from waltzrl.privacy.redaction import Action
 from waltzrl.rules import CATEGORIES, DEFAULT_PACKS
-from waltzrl.serving.keys import StreamMode
+from waltzrl.serving.keys import Author, MediaPolicy, StreamMode
 from waltzrl.serving.limits import Limits
 from waltzrl.telemetry.logs import LogFormat, LogLevel
 from waltzrl.training import CONVERSATION, FEEDBACK
 
+OPEN = ((), "pass", "tenant")
+"""What every client may do by default."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Days = Annotated[float, Field(gt=0)]
 Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
@@ -72,6 +74,12 @@ class FeedbackConfig:
     """Longest review in tokens."""
     api_key_env: str = "WALTZRL_FEEDBACK_KEY"
     """Environment variable with the API key of `server`."""
+    vision: bool = False
+    """The model on `server` sees images: it gets those of clients whose `media` is review."""
+
+    def __post_init__(self) -> None:
+        if self.vision and self.server is None:
+            raise ValueError("a feedback model with vision must be on a server; set its URL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +229,13 @@ class GatewayRecipe(BundleRecipe):
     """Serve HTTPS; None serves HTTP."""
     keys: Path | None = None
     """File of API keys; None accepts every client, on loopback only."""
+    allow_fields: tuple[str, ...] = ()
+    """Without keys: fields of requests that steer the reply, or are unknown, and are passed on
+    nevertheless. With keys, each key has its own."""
+    media: MediaPolicy = "pass"
+    """Without keys: pass images, audio, video and files unseen, refuse them, or review images."""
+    system_turns: Author = "tenant"
+    """Without keys: who writes system turns and tools; the rules search a tenant's."""
     audit: AuditConfig | None = None
     """The audit log; None for none."""
     memory: MemoryConfig | None = None
@@ -231,6 +246,19 @@ class GatewayRecipe(BundleRecipe):
     """The format and the level of the gateway's own log lines."""
     traces: bool = False
     """Export OpenTelemetry traces; the variables OTEL_EXPORTER_OTLP_... configure where."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keys is not None and (self.allow_fields, self.media, self.system_turns) != OPEN:
+            raise ValueError(
+                "allow_fields, media and system_turns apply to a gateway without keys; set them "
+                f"for each key in {self.keys}"
+            )
+        sees = self.stage == 2 and self.feedback is not None and self.feedback.vision
+        if self.media == "review" and not sees:
+            raise ValueError(
+                "media = review needs a reviewer that sees images: stage 2 and feedback.vision"
+            )
 
     @property
     def stream_mode(self) -> StreamMode:

@@ -84,6 +84,11 @@ class _Chunk(msgspec.Struct):
 def chat_message(message: Message) -> dict[str, Json]:
     """Return a turn in the format of a chat-completions request, without empty fields."""
     turn: dict[str, Json] = {"role": message.role, "content": message.content}
+    if message.images:
+        images: list[Json] = [
+            {"type": "image_url", "image_url": {"url": url}} for url in message.images
+        ]
+        turn["content"] = [{"type": "text", "text": message.content}, *images]
     if message.calls:
         turn["tool_calls"] = [
             {

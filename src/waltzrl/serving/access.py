@@ -86,15 +86,21 @@ class KeyRing:
     reveals nothing about any key.
     """
 
-    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read the key file; without one, every request is of `ANONYMOUS`.
+    def __init__(
+        self,
+        path: Path | None,
+        anonymous: Caller = ANONYMOUS,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read the key file; without one, every request is of `anonymous`.
 
         Raises:
             InputError: the file cannot be read, or a key in it is invalid.
         """
         self.stale = False
         """The file has changed and is invalid; the earlier keys stay valid."""
-        self._path = path
+        self._path, self._anonymous = path, anonymous
         self._clock = clock
         self._checked_at = clock()
         self._stamp = None if path is None else _stamp(path)
@@ -111,7 +117,7 @@ class KeyRing:
     def find(self, key: str) -> Caller | None:
         """Return the caller of a key, or None if the key is invalid."""
         if self._path is None:
-            return ANONYMOUS
+            return self._anonymous
         self._reload_if_changed(self._path)
         entry = self._keys.get(sha256(key.encode()).digest())
         return entry if entry is not None and entry.state == "valid" else None

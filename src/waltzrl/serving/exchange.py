@@ -242,6 +242,8 @@ class Bundle:
     """Drafts and revises."""
     categories: Mapping[str, str] = field(default_factory=dict)
     """Rule id -> category, of the rules."""
+    vision: bool = False
+    """The reviewer sees images."""
 
 
 class Assignment(msgspec.Struct, frozen=True):

@@ -200,8 +200,13 @@ class Gateway:
         reviewer = _TimedReviewer(bundle.reviewer)
         collaboration, error = None, "internal"
         try:
+            if agent.chat.prompt.images and not bundle.vision:
+                raise _unreviewable()
             pattern = _pattern(request.mode, bundle)
             collaboration = await pattern(agent.chat.prompt, drafter, reviewer)
+            if agent.chat.prompt.images:  # large, and not to be stored
+                prompt = replace(collaboration.prompt, images=())
+                collaboration = replace(collaboration, prompt=prompt)
         except RequestError as failure:
             error = failure.kind
             raise
@@ -402,6 +407,15 @@ def choice_of(chat: ChatRequest, number: int) -> ChatRequest:
     if number == 0 or not isinstance(seed, int):
         return chat
     return structs.replace(chat, body={**chat.body, "seed": seed + number})
+
+
+def _unreviewable() -> RequestError:
+    return RequestError(
+        400,
+        "invalid_request",
+        "image: images of this key are reviewed, but the reviewer sees none; send text",
+        param="image",
+    )
 
 
 def _unaudited(error: AuditError) -> RequestError:

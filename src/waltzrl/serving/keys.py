@@ -30,6 +30,7 @@ HEAD = "# API keys of the gateway. `waltzrl keys` rewrites this file and keeps n
 StreamMode = Literal["buffer", "window", "speculative", "audit"]
 DeskRole = Literal["viewer", "reviewer", "operator"]
 """What a key may do at the desk; each role includes those before it."""
+MediaPolicy = Literal["pass", "refuse", "review"]
 Author = Literal["tenant", "operator"]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[\w.@-]{1,64}$")]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
@@ -53,6 +54,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether the agents may learn from its requests; None: the operator decides."""
     role: DeskRole | None = None
     """Role at the desk; None has no access."""
+    allow_fields: tuple[str, ...] = ()
+    """Keys of requests that it may send besides those that every client may send."""
+    media: MediaPolicy = "pass"
+    """What happens to its images, audio, video and files, which reviewers do not see: they pass and
+    the audit log says so, are refused, or are reviewed (images, by a model with vision)."""
     system_turns: Author = "tenant"
     """Who writes the system turns and tools of its requests: a tenant's are searched by the rules,
     as they may ask for harm; an operator's may name it freely."""

@@ -192,7 +192,7 @@ def test_a_body_that_is_no_request_is_refused(raw, need):
 
 def test_what_is_nested_a_hundred_deep_is_read():
     nested = b"[" * 98 + b"]" * 98
-    raw = b'{"model":"m","messages":[{"role":"user","content":"Hi"}],"x":[%b]}' % nested
+    raw = b'{"model":"m","messages":[{"role":"user","content":"Hi"}],"usage":[%b]}' % nested
     assert CHAT.read(raw, "42").model == "m"
 
 

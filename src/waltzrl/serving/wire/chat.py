@@ -14,12 +14,14 @@ from waltzrl.serving.wire.fields import (
     as_list,
     as_name,
     as_object,
+    check_known,
     check_sampling,
     read_object,
     subject_of,
     unsupported_field,
 )
 from waltzrl.serving.wire.format import COMMENT, DONE, chat_usage, error_envelope, event
+from waltzrl.serving.wire.known import CHAT
 from waltzrl.serving.wire.prompt import prompt_of
 
 MOST_CHOICES = 16
@@ -30,6 +32,7 @@ api: Api = "chat"
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
     body = read_object(raw)
+    check_known(body, CHAT, caller)
     check_sampling(body)
     _check_reviewable(body)
     n = body.pop("n", None)

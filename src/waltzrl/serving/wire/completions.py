@@ -12,6 +12,7 @@ from waltzrl.serving.wire.fields import (
     as_count,
     as_name,
     as_text,
+    check_known,
     check_sampling,
     invalid_field,
     read_object,
@@ -19,6 +20,7 @@ from waltzrl.serving.wire.fields import (
     unsupported_field,
 )
 from waltzrl.serving.wire.format import COMMENT, chat_usage
+from waltzrl.serving.wire.known import CHAT
 from waltzrl.serving.wire.prompt import prompt_of
 
 __all__ = ["api", "error", "read", "write", "writer"]
@@ -42,6 +44,7 @@ CONVERTED = (
     "tools",
 )
 """Keys that are read here, or that this API does not have."""
+KNOWN = CHAT.union(CONVERTED)
 REFUSED = {
     "echo": "the prompt is not repeated; remove it",
     "logprobs": "a chat has no log-probabilities of this format; use /v1/chat/completions",
@@ -54,6 +57,7 @@ api: Api = "completions"
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
     body = read_object(raw)
+    check_known(body, KNOWN, caller)
     check_sampling(body)
     for key, why in REFUSED.items():
         value = body.get(key)

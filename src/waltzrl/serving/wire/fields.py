@@ -3,6 +3,8 @@
 `where` is the path of a value in the client's request, such as `messages[0].content`.
 """
 
+import re
+from collections.abc import Mapping
 from typing import TypeGuard
 
 import msgspec
@@ -10,10 +12,12 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.records import Message, Role, ToolCall
 from waltzrl.serving.exchange import Json
+from waltzrl.serving.keys import Caller
 
 DEEPEST = 100
 """Levels of nested objects and lists: encoders further down the stack recurse, too."""
 MOST_TOKENS = 2**31
+LEVEL = re.compile(r"[a-z_]{1,16}")
 LONGEST_SHOWN = 40
 """Characters of a value that an error message quotes."""
 
@@ -109,6 +113,25 @@ def as_count(value: Json, where: str, most: int) -> int:
     raise invalid_field(where, value, f"a whole number from 1 to {most}")
 
 
+def check_known(body: Mapping[str, Json], known: frozenset[str], caller: Caller) -> None:
+    """Refuse a request with a key that is neither known nor allowed; null is as good as absent.
+
+    Raises:
+        RequestError: 400, naming the key.
+    """
+    if body.keys() <= known:
+        return
+    for key, value in body.items():
+        if value is not None and key not in known and key not in caller.allow_fields:
+            name = key[:LONGEST_SHOWN]
+            raise unsupported_field(
+                name,
+                "no reviewer sees what this field does to the reply; remove it, or ask the "
+                f'operator to allow it: allow_fields = ["{name}"] for the key of the client, or in '
+                "the settings of a gateway without keys",
+            )
+
+
 def check_sampling(body: dict[str, Json]) -> None:
     """Check the sampling options that all three APIs share.
 
@@ -122,6 +145,10 @@ def check_sampling(body: dict[str, Json]) -> None:
     for key in ("max_tokens", "max_completion_tokens"):
         if body.get(key) is not None:
             as_count(body[key], key, MOST_TOKENS)
+    for key in ("reasoning_effort", "verbosity"):  # some templates show them to the model
+        value = body.get(key)
+        if value is not None and not (isinstance(value, str) and LEVEL.fullmatch(value)):
+            raise invalid_field(key, value, "a word such as 'low'")
 
 
 def subject_of(body: dict[str, Json]) -> str:

@@ -15,12 +15,14 @@ from waltzrl.serving.wire.fields import (
     as_name,
     as_object,
     as_text,
+    check_known,
     check_sampling,
     invalid_field,
     read_object,
     text_of,
     unsupported_field,
 )
+from waltzrl.serving.wire.known import CHAT
 from waltzrl.serving.wire.messages_output import MessagesStream, error_body, message
 from waltzrl.serving.wire.prompt import prompt_of
 
@@ -40,25 +42,35 @@ CONVERTED = (
     "tools",
 )
 """Keys that `_as_chat` converts, or that a chat must not have."""
+STATE = ("compaction", "container", "mcp_servers", "thread")
+"""Keys that refer to state or tools on the server, which the gateway does not have."""
 DROPPED = (
+    *STATE,
+    "betas",
+    "billing_policy",
     "cache_control",
-    "container",
     "context_management",
     "diagnostics",
+    "fallback_credit_token",
+    "fallbacks",
     "inference_geo",
-    "mcp_servers",
     "service_tier",
+    "speed",
     "thinking",
+    "user_profile_id",
+    "workspace_id",
 )
 """Keys without a meaning for a chat."""
+KNOWN = CHAT.union(CONVERTED, DROPPED)
 
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
     body = read_object(raw)
-    for key in ("container", "mcp_servers"):
+    check_known(body, KNOWN, caller)
+    for key in STATE:
         if body.get(key):
-            raise unsupported_field(key, "the gateway runs no tools; remove it")
+            raise unsupported_field(key, "the gateway keeps no state and runs no tools; remove it")
     chat = _as_chat(body)
     check_sampling(chat)
     metadata = body.get("metadata")
@@ -91,7 +103,7 @@ def error(error: RequestError, request_id: str = "") -> bytes:
 
 
 def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
-    """Convert the request to a chat; unknown keys are passed on unchanged."""
+    """Convert the request to a chat; others are passed on unchanged."""
     chat: dict[str, Json] = {
         key: value for key, value in body.items() if key not in CONVERTED and key not in DROPPED
     }

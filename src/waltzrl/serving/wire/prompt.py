@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 from waltzrl.records import Media, Message, Prompt, Role
 from waltzrl.serving.exchange import Json
 from waltzrl.serving.keys import ANONYMOUS, Caller
-from waltzrl.serving.wire.fields import ROLES, turns_of
+from waltzrl.serving.wire.fields import ROLES, turns_of, unsupported_field
 
 CARRIERS: Mapping[str, Role] = {
     "tools": "system",
@@ -62,7 +62,7 @@ def prompt_of(body: Mapping[str, Json], request_id: str, caller: Caller = ANONYM
     Without a turn of a user or tool, the last turn counts as the user's.
 
     Raises:
-        RequestError: the messages are invalid.
+        RequestError: the messages are invalid, or the caller may not send what is in them.
     """
     turns = _ending_with_request(turns_of(body.get("messages")))
     context = [
@@ -70,18 +70,37 @@ def prompt_of(body: Mapping[str, Json], request_id: str, caller: Caller = ANONYM
         for key, role in CARRIERS.items()
         if key in body and (text := _texts(body[key]))
     ]
-    unseen: dict[Media, None] = {}
+    media: list[tuple[Media, str]] = []
     for message in _objects(body.get("messages")):
         if len(message) > 2 or not isinstance(message.get("content"), str):  # the rare case
             context += _beside_turn(message)
-            unseen |= dict.fromkeys(_media(message))
+            media += _media(message)
+    images = _screened(media, caller) if media else ()
     return Prompt(
         id=request_id,
         messages=turns,
         context=tuple(context),
         trusted=caller.system_turns == "operator",
-        unseen=tuple(unseen),
+        unseen=() if images else tuple(dict.fromkeys(kind for kind, _url in media)),
+        images=images,
     )
+
+
+def _screened(media: Sequence[tuple[Media, str]], caller: Caller) -> tuple[str, ...]:
+    """Return the images to review; none if all media pass unseen.
+
+    Raises:
+        RequestError: the caller may not send one of them, or its kind cannot be reviewed.
+    """
+    if caller.media == "pass":
+        return ()
+    for kind, url in media:
+        if caller.media == "refuse" or kind != "image" or not url:
+            article = "an" if kind[0] in "aio" else "a"
+            raise unsupported_field(
+                kind, f"no reviewer sees what is in {article} {kind}, so this key may not send one"
+            )
+    return tuple(url for _kind, url in media)
 
 
 def _ending_with_request(turns: Sequence[Message]) -> tuple[Message, ...]:
@@ -111,16 +130,21 @@ def _beside_turn(message: Mapping[str, Json]) -> Iterator[Message]:
             yield Message(role="tool" if kind == "file" else role, content=f"{kind}: {text}")
 
 
-def _media(message: Mapping[str, Json]) -> Iterator[Media]:
-    """Yield the kinds of parts that no reviewer sees."""
+def _media(message: Mapping[str, Json]) -> Iterator[tuple[Media, str]]:
+    """Yield the kinds of parts that are not text, with the URL of an image."""
     if message.get("audio") is not None:
-        yield "audio"
+        yield "audio", ""
     for part in _objects(message.get("content")):
         kind = str(part["type"])
-        if kind not in ("text", "refusal") and not isinstance(part.get("text"), str):
-            media = MEDIA.get(kind, "other")
-            if media != "file" or _decoded_file(part) is None:
-                yield media
+        if kind in ("text", "refusal") or isinstance(part.get("text"), str):
+            continue
+        media = MEDIA.get(kind, "other")
+        if media == "image":
+            image = part.get("image_url")
+            url = image.get("url") if isinstance(image, dict) else image
+            yield media, url if isinstance(url, str) else ""
+        elif media != "file" or _decoded_file(part) is None:
+            yield media, ""
 
 
 def _file_text(part: Mapping[str, Json]) -> str:

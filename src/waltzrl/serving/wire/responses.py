@@ -15,6 +15,7 @@ from waltzrl.serving.wire.fields import (
     as_name,
     as_object,
     as_text,
+    check_known,
     check_sampling,
     invalid_field,
     read_object,
@@ -23,6 +24,7 @@ from waltzrl.serving.wire.fields import (
     unsupported_field,
 )
 from waltzrl.serving.wire.format import error_envelope
+from waltzrl.serving.wire.known import CHAT
 from waltzrl.serving.wire.prompt import prompt_of
 from waltzrl.serving.wire.responses_output import ResponsesStream, response
 
@@ -45,18 +47,23 @@ STATE = ("background", "previous_response_id", "conversation", "prompt")
 """Keys that refer to state on the server, which the gateway does not have."""
 DROPPED = (
     *STATE,
+    "access_programs",
+    "background_options",
     "context_management",
+    "image",
     "max_tool_calls",
     "store",
     "stream_options",
     "truncation",
 )
 """Keys without a meaning for a chat: the gateway keeps no state and runs no tools."""
+KNOWN = CHAT.union(CONVERTED, DROPPED)
 
 
 def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest:
     """Read a request; see `WireFormat.read`."""
     body = read_object(raw)
+    check_known(body, KNOWN, caller)
     for key in STATE:
         if body.get(key) not in (None, False):
             raise unsupported_field(key, "the gateway keeps no state; send the whole conversation")
@@ -91,7 +98,7 @@ def error(error: RequestError, request_id: str = "") -> bytes:
 
 
 def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
-    """Convert the request to a chat; unknown keys are passed on unchanged."""
+    """Convert the request to a chat; others are passed on unchanged."""
     chat: dict[str, Json] = {key: value for key, value in body.items() if key not in CONVERTED}
     chat["messages"] = chat_messages(body.get("instructions"), body.get("input"))
     if body.get("max_output_tokens") is not None:
