@@ -258,7 +258,8 @@ def test_a_key_says_what_its_requests_may_hold(path):
     key = run("add", "ada", "--file", path, "--media", "refuse", *fields).stdout.strip()
     caller = KeyRing(path).find(key)
     assert (caller.media, caller.allow_fields) == ("refuse", ("guided_json", "logit_bias"))
-    plain = KeyRing(path).find(run("add", "bob", "--file", path).stdout.strip())
+    other = run("add", "bob", "--file", path).stdout.strip()
+    plain = KeyRing(path).find(other)
     assert (plain.media, plain.allow_fields) == ("pass", ())
 
 
