@@ -220,22 +220,32 @@ class Collaboration:
     @property
     def replies(self) -> tuple[Reply, ...]:
         """The draft and every revision, in order."""
-        return (self.draft, *(r.revision for r in self.rounds if r.revision is not None))
+        revisions = [r.revision for r in self.rounds if r.revision is not None]
+        return (self.draft, *revisions)
+
+    @property
+    def last_revision(self) -> Reply | None:
+        """None if the draft was not revised."""
+        for round_ in reversed(self.rounds):
+            if round_.revision is not None:
+                return round_.revision
+        return None
 
     @property
     def final(self) -> Reply:
         """The reply that is returned to the user."""
-        return self.replies[-1]
+        return self.last_revision or self.draft
 
     @property
     def revised(self) -> bool:
-        return len(self.replies) > 1
+        return self.last_revision is not None
 
     @property
     def decision(self) -> Decision:
-        if not self.revised:
+        revision = self.last_revision
+        if revision is None:
             return "draft"
-        return "refused" if self.final.origin == "canned" else "revised"
+        return "refused" if revision.origin == "canned" else "revised"
 
     @property
     def usage(self) -> Usage | None:
@@ -327,8 +337,8 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
 def total_usage(replies: Iterable[Reply]) -> Usage | None:
     """Add up the usage of replies; None when none is known, estimated when any was."""
     known = [reply.usage for reply in replies if reply.usage is not None]
-    if not known:
-        return None
+    if len(known) < 2:
+        return known[0] if known else None
     models = {usage.model for usage in known}
     return Usage(
         input_tokens=sum([usage.input_tokens for usage in known]),

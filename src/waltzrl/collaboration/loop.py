@@ -103,6 +103,8 @@ async def guarded(
     if last is not None and (last.unsafe or not (last.well_formed or fail_open)):
         canned = Reply(text=refusal(prompt, last), origin="canned")
         rounds = (*rounds[:-1], Round(feedback=last, revision=canned))
+    if rounds is collaboration.rounds:
+        return collaboration
     return replace(collaboration, rounds=rounds)
 
 
