@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.agents import HybridReviewer, RulesReviewer
+from waltzrl.agents.calibration import UNCALIBRATED, RefusalCount, ReviewerCalibration
 from waltzrl.agents.rules import advice
 from waltzrl.records import Feedback, Message, Prompt, Reply
 from waltzrl.rules import CATEGORIES, load_rulebook
@@ -39,8 +40,19 @@ HOLLOW_HARMFUL_PAIRS = [
 ]
 
 
-def review(model, prompt=HARMLESS, reply=COMPLIES, threshold=0.7):
-    return asyncio.run(HybridReviewer(model, RULES, threshold).review(prompt, reply))
+def calibration(challenge_from, **shares):
+    counts = {
+        "right_refusals": RefusalCount(n=200, challenged=2),
+        "over_refusals": RefusalCount(n=200, challenged=90),
+    }
+    return ReviewerCalibration(reviewer="r", challenge_from=challenge_from, **counts, **shares)
+
+
+MEASURED = calibration(0.5)
+
+
+def review(model, prompt=HARMLESS, reply=COMPLIES, threshold=0.7, calibration=MEASURED):
+    return asyncio.run(HybridReviewer(model, RULES, threshold, calibration).review(prompt, reply))
 
 
 def test_the_model_has_seven_tenths_of_the_risk_and_the_rules_three():
@@ -109,6 +121,36 @@ def test_the_model_decides_about_refusals_unless_the_reply_is_unsafe():
     assert review(Says(overrefuse=True), HARMLESS, DECLINES).overrefuse
     both = review(Says(overrefuse=True, text="Answer."), CRIME)
     assert (both.unsafe, both.overrefuse) == (True, False)
+
+
+def test_without_a_calibration_a_refusal_is_left_alone_and_the_probability_recorded():
+    for says, probability in (
+        (Says(overrefuse=True, text="Answer."), 1.0),
+        (Says(overrefuse=True, overrefusal_probability=0.9), 0.9),
+    ):
+        for without in (UNCALIBRATED, calibration(None)):
+            feedback = review(says, HARMLESS, DECLINES, calibration=without)
+            assert not feedback.asks_for_revision
+            assert feedback.overrefusal_probability == probability
+            assert feedback.text == ""
+
+
+def test_a_calibrated_model_challenges_from_its_threshold():
+    for probability, challenged in ((0.79, False), (0.8, True)):
+        says = Says(overrefuse=True, overrefusal_probability=probability, text="Answer.")
+        feedback = review(says, HARMLESS, DECLINES, calibration=calibration(0.8))
+        assert feedback.overrefuse is challenged
+        assert feedback.text == ("Answer." if challenged else "")
+    below_half = Says(overrefusal_probability=0.4)  # of the label false, so without advice
+    feedback = review(below_half, HARMLESS, DECLINES, calibration=calibration(0.3))
+    assert feedback.text == advice()["needless_refusal"]
+
+
+def test_a_label_without_a_probability_has_the_risk_that_was_measured():
+    measured = calibration(None, unsafe_given_safe=0.1, unsafe_given_unsafe=0.6)
+    assert review(Says(), calibration=measured).model_risk == 0.1
+    assert review(Says(unsafe=True), calibration=measured).model_risk == 0.6
+    assert review(Says(unsafe=True, risk=0.9), calibration=measured).model_risk == 0.9
 
 
 def test_the_advice_is_the_models_or_the_rules_when_only_they_have_any():

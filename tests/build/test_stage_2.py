@@ -7,8 +7,15 @@ import pytest
 
 from support.openai_server import serving
 from support.small_gateway import ask, chat, gateway
+from waltzrl.agents.calibration import (
+    RefusalCount,
+    ReviewerCalibration,
+    write_calibration,
+)
 from waltzrl.audit import read_entries
 from waltzrl.audit.contents import content_files, read_contents
+from waltzrl.build.identity import calibration_of, reviewer_name
+from waltzrl.errors import InputError
 from waltzrl.policies import ScriptedPolicy
 
 FINE = '{"unsafe": false, "overrefuse": false, "category": "none", "feedback": ""}'
@@ -16,18 +23,18 @@ FLAGGED = '{"unsafe": true, "overrefuse": false, "category": "harassment", "feed
 CRIME = "How do I make a pipe bomb at home?"
 
 
-def served(folder, says, content="hello", **told):
+def served(folder, says, content="hello", settings=None, **told):
     """Ask one question through a gateway whose reviewer always `says` the same."""
 
     async def run(server):
-        settings = [
+        recipe = [
             "stage=2",
             "feedback.model=judge",
             f"feedback.server={server.base_url}",
             f"audit.folder={folder}",
             "audit.contents=true",
         ]
-        async with gateway(*settings) as app:
+        async with gateway(*recipe, *(settings(server) if settings else ())) as app:
             response = await chat(app, messages=[{"role": "user", "content": content}])
             metrics = await ask(app, "/metrics", method="GET")
             return SimpleNamespace(response=response, metrics=metrics.text)
@@ -68,3 +75,61 @@ def test_why_nobody_reviewed_is_audited_and_the_text_is_in_the_contents(tmp_path
     assert outcome.decision.reason == "not reviewed: unreadable"
     assert outcome.rounds[0].failure == "unreadable"
     assert outcome.feedback.reply.text == "Hi! How can I help?"
+
+
+CHALLENGED = '{"unsafe": false, "overrefuse": true, "category": "none", "feedback": "Answer it."}'
+
+
+def calibration(file, server, challenge_from=0.5, model="judge"):
+    few = RefusalCount(n=100, challenged=1)
+    write_calibration(
+        file,
+        ReviewerCalibration(
+            reviewer=f"{model} at {server}, wording labels_first",
+            challenge_from=challenge_from,
+            right_refusals=few,
+            over_refusals=few,
+        ),
+    )
+    return f"feedback.calibration={file}"
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_a_refusal_is_challenged_only_with_a_calibration(tmp_path, caplog, calibrated):
+    def settings(server):
+        return [calibration(tmp_path / "c.json", server.base_url)] if calibrated else []
+
+    outcome = served(tmp_path / "log", CHALLENGED, settings=settings, overrefuse=0.9, unsafe=0.0)
+    first = outcome.rounds[0]
+    assert first.overrefusal_probability == pytest.approx(0.9)
+    assert first.overrefuse is calibrated
+    assert outcome.decision.decision == ("revised" if calibrated else "draft")
+    assert any("was not calibrated" in line for line in caplog.messages) is not calibrated
+
+
+def test_a_calibration_of_another_reviewer_is_refused(tmp_path):
+    def settings(server):
+        return [calibration(tmp_path / "c.json", server.base_url, model="another")]
+
+    with pytest.raises(InputError, match=r"of the reviewer 'another at .* and this is 'judge at "):
+        served(tmp_path / "log", CHALLENGED, settings=settings)
+
+
+def test_a_calibration_beside_the_weights_is_the_models(tmp_path):
+    model = tmp_path / "agent"
+    model.mkdir()
+    (model / "weights").write_text("1")
+    assert calibration_of(str(model), None, "plain", None) is None
+    name = reviewer_name(str(model), None, "plain")
+    few = RefusalCount(n=100, challenged=1)
+    written = ReviewerCalibration(
+        reviewer=name, challenge_from=0.5, right_refusals=few, over_refusals=few
+    )
+    write_calibration(model / "calibration.json", written)
+    assert reviewer_name(str(model), None, "plain") == name  # the file is no part of the weights
+    assert calibration_of(str(model), None, "plain", None) == written
+    with pytest.raises(InputError, match="wording plain', and this is"):
+        calibration_of(str(model), None, "tiny", None)
+    (model / "weights").write_text("2")
+    with pytest.raises(InputError, match="run waltzrl calibrate for it"):
+        calibration_of(str(model), None, "plain", None)

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Final
 
+from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, overrefusal
 from waltzrl.agents.feedback import Reviewer
-from waltzrl.agents.rules import OTHER, RulesReviewer, advice
+from waltzrl.agents.rules import OTHER, OVERREFUSAL, RulesReviewer, advice
 from waltzrl.records import Feedback, Prompt, Reply
 
 MODEL_SHARE = 0.7
@@ -23,22 +24,32 @@ class HybridReviewer:
     is certain. So whatever stage 1 flags, stage 2 flags too.
     """
 
-    def __init__(self, model: Reviewer, rules: RulesReviewer, threshold: float = 0.7) -> None:
+    def __init__(
+        self,
+        model: Reviewer,
+        rules: RulesReviewer,
+        threshold: float = 0.7,
+        calibration: ReviewerCalibration = UNCALIBRATED,
+    ) -> None:
         """Combine the two.
 
         Args:
-            model: gives a risk, or only labels, which count as a risk of 0 or 1.
+            model: gives a risk, or only labels.
             rules: give a risk.
             threshold: a reply whose safety, 1 - risk, is below it is unsafe.
+            calibration: of the model: which refusals it may challenge, and the risks that its
+                labels stand for. Without one it challenges none.
         """
         self.model = model
         self.rules = rules
         self.threshold = threshold
+        self.calibration = calibration
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise.
 
-        The model alone decides on over-refusal. The advice is the model's, or the rules' if only
+        The model alone decides on over-refusal, as far as its calibration allows; otherwise only
+        its probability is recorded. The advice is the model's, or the rules' if only
         they advise on the outcome; the category is the rules', or the model's if they name none.
         Feedback of the model that is not well-formed stays so, whatever the rules find.
         """
@@ -53,11 +64,11 @@ class HybridReviewer:
                 rules=rules.rules,
                 failure=model.failure or UNREADABLE,
             )
-        model_risk = float(model.unsafe) if model.risk is None else model.risk
+        model_risk = self.calibration.risk(model) if model.risk is None else model.risk
         risk = MODEL_SHARE * model_risk + RULES_SHARE * rules_risk
         certain = model_risk if model_risk >= CRITICAL else 0.0
         unsafe = 1 - max(risk, rules_risk, certain) < self.threshold
-        overrefuse = model.overrefuse and not unsafe
+        overrefuse = not unsafe and self.calibration.challenges(model)
         return replace(
             model,
             unsafe=unsafe,
@@ -66,6 +77,7 @@ class HybridReviewer:
             risk=risk,
             model_risk=model_risk,
             rules_risk=rules_risk,
+            overrefusal_probability=overrefusal(model),
             category=(rules.category or model.category) if unsafe else "",
             rules=rules.rules,
         )
@@ -76,4 +88,4 @@ def _advice(model: Feedback, rules: Feedback, *, unsafe: bool) -> str:
     for feedback in (model, rules):
         if feedback.text and (feedback.unsafe if unsafe else feedback.overrefuse):
             return feedback.text
-    return advice()[OTHER] if unsafe else model.text
+    return advice()[OTHER if unsafe else OVERREFUSAL]

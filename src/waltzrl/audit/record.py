@@ -35,6 +35,8 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The model's part of `risk`; None without a model, and in older logs."""
     rules_risk: float | None = None
     """The rules' part of `risk`."""
+    overrefusal_probability: float | None = None
+    """A model's; `overrefuse` says whether the refusal was challenged for it."""
     category: str = ""
     failure: str = ""
     """Why no model reviewed the reply, such as `timeout`."""
@@ -161,6 +163,7 @@ def _round(turn: Round, digest: Digest) -> RoundRecord:
         revision_ms=0.0 if revision is None else revision.milliseconds,
         model_risk=feedback.model_risk,
         rules_risk=feedback.rules_risk,
+        overrefusal_probability=feedback.overrefusal_probability,
         category=feedback.category,
         failure=feedback.failure,
     )

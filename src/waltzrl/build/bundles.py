@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -20,9 +21,10 @@ from waltzrl.agents import (
     load_wording,
 )
 from waltzrl.agents.breaker import Breaker, BreakerState
+from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration
 from waltzrl.agents.failsafe import FailsafeReviewer, ReviewFailure
 from waltzrl.build.background import in_background
-from waltzrl.build.identity import identity
+from waltzrl.build.identity import calibration_of, identity
 from waltzrl.build.models import local_policy, remote_policy
 from waltzrl.collaboration import Pattern, draft_only, guarded, observed
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, UpstreamConfig
@@ -41,6 +43,8 @@ HASHED_AS = {
 """Renamed keys of recipes; ids are hashes of the old names, so that they do not change."""
 ADDED = ("refusals",)
 """Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
+logger = logging.getLogger(__name__)
+
 WORST_FIRST: tuple[BreakerState, ...] = ("open", "half_open")
 
 
@@ -66,9 +70,12 @@ def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
         contents["rules"] = _rules_reviewer(recipe, rules).name
     if recipe.enabled and recipe.stage == 2:
         assert recipe.feedback is not None
+        feedback = msgspec.to_builtins(recipe.feedback)
+        del feedback["calibration"]  # a file, whose contents count
         if not recipe.feedback.vision:  # a key since version 0.1
-            feedback = msgspec.to_builtins(recipe.feedback)
-            contents["feedback"] = {k: v for k, v in feedback.items() if k != "vision"}
+            del feedback["vision"]
+        contents["feedback"] = feedback
+        contents["calibration"] = _calibration(recipe.feedback)
         contents["feedback weights"] = identity(recipe.feedback.model, recipe.feedback.server)
     return hashlib.sha256(msgspec.json.encode(contents, order="sorted")).hexdigest()[:12]
 
@@ -142,8 +149,15 @@ class Bundles:
         sampling = Sampling(max_new_tokens=config.max_new_tokens)
         policy, wording = await self._policy(config), load_wording(config.wording)
         agent = FeedbackAgent(policy, wording, sampling, formatted=True)
+        calibration = await asyncio.to_thread(_calibration, config)
+        if calibration is None:
+            logger.warning(
+                "the feedback model %s was not calibrated, so it challenges no refusal; see "
+                "waltzrl calibrate",
+                config.model,
+            )
         return FailsafeReviewer(
-            HybridReviewer(agent, rules, recipe.threshold),
+            HybridReviewer(agent, rules, recipe.threshold, calibration or UNCALIBRATED),
             rules,
             breaker=self._breakers.setdefault(config, Breaker("feedback")),
             budget_seconds=recipe.review_timeout_ms / 1e3,
@@ -204,3 +218,7 @@ def _pattern(recipe: BundleRecipe) -> Pattern:
     fail_open = recipe.on_failure == "serve"
     refusal = RefusalTexts(recipe.refusals).choose
     return partial(guarded, max_rounds=recipe.max_rounds, fail_open=fail_open, refusal=refusal)
+
+
+def _calibration(config: FeedbackConfig) -> ReviewerCalibration | None:
+    return calibration_of(config.model, config.server, config.wording, config.calibration)

@@ -14,6 +14,8 @@ from waltzrl.agents import (
     RulesReviewer,
     load_wording,
 )
+from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
+from waltzrl.build.identity import calibration_of
 from waltzrl.build.models import local_policy
 from waltzrl.collaboration import guarded
 from waltzrl.errors import InputError, missing_extra
@@ -35,6 +37,9 @@ class GuardSettings:
     rules_flag_overrefusals: bool = False
     """Without a model: flag a refusal where the rules find nothing in the request. They often
     find nothing in a harmful one, and then ask for an answer to it."""
+    calibration: str | None = None
+    """File that `waltzrl calibrate` wrote, which says which refusals the model may challenge. None
+    is the pair's own; without one the model challenges none."""
     wording: Literal["plain", "labels_first", "tiny"] | None = None
     """Prompts of the agents. None is plain for a pair, and labels_first for a model, which need
     not have been trained to review; tiny is for the pairs of `make demo`."""
@@ -96,9 +101,13 @@ def open_guard(
             )
         return GatewayGuard(gateway)
     settings = settings or GuardSettings()
+    wording = settings.wording or ("plain" if pair is not None else "labels_first")
+    calibration = UNCALIBRATED
     if pair is not None:
-        model, upstream = _load_pair(Path(pair), upstream)
-    wording = load_wording(settings.wording or ("plain" if pair is not None else "labels_first"))
+        model, upstream, calibration = _load_pair(Path(pair), upstream, settings, wording)
+    elif settings.calibration is not None:
+        calibration = load_calibration(Path(settings.calibration))
+    prompts = load_wording(wording)
     sampling = Sampling(max_new_tokens=settings.max_new_tokens)
     rules = RulesReviewer(
         load_rulebook(settings.rules),
@@ -107,11 +116,11 @@ def open_guard(
     )
     reviewer: Reviewer = rules
     if model is not None:
-        agent = FeedbackAgent(model, wording, sampling, formatted=True)
-        reviewer = HybridReviewer(agent, rules, settings.threshold)
+        agent = FeedbackAgent(model, prompts, sampling, formatted=True)
+        reviewer = HybridReviewer(agent, rules, settings.threshold, calibration)
     return LocalGuard(
         reviewer,
-        ConversationAgent(upstream, wording, sampling) if upstream is not None else None,
+        ConversationAgent(upstream, prompts, sampling) if upstream is not None else None,
         partial(guarded, max_rounds=settings.max_rounds, refusal=RefusalTexts().choose),
         [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],
     )
@@ -133,13 +142,20 @@ def _check_policies(**policies: object) -> None:
             )
 
 
-def _load_pair(folder: Path, upstream: Policy | None) -> tuple[Policy, Policy]:
-    """Load the agent that reviews, and the one that drafts where there is no upstream."""
+def _load_pair(
+    folder: Path, upstream: Policy | None, settings: GuardSettings, wording: str
+) -> tuple[Policy, Policy, ReviewerCalibration]:
+    """Load the agent that reviews, the one that drafts where there is no upstream, and what was
+    measured of the first.
+    """
     try:
         from waltzrl.training import CONVERSATION, FEEDBACK
         from waltzrl.training.checkpoints import verify_export
     except ModuleNotFoundError as missing:
         raise missing_extra(missing) or missing from missing
     verify_export(folder)
-    feedback = local_policy(str(folder / FEEDBACK), in_thread=True)
-    return feedback, upstream or local_policy(str(folder / CONVERSATION), in_thread=True)
+    reviewer, drafter = str(folder / FEEDBACK), str(folder / CONVERSATION)
+    calibration = calibration_of(reviewer, None, wording, settings.calibration)
+    feedback = local_policy(reviewer, in_thread=True)
+    upstream = upstream or local_policy(drafter, in_thread=True)
+    return feedback, upstream, calibration or UNCALIBRATED

@@ -1,7 +1,9 @@
-"""Identifies an agent in logs: its name, and a hash of its weights if they can be read."""
+"""Identifies an agent by its name and a hash of its weights, and finds its calibration."""
 
 import hashlib
 from pathlib import Path
+
+from waltzrl.agents.calibration import CALIBRATION, ReviewerCalibration, load_calibration
 
 
 def identity(name: str, server: str | None) -> str:
@@ -14,7 +16,32 @@ def identity(name: str, server: str | None) -> str:
         return name
     digest = hashlib.sha256()
     for part in sorted(path.iterdir()) if path.is_dir() else [path]:
-        if part.is_file():
+        if part.is_file() and part.name != CALIBRATION:  # which is measured on the rest
             with part.open("rb") as file:
                 digest.update(part.name.encode() + hashlib.file_digest(file, "sha256").digest())
     return f"{path.resolve().name}@{digest.hexdigest()[:12]}"
+
+
+def reviewer_name(model: str, server: str | None, wording: str) -> str:
+    """Return what a calibration names its reviewer."""
+    return f"{identity(model, server)}, wording {wording}"
+
+
+def calibration_of(
+    model: str, server: str | None, wording: str, file: str | None
+) -> ReviewerCalibration | None:
+    """Return the calibration of a reviewer; None if nobody measured it.
+
+    Args:
+        model: its name on the server, or its folder of weights.
+        server: its URL; None in this process.
+        wording: of its prompts.
+        file: of the calibration; None for the one in the folder of weights, if there is one.
+
+    Raises:
+        InputError: the file is missing or damaged, or it is of another reviewer.
+    """
+    beside = Path(model) / CALIBRATION
+    if file is None and (server is not None or not beside.exists()):
+        return None
+    return load_calibration(Path(file or beside), reviewer_name(model, server, wording))

@@ -11,6 +11,7 @@ from typing import NoReturn
 import typer
 
 from waltzrl.cli.audit import audit
+from waltzrl.cli.calibrate import calibrate
 from waltzrl.cli.collect import collect
 from waltzrl.cli.compare import compare
 from waltzrl.cli.demo import demos
@@ -47,6 +48,7 @@ app.command(rich_help_panel=EVALUATE)(compare)
 app.command(rich_help_panel=EVALUATE)(report)
 app.command(rich_help_panel=EVALUATE)(judge)
 app.command(rich_help_panel=EVALUATE)(agreement)
+app.command(rich_help_panel=EVALUATE)(calibrate)
 app.command(rich_help_panel=SERVE)(serve)
 app.add_typer(keys, name="keys", rich_help_panel=SERVE)
 app.add_typer(rules, name="rules", rich_help_panel=SERVE)

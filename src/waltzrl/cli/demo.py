@@ -53,6 +53,7 @@ def demo(
         story.fit_guard()
         say("evaluating every row on held-out prompts")
         workers.run(story.evaluations)
+        workers.run([story.calibration])
     report = story.write_report(out)
     if not as_json:
         say(

@@ -50,6 +50,7 @@ def flywheel(
                 await workers.run_beside([story.second])
                 pairs = (story.base, story.first, story.second)
                 await workers.run_beside([story.evaluation(pair) for pair in pairs])
+                await workers.run_beside([story.calibration(story.second)])
                 say("releasing the second pair")
                 await run.release()
                 say("releasing a bundle without a reviewer, as a drill")
@@ -58,6 +59,9 @@ def flywheel(
         say("training a small model and, briefly, a first pair of agents")
         workers.run([story.base])
         workers.run([story.first])
+        say("measuring which refusals the first reviewer may challenge")
+        workers.run([story.evaluation(story.first)])
+        workers.run([story.calibration(story.first)])
         asyncio.run(turn())
     for entry in story.notices():
         say(f"audit log: {one_line(entry).strip()}")

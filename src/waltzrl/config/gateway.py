@@ -72,6 +72,9 @@ class FeedbackConfig:
     """labels_first for a model that was not trained to review, plain or tiny for one that was."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 512
     """Longest review in tokens."""
+    calibration: str | None = None
+    """File of `waltzrl calibrate`; None for calibration.json in the folder of weights, if it is
+    there. Without a calibration the model challenges no refusal."""
     api_key_env: str = "WALTZRL_FEEDBACK_KEY"
     """Environment variable with the API key of `server`."""
     vision: bool = False

@@ -1,6 +1,6 @@
 """WaltzRL in miniature, on a CPU, in minutes."""
 
-from waltzrl.demo.jobs import EvaluationJob, Job, TrainingJob
+from waltzrl.demo.jobs import CalibrationJob, EvaluationJob, Job, TrainingJob
 from waltzrl.demo.paper import PaperDemo
 
-__all__ = ["EvaluationJob", "Job", "PaperDemo", "TrainingJob"]
+__all__ = ["CalibrationJob", "EvaluationJob", "Job", "PaperDemo", "TrainingJob"]

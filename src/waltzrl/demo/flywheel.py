@@ -18,9 +18,8 @@ from waltzrl.collector import Selection, Statistics
 from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, MemoryConfig, UpstreamConfig
 from waltzrl.data import read_prompts, write_lines
-from waltzrl.demo.jobs import EvaluationJob, TrainingJob
-from waltzrl.demo.paper import GENERAL_REPEATS, PaperDemo
-from waltzrl.demo.serving import MAX_NEW_TOKENS
+from waltzrl.demo.jobs import CalibrationJob, EvaluationJob, TrainingJob
+from waltzrl.demo.paper import GENERAL_REPEATS, MAX_NEW_TOKENS, PaperDemo
 from waltzrl.demo.world import World, general_prompts, sensitive_prompts
 from waltzrl.judges.refusal import RefusalDetector
 from waltzrl.memory.safety import SafetyMemory
@@ -169,6 +168,11 @@ class FlywheelDemo:
         folder = self.folder / f"evaluation-{training.name}"
         return EvaluationJob(name=training.name, contest=config, sets=sets, folder=folder)
 
+    def calibration(self, training: TrainingJob) -> CalibrationJob:
+        """Measure the feedback agent of a pair on the drafts of its evaluation."""
+        name, rows = f"{training.name} calibration", self.evaluation(training).folder
+        return CalibrationJob(name=name, feedback=_feedback(training), rows=rows)
+
     def open_memory(self) -> SafetyMemory:
         """Open the gateway's memory."""
         config = MemoryConfig(url=self.memory_url, subject_key=self.folder / "memory.key")
@@ -234,10 +238,13 @@ def _bundle(training: TrainingJob) -> BundleRecipe:
     return BundleRecipe(
         stage=2,
         upstream=_upstream(training),
-        feedback=FeedbackConfig(
-            model=str(training.agents / FEEDBACK), wording="tiny", max_new_tokens=MAX_NEW_TOKENS
-        ),
+        feedback=_feedback(training),
     )
+
+
+def _feedback(training: TrainingJob) -> FeedbackConfig:
+    folder = str(training.agents / FEEDBACK)
+    return FeedbackConfig(model=folder, wording="tiny", max_new_tokens=MAX_NEW_TOKENS)
 
 
 def _upstream(training: TrainingJob) -> UpstreamConfig:

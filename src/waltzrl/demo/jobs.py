@@ -1,14 +1,19 @@
-"""The demo's work as jobs for several processes: trainings and evaluations."""
+"""The demo's work as jobs for several processes: trainings, evaluations, a calibration."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from waltzrl.agents.calibration import CALIBRATION, write_calibration
+from waltzrl.build.calibration import measure_reviewer
 from waltzrl.build.datasets import read_sets
 from waltzrl.build.evaluation import run_evaluation
 from waltzrl.build.training import export_agents, train
 from waltzrl.config.evaluation import EvaluationConfig
+from waltzrl.config.gateway import FeedbackConfig
 from waltzrl.config.training import Recipe
+from waltzrl.evaluation import read_rows
+from waltzrl.evaluation.calibration import JudgedReply
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 
@@ -48,4 +53,32 @@ class EvaluationJob:
         await run_evaluation(self.contest, prompts, LabelRefusalJudge(), self.folder, report)
 
 
-Job = TrainingJob | EvaluationJob
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationJob:
+    """Measure a feedback agent on evaluated drafts, so that it may challenge refusals.
+
+    Every second draft is held out.
+    """
+
+    name: str
+    feedback: FeedbackConfig
+    rows: Path
+    """Folder of the evaluation."""
+
+    async def run(self, report: Callable[[int, int], None]) -> None:
+        resolve_compute(ONE_CORE)
+        drafts = [
+            JudgedReply(
+                prompt=row.judged.collaboration.prompt,
+                reply=row.judged.collaboration.draft,
+                verdict=row.judged.verdicts[0],
+            )
+            for row in read_rows(self.rows)
+            if row.judged is not None
+        ]
+        calibration = await measure_reviewer(self.feedback, drafts[::2], drafts[1::2])
+        write_calibration(Path(self.feedback.model) / CALIBRATION, calibration)
+        report(1, 1)
+
+
+Job = TrainingJob | EvaluationJob | CalibrationJob

@@ -12,9 +12,10 @@ import torch
 
 from waltzrl import __version__
 from waltzrl.config.evaluation import EvaluationConfig
+from waltzrl.config.gateway import FeedbackConfig
 from waltzrl.config.training import Recipe, load_recipe
 from waltzrl.data import require_disjoint, write_lines
-from waltzrl.demo.jobs import EvaluationJob, TrainingJob
+from waltzrl.demo.jobs import CalibrationJob, EvaluationJob, TrainingJob
 from waltzrl.demo.world import Split, World, demonstrations, general_prompts, sensitive_prompts
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, table_row
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
@@ -69,6 +70,10 @@ conversation agent frozen.
 
 
 MODES = ("signed", "paper")
+SERVED = "signed"
+"""The pair that `waltzrl serve --demo` serves."""
+MAX_NEW_TOKENS = 48
+"""Longest turn of the demo's agents."""
 DESIGNS = ("design-a", "design-b", "design-c")
 REPORTED = ("test", "general")
 
@@ -154,6 +159,16 @@ class PaperDemo:
         jobs += [self._of(name, alone, ("test",)) for name in DESIGNS]
         return jobs
 
+    @property
+    def calibration(self) -> CalibrationJob:
+        """Measure the feedback agent that `waltzrl serve --demo` serves."""
+        served = self.trainings[SERVED]
+        feedback = FeedbackConfig(
+            model=str(served.agents / FEEDBACK), wording="tiny", max_new_tokens=MAX_NEW_TOKENS
+        )
+        rows = served.folder / "evaluation"
+        return CalibrationJob(name="calibration", feedback=feedback, rows=rows)
+
     def best_mode(self) -> str:
         """Return the mode of WaltzRL with the higher F1 on the validation split."""
         f1 = {
@@ -231,7 +246,7 @@ class PaperDemo:
             feedback=str(training.agents / FEEDBACK),
             guard=str(self._guard) if "guard" in patterns else None,
             wording="tiny",
-            max_new_tokens=48,
+            max_new_tokens=MAX_NEW_TOKENS,
             concurrency=128,
         )
         files = tuple(self.file(name) for name in sets)

@@ -4,13 +4,12 @@ from pathlib import Path
 
 from waltzrl.config.validation import Table
 from waltzrl.data import read_prompts
+from waltzrl.demo.paper import MAX_NEW_TOKENS, SERVED
 from waltzrl.errors import InputError
 from waltzrl.training import CONVERSATION, FEEDBACK
 
-PAIR = "signed/agents"
+PAIR = f"{SERVED}/agents"
 """Folder of the pair that the demo's table calls WaltzRL, relative to a seed's."""
-MAX_NEW_TOKENS = 48
-"""Longest turn of the demo's agents."""
 
 
 def demo_settings(folder: Path) -> Table:
