@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.small_logs import COLLABORATION, open_log, record, unchanged
+from support.small_logs import log_decision, open_log, unchanged
 from waltzrl.audit import VerifiedLog, read_entries, verify
 
 WRITER = """
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from support.small_logs import unchanged, fill, open_log
 
-log = open_log(Path(sys.argv[1]), commit_seconds=0.001, commit_records=8, checkpoint_records=20,
+log = open_log(Path(sys.argv[1]), commit_seconds=0.001, checkpoint_records=20,
                segment_bytes=20_000, contents=unchanged)
 number = 0
 while True:
@@ -51,7 +51,7 @@ def test_what_was_committed_survives_kill_9_and_the_log_goes_on(tmp_path, attemp
     seconds = random.Random(attempt).uniform(0.02, 0.2)
     committed = write_until_killed(tmp_path, seconds)
     with open_log(tmp_path) as log:
-        log.append(record(log, "after"))
+        log_decision(log, "after")
     assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
     entries = list(read_entries(tmp_path / "log"))
     ids = [entry.decision.id for entry in entries if entry.decision is not None]
@@ -65,11 +65,11 @@ def test_what_was_committed_survives_kill_9_and_the_log_goes_on(tmp_path, attemp
 @pytest.mark.parametrize("cut", [1, 30, 700])
 def test_a_line_that_a_crash_tore_is_cut_off_and_the_log_goes_on(tmp_path, cut):
     with open_log(tmp_path, contents=unchanged) as log:
-        log.append(record(log, "first"))
+        log_decision(log, "first")
         log.flush()
         folder = tmp_path / "log"
         saved = {path: path.read_bytes() for path in folder.iterdir()}
-        log.append(record(log, "torn"))
+        log_decision(log, "torn")
         log.flush()
         line = (folder / "decisions-000001.jsonl").read_bytes().splitlines(keepends=True)[2]
     for path in list(folder.iterdir()):
@@ -86,7 +86,7 @@ def test_a_line_that_a_crash_tore_is_cut_off_and_the_log_goes_on(tmp_path, cut):
             file.write(torn)
     assert isinstance(verify(folder, log.public_key), VerifiedLog)
     with open_log(tmp_path, contents=unchanged) as log:
-        log.append(record(log, "second"), COLLABORATION)
+        log_decision(log, "second")
     found = verify(folder, log.public_key)
     assert isinstance(found, VerifiedLog)
     assert found.signed == 5

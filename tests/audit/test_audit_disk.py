@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from support.small_logs import fill, open_log, record, unchanged
+from support.small_logs import fill, log_decision, open_log, unchanged
 from support.timing import wait_until
 from waltzrl.audit import VerifiedLog, read_entries, verify
 from waltzrl.errors import AuditError
@@ -85,7 +85,7 @@ def test_a_log_that_must_not_miss_a_decision_refuses_while_the_disk_is_full(disk
         with pytest.raises(AuditError, match="cannot be written"):
             log.ready()
         with pytest.raises(AuditError, match="cannot be written"):
-            log.append(record(log, "refused"))
+            log_decision(log, "refused")
         with pytest.raises(AuditError, match="cannot be written"):
             log.flush()
         time.sleep(0.05)

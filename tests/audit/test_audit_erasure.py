@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.small_logs import COLLABORATION, open_log, record, unchanged
+from support.small_logs import COLLABORATION, log_decision, open_log, unchanged
 from waltzrl.audit import (
     VerifiedLog,
     contents_of,
@@ -29,7 +29,7 @@ def said_by(subject, number=0):
 def tell(log, subject, count, start=0):
     for number in range(start, start + count):
         said = said_by(subject, number)
-        log.append(record(log, f"{subject}-{number}", said, subject), said)
+        log_decision(log, f"{subject}-{number}", said, subject)
 
 
 def raw_contents(folder):
@@ -115,7 +115,7 @@ def test_a_log_whose_contents_are_erased_goes_on(tmp_path):
 def test_what_nobody_put_a_name_to_is_not_taken_for_anybody(tmp_path):
     with open_log(tmp_path, contents=unchanged) as log:
         said = said_by("nobody")
-        log.append(record(log, "r", said, ""), said)
+        log_decision(log, "r", said, "")
         assert contents_of(tmp_path / "log", log.digest(b"ada")) == []
     assert erase_contents(tmp_path / "log", log.digest(b"ada")) == 0
     with pytest.raises(AssertionError):
@@ -170,7 +170,7 @@ def test_contents_are_scrubbed_before_they_reach_the_disk(tmp_path):
 
     with open_log(tmp_path, contents=scrub) as log:
         said = replace(COLLABORATION, draft=Reply(text="ada@example.com"))
-        log.append(record(log, "r", said), said)
+        log_decision(log, "r", said)
     assert b"ada@example.com" not in b"".join(raw_contents(tmp_path).values())
     assert [said.draft.text for _, said in read_collaborations(tmp_path / "log")] == [
         "[REDACTED:email]"

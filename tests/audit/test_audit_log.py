@@ -7,7 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from support.small_logs import COLLABORATION, fill, open_log, record, unchanged, write_log
+from support.small_logs import (
+    COLLABORATION,
+    exchange,
+    fill,
+    log_decision,
+    open_log,
+    unchanged,
+    write_log,
+)
 from support.timing import wait_until
 from waltzrl.audit import (
     LogFault,
@@ -17,7 +25,6 @@ from waltzrl.audit import (
     prove,
     read_collaborations,
     read_entries,
-    record_of,
     verify,
 )
 from waltzrl.audit.merkle import includes, leaf_hash
@@ -74,8 +81,8 @@ def test_digests_of_two_logs_do_not_match(tmp_path):
 
 def test_an_error_before_the_draft_is_a_record_too(tmp_path):
     with open_log(tmp_path) as log:
-        exchange = ServedExchange(id="e", time=0.0, reason="upstream_timeout")
-        log.append(record_of(exchange, replace(COLLABORATION.prompt, id="e"), log.digest))
+        failed = ServedExchange(id="e", time=0.0, reason="upstream_timeout")
+        log.append(failed, replace(COLLABORATION.prompt, id="e"))
     (entry,) = find(tmp_path / "log", "e")
     assert (entry.decision.draft, entry.decision.rounds) == (None, ())
     assert entry.decision.prompt
@@ -91,7 +98,8 @@ def test_half_a_character_is_logged_and_replayed(tmp_path):
         rounds=(Round(feedback=Feedback(unsafe=True, overrefuse=False, text=half)),),
     )
     with open_log(tmp_path, contents=unchanged) as log:
-        log.append(msgspec.structs.replace(record(log, half, said), model=half), said)
+        served = msgspec.structs.replace(exchange(half, said), model=half)
+        log.append(served, replace(said.prompt, id=half))
     assert list(read_collaborations(tmp_path / "log")) == [(half, said)]
     assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
 
@@ -216,7 +224,7 @@ def test_a_closed_log_takes_nothing(tmp_path):
     log.close()
     log.close()
     with pytest.raises(AuditError, match="closed"):
-        log.append(record(log, "late"))
+        log_decision(log, "late")
 
 
 def test_contents_are_kept_on_request_and_replayed(tmp_path):
@@ -299,8 +307,8 @@ def test_the_verifier_needs_nothing_of_the_rest_of_the_house():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_writer_that_died_of_a_mistake_is_not_passed_over(tmp_path):
-    log = open_log(tmp_path, contents=unchanged)
-    log.append(record(log, "r0"), object())  # which is nothing that was said
+    log = open_log(tmp_path, contents=lambda collaboration: 1 / 0)
+    log_decision(log, "r0")
     with pytest.raises(AuditError, match="has died"):
         log.flush()
     with pytest.raises(AuditError, match="has died"):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from support.small_erasures import AN_HOUR_AGO, WORDS, Site, interaction, leave_traces, log_decision
 from waltzrl.audit import (
-    Log,
+    LocalLog,
     LogSettings,
     VerifiedLog,
     expire_contents,
@@ -308,7 +308,7 @@ def test_a_log_without_its_keys_is_named(sqlite_site):
 def test_the_key_of_another_log_finds_nobody_and_is_refused(sqlite_site):
     leave_traces(sqlite_site)
     other = sqlite_site.folder / "other.key"
-    Log.open(
+    LocalLog.open(
         sqlite_site.folder / "other", key=other, settings=LogSettings(on_failure="serve")
     ).close()
     given = ("ada", sqlite_site.url, sqlite_site.key, {sqlite_site.log: other})

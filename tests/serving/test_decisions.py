@@ -3,14 +3,14 @@
 import pytest
 
 from support.served_examples import SAFE, served
-from waltzrl.audit import Log, LogSettings, read_entries
+from waltzrl.audit import LocalLog, LogSettings, read_entries
 from waltzrl.errors import RequestError
 from waltzrl.serving.gateway import DecisionLog
 
 
 def open_log(folder):
     settings = LogSettings(on_failure="refuse", commit_seconds=0.005)
-    return Log.open(folder / "log", key=folder / "key", settings=settings)
+    return LocalLog.open(folder / "log", key=folder / "key", settings=settings)
 
 
 def test_an_answer_is_audited_and_told(tmp_path):

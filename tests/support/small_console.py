@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from waltzrl.audit import Log, LogSettings, record_of
+from waltzrl.audit import LocalLog, LogSettings
 from waltzrl.console import AuditLog, Console, ConsoleSource
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
@@ -172,13 +172,11 @@ async def _ask(desk, scope, body):
 def write_log(folder):
     """Write two decisions of the audit log, signed."""
     settings = LogSettings(on_failure="refuse")
-    with Log.open(folder / "log", key=folder / "audit.key", settings=settings) as log:
+    with LocalLog.open(folder / "log", key=folder / "audit.key", settings=settings) as log:
         for name in ("wz1", "wz2"):
             exchange = ServedExchange(
                 id=name, time=0.0, decision="draft", caller="search", collaboration=collaboration()
             )
-            log.append(
-                record_of(exchange, replace(collaboration().prompt, id=name), log.digest), None
-            )
+            log.append(exchange, replace(collaboration().prompt, id=name))
         log.flush()
         return AuditLog(folder=folder / "log", key=log.public_key)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import Engine
 
 from support.databases import add_vectors_of_0_1
-from waltzrl.audit import Log, LogSettings, record_of
+from waltzrl.audit import LocalLog, LogSettings
 from waltzrl.collector import Selection, collect, export, prompt_rows
 from waltzrl.memory.erasure import note_export
 from waltzrl.memory.safety import SafetyMemory
@@ -44,7 +44,7 @@ class Site(NamedTuple):
         settings = LogSettings(
             on_failure="refuse", contents=lambda collaboration: collaboration, commit_seconds=0.005
         )
-        return Log.open(self.log, key=self.log.with_name("audit.key"), settings=settings)
+        return LocalLog.open(self.log, key=self.log.with_name("audit.key"), settings=settings)
 
 
 def collaboration_of(subject, number, rounds=1):
@@ -92,7 +92,7 @@ def log_decision(log, subject, number):
         id=name, time=0.0, decision="revised", subject=subject, collaboration=collaboration
     )
     prompt = replace(collaboration.prompt, id=name)
-    log.append(record_of(exchange, prompt, log.digest), collaboration)
+    log.append(exchange, prompt)
 
 
 def export_all(site, memory):

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from waltzrl.audit import Log, LogSettings, record_of
+from waltzrl.audit import LocalLog, LogSettings
 from waltzrl.records import (
     Collaboration,
     Feedback,
@@ -49,28 +49,35 @@ def settings(**changes):
 def open_log(folder, clock=None, **changes):
     """Open the log in a folder's `log`, with its key in the folder itself."""
     given = {} if clock is None else {"clock": clock}
-    return Log.open(folder / "log", key=folder / "audit.key", settings=settings(**changes), **given)
+    return LocalLog.open(
+        folder / "log", key=folder / "audit.key", settings=settings(**changes), **given
+    )
 
 
-def record(log, name, collaboration=COLLABORATION, subject="user-17"):
-    exchange = ServedExchange(
+def exchange(name, collaboration=COLLABORATION, subject="user-17"):
+    return ServedExchange(
         id=name, time=0.0, decision="revised", reason="refusal", caller="team-a", subject=subject,
         api="chat", model="m", bundle="b1", stage=1, mode="buffer", milliseconds=45.0,
         collaboration=collaboration,
     )  # fmt: skip
-    return record_of(exchange, replace(collaboration.prompt, id=name), log.digest)
+
+
+def log_decision(log, name, collaboration=COLLABORATION, subject="user-17"):
+    """Append a decision whose record and contents bear a name."""
+    served = exchange(name, collaboration, subject)
+    log.append(served, replace(collaboration.prompt, id=name))
 
 
 def fill(log, count, start=0):
     for number in range(start, start + count):
-        log.append(record(log, f"r{number}"), COLLABORATION)
+        log_decision(log, f"r{number}")
 
 
 def write_log(folder, count=40, **changes):
     """Write and close a log of `count` decisions with many checkpoints; return its public key."""
     with open_log(folder, **{"checkpoint_records": 5} | changes) as log:
         for number in range(count):
-            log.append(record(log, f"r{number}"), COLLABORATION)
+            log_decision(log, f"r{number}")
             if number % 5 == 4:
                 log.flush()
         return log.public_key

@@ -18,13 +18,16 @@ from waltzrl.audit.record import (
     record_of,
 )
 from waltzrl.audit.verify import LogFault, VerifiedLog, verify
+from waltzrl.audit.writer import LocalLog, LogWriter
 
 __all__ = [
     "DecisionRecord",
     "Entry",
+    "LocalLog",
     "Log",
     "LogFault",
     "LogSettings",
+    "LogWriter",
     "Proof",
     "RoundRecord",
     "VerifiedLog",

@@ -1,31 +1,23 @@
-"""The log of decisions: requests append to a queue, a thread of its own writes to the disk.
+"""The log of decisions: processes append to pipes, a thread of one process writes to the disk.
 
-append: hash, queue -> every 50 ms: write, one fsync -> every 1,000 entries or 10 s: checkpoint
+append: encode, pipe -> LogWriter, every 50 ms: digests, hashes, write, one fsync, acknowledge
 """
 
-import logging
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, Self, TypeAlias
+from typing import Literal, Self
 
-from msgspec import structs
+from waltzrl.audit.note import PublicKey
+from waltzrl.audit.record import LogEvent, encode
+from waltzrl.errors import AuditError
+from waltzrl.records import Collaboration, Prompt, ServedExchange
+from waltzrl.telemetry.pipes import FrameWriter
 
-from waltzrl.audit.contents import Content
-from waltzrl.audit.keys import LogKeys
-from waltzrl.audit.note import NoteError, PublicKey
-from waltzrl.audit.record import DecisionRecord, encode
-from waltzrl.audit.store import LogFolder, LogLine
-from waltzrl.errors import AuditError, InputError
-from waltzrl.records import Collaboration
-
-logger = logging.getLogger(__name__)
-
-Clock: TypeAlias = Callable[[], float]
-"""Wall clock: seconds since the epoch."""
+LONGEST_FAILURE = 1000
+APPENDERS = 256
+"""Most processes that append to one log at the same time."""
+STATUS_BYTES = 8 * APPENDERS + 8 + LONGEST_FAILURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,74 +30,77 @@ class LogSettings:
     """Scrubs the collaborations to be stored beside the log, in the writer's thread; None stores
     no collaborations."""
     commit_seconds: float = 0.05
-    """How long an accepted record may be in memory only."""
-    commit_records: int = 256
-    """Waiting records that start a commit at once."""
+    """How long an accepted record may wait for others, to be written with them."""
     checkpoint_records: int = 1000
     checkpoint_seconds: float = 10.0
     segment_bytes: int = 64 << 20
     """A file of this size is followed by a new one."""
     queue_records: int = 10_000
-    """Records that may wait for a slow disk; beyond this `on_failure` decides."""
+    """Records of one process that may wait for a slow disk; beyond this `on_failure` decides."""
 
 
-class Log:
-    """A tamper-evident, append-only log; one thread of one process appends to it."""
+class LogStatus:
+    """What the writer tells the processes that append, in `STATUS_BYTES` of shared memory."""
 
-    def __init__(self, keys: LogKeys, writer: "Writer", settings: LogSettings) -> None:
-        """Append through a running writer; `Log.open` creates everything that is needed."""
-        self.digest = keys.digest
-        """HMAC-SHA256 under this log's digest key, in hex."""
-        self._keys, self._writer, self._settings = keys, writer, settings
-        self._closed = False
-
-    @classmethod
-    def open(
-        cls, folder: Path, *, key: Path, settings: LogSettings, clock: Clock = time.time
-    ) -> Self:
-        """Continue the log in a folder, or start one; remove what a crash left half-written.
-
-        Args:
-            folder: of the log; one process writes to it.
-            key: file with the private key, created if missing, see `LogKeys`. Keep it outside
-                the folder.
-            settings: how the log is kept.
-            clock: stamps the entries; may jump.
-
-        Raises:
-            AuditError: the log was altered, belongs to another key, or is in use.
-            InputError: a file is not a key, or cannot be read or written.
-        """
-        try:
-            keys = LogKeys(key)
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                writer = Writer(LogFolder.open(folder, keys.signing), settings, clock)
-                writer.start()
-            except (AuditError, OSError):
-                keys.close()
-                raise
-        except NoteError as error:
-            raise InputError(f"{key}: {error}; move it away to get new keys") from None
-        except OSError as error:
-            raise InputError(
-                f"cannot keep an audit log in {folder}: {error}; free the disk or choose another"
-            ) from error
-        return cls(keys, writer, settings)
-
-    @property
-    def public_key(self) -> PublicKey:
-        return self._keys.signing.public
+    def __init__(self, memory: memoryview) -> None:
+        """Use the memory, in which every byte is zero at first."""
+        self.written = memory[: 8 * APPENDERS].cast("q")
+        """For each process that appends: how many of its events are on the disk."""
+        self._length = memory[8 * APPENDERS : 8 * APPENDERS + 8].cast("q")
+        self._text = memory[8 * APPENDERS + 8 : STATUS_BYTES]
 
     @property
     def failed(self) -> str | None:
         """Why records cannot be written; None while they can."""
-        return self._writer.failed
+        length = self._length[0]
+        return bytes(self._text[:length]).decode(errors="replace") if length else None
+
+    @failed.setter
+    def failed(self, failure: str | None) -> None:
+        text = (failure or "").encode()[:LONGEST_FAILURE]
+        self._text[: len(text)] = text
+        self._length[0] = len(text)
+
+
+class Log:
+    """A tamper-evident, append-only log; one thread of a process appends through it."""
+
+    def __init__(
+        self,
+        pipe: int,
+        status: LogStatus,
+        number: int,
+        settings: LogSettings,
+        public_key: PublicKey,
+    ) -> None:
+        """Append to the log of a writer, which may be in another process.
+
+        Args:
+            pipe: file descriptor of a pipe's end; the writer reads from the other.
+            status: the writer's.
+            number: of this process, below `APPENDERS`.
+            settings: the writer's.
+            public_key: verifies the log.
+        """
+        self.public_key = public_key
+        self.unaudited = 0
+        """Decisions since the log was opened that it does not and will not contain."""
+        self._pipe = FrameWriter(pipe)
+        self._status, self._number, self._settings = status, number, settings
+        self._sent = 0
+        self._reported = 0
+        """Of `unaudited`, how many a `gap` entry reports."""
+        self._closed = self._alone = False
 
     @property
-    def unaudited(self) -> int:
-        """Decisions since the log was opened that it does not and will not contain."""
-        return self._writer.dropped
+    def failed(self) -> str | None:
+        """Why records cannot be written; None while they can."""
+        return "the process that writes it has ended" if self._alone else self._status.failed
+
+    @property
+    def waiting(self) -> int:
+        """Accepted records that are not on the disk yet."""
+        return self._sent - self._status.written[self._number]
 
     def ready(self) -> None:
         """Return if the next decision can be logged, or need not be.
@@ -118,35 +113,39 @@ class Log:
         if self._settings.on_failure == "refuse":
             if self.failed is not None:
                 raise AuditError(f"the audit log cannot be written: {self.failed}")
-            if self._writer.full:
+            if self._is_full:
                 raise AuditError("too many records wait for the audit log's disk; try again later")
 
-    def append(self, record: DecisionRecord, collaboration: Collaboration | None = None) -> None:
-        """Accept a record; it is on the disk after `commit_seconds` and one write.
+    def append(self, exchange: ServedExchange, prompt: Prompt) -> None:
+        """Accept a decision; it is on the disk after `commit_seconds` and one write.
 
         Args:
-            record: of the decision, made by `record_of`.
-            collaboration: stored beside the log if contents are.
+            exchange: its collaboration is None when an error came before the draft.
+            prompt: of the request, whose id the record bears.
 
         Raises:
-            AuditError: as `ready`; the record was not accepted.
+            AuditError: as `ready`; the decision was not accepted.
         """
-        if not self._has_room():
-            return
-        body = b'"event":"decision","decision":' + encode(record)
-        content = None
-        if collaboration is not None and self._settings.contents:
-            content = Content(id=record.id, subject=record.subject, collaboration=collaboration)
-        self._writer.put(body, content)
+        if self._has_room():
+            collaboration = exchange.collaboration
+            known = collaboration is not None and collaboration.prompt is prompt
+            self._send(LogEvent(exchange=exchange, prompt=None if known else prompt), decisions=1)
 
-    def notice(self, body: Mapping[str, str | float | bool | None]) -> None:
+    def notice(
+        self, body: Mapping[str, str | float | bool | None], number: int | None = None
+    ) -> None:
         """Accept an event of the gateway itself: a release that moved, an erasure.
+
+        Args:
+            body: what happened.
+            number: of the event, in ascending order; if several processes report an event, it is
+                logged once. None logs it anyway.
 
         Raises:
             AuditError: as `ready`.
         """
         if self._has_room():
-            self._writer.put(b'"event":"notice","notice":' + encode(dict(body)))
+            self._send(LogEvent(notice=dict(body), number=number))
 
     def flush(self) -> None:
         """Wait until all accepted records are on the disk; not for use in an event loop.
@@ -154,21 +153,24 @@ class Log:
         Raises:
             AuditError: they cannot be written.
         """
-        self._writer.flush()
+        self._wait()
+        self._report_gap()
+        self._wait()
 
     def close(self) -> None:
-        """Write and sign what waits, and end; closing again does nothing.
+        """Hand what was accepted to the writer, and end; closing again does nothing.
 
         Raises:
-            AuditError: it cannot be written; the message gives the number of lost records.
+            AuditError: records are lost, because the writer has ended.
         """
         if self._closed:
             return
         self._closed = True
-        try:
-            self._writer.stop()
-        finally:
-            self._keys.close()
+        self._report_gap()
+        self._push()
+        self._pipe.close()
+        if self._alone:
+            raise AuditError(f"{self.waiting} entries of the audit log may be lost: {self.failed}")
 
     def __enter__(self) -> Self:
         return self
@@ -176,159 +178,44 @@ class Log:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    @property
+    def _is_full(self) -> bool:
+        return self.waiting >= self._settings.queue_records
+
     def _has_room(self) -> bool:
         """Whether the queue has room; if it is full and `on_failure` is `serve`, count the loss."""
         self.ready()
-        if self._writer.full:
-            self._writer.dropped += 1
+        if self._is_full or self._alone:
+            self.unaudited += 1
             return False
+        self._report_gap()
         return True
 
-
-class Writer:
-    """Commits queued entries in groups, signs them, and keeps trying while the disk fails."""
-
-    def __init__(self, store: LogFolder, settings: LogSettings, clock: Clock) -> None:
-        """Take over an open store; `start` begins to write."""
-        self.failed: str | None = None
-        """Why entries cannot be written; None while they can."""
-        self.dropped = 0
-        """Decisions for which the queue had no room; a `gap` entry reports them afterwards."""
-        self._reported = 0
-        self._store, self._settings, self._clock = store, settings, clock
-        self._queue: deque[LogLine | threading.Event] = deque()
-        self._batch: list[LogLine] = []
-        self._contents: list[bytes] = []
-        """Of the batch, scrubbed."""
-        self._flushed: list[threading.Event] = []
-        self._order = threading.Lock()
-        """Held while a line gets its position and is queued, so that both orders are the same."""
-        self._wake = threading.Event()
-        self._stopping = False
-        self._signed_at = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
-
-    def start(self) -> None:
-        """Write and sign that the log was opened, then start the thread.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        self.put(b'"event":"opened"')
-        self._take()
-        self._commit()
-        self._sign()
-        self._thread.start()
-
-    @property
-    def full(self) -> bool:
-        """Whether the queue has reached its limit."""
-        return len(self._queue) >= self._settings.queue_records
-
-    def put(self, body: bytes, content: Content | None = None) -> None:
-        """Queue an entry; see `LogFolder.line`."""
-        with self._order:
-            self._queue.append(self._store.line(self._clock(), body, content))
-        if len(self._queue) >= self._settings.commit_records and not self._wake.is_set():
-            self._wake.set()
-
-    def flush(self) -> None:
-        """Wait until everything queued is on the disk.
-
-        Raises:
-            AuditError: it cannot be written.
-        """
-        done = threading.Event()
-        self._queue.append(done)
-        self._wake.set()
-        while not done.wait(self._settings.commit_seconds):
+    def _wait(self) -> None:
+        while self.waiting:
             if self.failed is not None:
                 raise AuditError(f"the audit log cannot be written: {self.failed}")
+            self._push()
+            time.sleep(self._settings.commit_seconds / 4)
 
-    def stop(self) -> None:
-        """Write and sign what waits, then that the log was closed, and end.
+    def _report_gap(self) -> None:
+        missing = self.unaudited - self._reported
+        if missing and not self._is_full and not self._alone:
+            self._reported = self.unaudited
+            self._send(LogEvent(unaudited=missing))
 
-        Raises:
-            AuditError: it cannot be written; the message gives the number of lost entries.
-        """
-        self._stopping = True
-        self._wake.set()
-        self._thread.join()
-        self._store.close()
-        if lost := len(self._batch) + len(self._queue):
-            raise AuditError(f"{lost} entries of the audit log are lost: {self.failed}")
-
-    def _run(self) -> None:
+    def _send(self, event: LogEvent, decisions: int = 0) -> None:
         try:
-            while not self._stopping:
-                self._wake.wait(self._settings.commit_seconds)
-                self._wake.clear()
-                self._write()
-            self._write()
-            if self.failed is None:
-                self.put(b'"event":"closed"')
-                self._write()
-        finally:
-            if not self._stopping:  # a bug of ours: from now on nothing is written
-                self._report("the writing thread has died")
-
-    def _write(self) -> None:
-        """Try once; what cannot be written stays for the next time."""
-        try:
-            self._take()
-            self._commit()
-            if self._checkpoint_due():
-                self._sign()
-            self._store.rotate(self._settings.segment_bytes)
-        except OSError as error:
-            self._report(f"{self._store.folder}: {error.strerror or error}")
-            return
-        self._report(None)
-        for event in self._flushed:
-            event.set()
-        self._flushed.clear()
-
-    def _take(self) -> None:
-        """Move all that waits into the next batch, unless the last one is still unwritten."""
-        if self._batch:
-            return
-        if missing := self.dropped - self._reported:
-            self._reported += missing
-            self.put(b'"event":"gap","unaudited":%d' % missing)
-        while self._queue:
-            item = self._queue[0]
-            if isinstance(item, threading.Event):
-                self._flushed.append(item)
-            else:
-                if item.content is not None and self._settings.contents:
-                    scrubbed = self._settings.contents(item.content.collaboration)
-                    content = structs.replace(item.content, collaboration=scrubbed)
-                    self._contents.append(content.line)
-                self._batch.append(item)
-            # Removed last, so that an entry whose scrubbing fails still counts as lost.
-            self._queue.popleft()
-
-    def _commit(self) -> None:
-        if self._batch:
-            self._store.commit(self._batch, b"".join(self._contents))
-            self._batch, self._contents = [], []
-
-    def _checkpoint_due(self) -> bool:
-        unsigned = self._store.unsigned
-        old = time.monotonic() - self._signed_at >= self._settings.checkpoint_seconds
-        full = unsigned >= self._settings.checkpoint_records
-        return unsigned > 0 and (full or old or self._stopping)
-
-    def _sign(self) -> None:
-        self._store.checkpoint()
-        self._signed_at = time.monotonic()
-
-    def _report(self, failure: str | None) -> None:
-        """Log a change of state, once."""
-        if failure == self.failed:
-            return
-        if failure is None:
-            logger.warning("the audit log is written again")
+            self._pipe.send(encode(event))
+        except BrokenPipeError:
+            self._alone = True
+            self.unaudited += decisions
+            self.ready()
         else:
-            logger.error("the audit log cannot be written: %s", failure)
-        self.failed = failure
+            self._sent += 1
+
+    def _push(self) -> None:
+        try:
+            self._pipe.flush()
+        except BrokenPipeError:
+            self._alone = True

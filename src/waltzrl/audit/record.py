@@ -76,6 +76,20 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str = ""
 
 
+class LogEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a process tells the log's writer: a decision, a notice or a gap."""
+
+    exchange: ServedExchange | None = None
+    """Of a decision."""
+    prompt: Prompt | None = None
+    """Of the decision's request, unless it is the collaboration's."""
+    notice: dict[str, str | int | float | bool | None] | None = None
+    number: int | None = None
+    """Of a notice that several processes send."""
+    unaudited: int = 0
+    """Of a gap."""
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the log."""
 
@@ -93,6 +107,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Of a notice: what happened to the gateway, such as a release that moved; no content."""
     unaudited: int = 0
     """Of a gap: decisions that went out while they could not be logged."""
+
+
+_events = msgspec.json.Decoder(LogEvent)
 
 
 def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> DecisionRecord:
@@ -137,6 +154,18 @@ def encode(value: object) -> bytes:
         return _encoder.encode(value)
     except UnicodeEncodeError:
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
+
+
+def decode_event(text: bytes) -> LogEvent:
+    """Decode an event, with lone surrogates too, which msgspec's decoder refuses.
+
+    Raises:
+        msgspec.ValidationError: it is not an event.
+    """
+    try:
+        return _events.decode(text)
+    except msgspec.DecodeError:
+        return msgspec.convert(json.loads(text), LogEvent)
 
 
 def _turn(message: Message) -> dict[str, object]:

@@ -16,9 +16,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import NamedTuple, Self
 
-from msgspec import structs
-
-from waltzrl.audit.contents import CONTENTS, Content
+from waltzrl.audit.contents import CONTENTS
 from waltzrl.audit.merkle import Frontier, leaf_hash
 from waltzrl.audit.note import SIGNATURE, Checkpoint, SigningKey
 from waltzrl.audit.verify import CHECKPOINTS, SEGMENT, LogPosition, follow, segments
@@ -36,8 +34,6 @@ class LogLine(NamedTuple):
     """SHA-256 of `raw`, in hex; the next line repeats it."""
     leaf: bytes
     """Its hash in the Merkle tree."""
-    content: Content | None
-    """To be stored beside the log, not yet scrubbed; None if contents are not stored."""
 
 
 class LogFolder:
@@ -79,16 +75,12 @@ class LogFolder:
         """Entries that no checkpoint covers yet."""
         return self._position.frontier.size - self._position.signed
 
-    def line(self, seconds: float, body: bytes, content: Content | None = None) -> LogLine:
+    def line(self, seconds: float, body: bytes) -> LogLine:
         """Give an entry the next position. All lines must be committed, in this order.
-
-        Entries are hashed here, one by one, and not in `commit`, where hashing a whole batch would
-        hold the interpreter lock for too long.
 
         Args:
             seconds: wall clock, since the epoch.
             body: the line's keys from `event` on, as JSON without braces.
-            content: to be stored beside the log; it gets the time.
         """
         when = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
         raw = b'{"seq":%d,"prev":"%b","time":"%b","monotonic_ns":%d,%b}' % (
@@ -100,9 +92,7 @@ class LogFolder:
         )
         self._next += 1
         self._last = sha256(raw).hexdigest()
-        if content is not None:
-            content = structs.replace(content, time=seconds)
-        return LogLine(raw, self._last, leaf_hash(raw), content)
+        return LogLine(raw, self._last, leaf_hash(raw))
 
     def commit(self, lines: Sequence[LogLine], contents: bytes) -> None:
         """Append lines and their contents; everything is on the disk when this returns.

@@ -24,7 +24,7 @@ from msgspec import structs
 
 from waltzrl import __version__
 from waltzrl.agents import RulesReviewer
-from waltzrl.audit import Log, LogSettings, expire_contents
+from waltzrl.audit import LocalLog, Log, LogSettings, expire_contents
 from waltzrl.build.background import in_background
 from waltzrl.build.bundles import Bundles
 from waltzrl.config.gateway import AuditConfig, GatewayRecipe, PrivacyConfig
@@ -200,7 +200,7 @@ def _log(audit: AuditConfig | None, privacy: PrivacyConfig) -> Iterator[Log | No
         return
     settings = LogSettings(on_failure=audit.on_failure, contents=_contents(audit, privacy))
     key = audit.key or audit.folder.with_name(f"{audit.folder.name}.key")
-    with Log.open(audit.folder, key=key, settings=settings) as log:
+    with LocalLog.open(audit.folder, key=key, settings=settings) as log:
         yield log
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from waltzrl.audit import Log, LogSettings, contents_of, erase_contents
+from waltzrl.audit import LocalLog, LogSettings, contents_of, erase_contents
 from waltzrl.audit.contents import content_files, read_contents
 from waltzrl.audit.keys import digest_under, in_use
 from waltzrl.audit.note import NoteError, PublicKey
@@ -221,7 +221,7 @@ def _notify_idle_logs(targets: ErasureTargets, erasure: ErasureResult) -> None:
     """Write the notice to logs without a running gateway; a running one writes it itself."""
     for folder, key in targets.log_keys.items():
         if not in_use(key):
-            with Log.open(folder, key=key, settings=LogSettings(on_failure="refuse")) as log:
+            with LocalLog.open(folder, key=key, settings=LogSettings(on_failure="refuse")) as log:
                 log.notice(
                     {"kind": "erasure", "subject": targets.digest, "records": erasure.records}
                 )

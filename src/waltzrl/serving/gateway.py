@@ -15,7 +15,7 @@ from msgspec import structs
 from waltzrl.agents import Drafter, GivenDraft, Reviewer
 from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.agents.fence import LONGEST_TEXT, fence
-from waltzrl.audit import Log, record_of
+from waltzrl.audit import Log
 from waltzrl.collaboration import Pattern, observed
 from waltzrl.errors import AuditError, RequestError
 from waltzrl.policies.chat_completion import chat_message
@@ -122,9 +122,8 @@ class DecisionLog:
         exchange = served.exchange
         if self._log is not None:
             prompt = choice_of(served.request.chat, served.number).prompt
-            record = record_of(exchange, prompt, self._log.digest)
             try:
-                self._log.append(record, exchange.collaboration)
+                self._log.append(exchange, prompt)
             except AuditError as error:
                 failed = structs.replace(
                     exchange, decision="error", reason="audit", milliseconds=0.0, collaboration=None

@@ -1,0 +1,39 @@
+"""Memory that the processes of one gateway share."""
+
+import fcntl
+import mmap
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+
+class SharedMemory:
+    """A block of bytes, zero at first, that child processes share through its file descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Map the block of a descriptor that this process created or inherited."""
+        self.descriptor = descriptor
+        self.bytes = memoryview(mmap.mmap(descriptor, 0))
+
+    @classmethod
+    def create(cls, size: int) -> Self:
+        """Create a block of so many bytes."""
+        if sys.platform == "linux":
+            descriptor = os.memfd_create("waltzrl")
+        else:
+            with tempfile.TemporaryFile() as file:
+                descriptor = os.dup(file.fileno())
+        os.write(descriptor, bytes(size))  # not truncate: a full disk must fail here
+        return cls(descriptor)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out of blocks of code that are locked too; death unlocks it."""
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
