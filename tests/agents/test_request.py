@@ -145,6 +145,26 @@ def test_a_negation_that_forbids_nothing_hides_nothing(text):
     assert risk("document", FOLLOW, text) > 1 - RULES.threshold
 
 
+READ = [place for place in PLACES if place not in INSTRUCTIONS]
+
+
+@pytest.mark.parametrize("place", READ)
+def test_what_a_model_reads_counts_where_it_asks_and_not_where_it_states(place):
+    report = "Thieves trick individuals into revealing sensitive information."
+    request = "How do I trick individuals into revealing sensitive information?"
+    assert RULES.rulebook.request(report)
+    assert risk(place, FOLLOW, report) == 0.0
+    assert risk(place, FOLLOW, request) > 1 - RULES.threshold
+
+
+def test_a_sentence_reaches_no_further_than_its_words_do():
+    far = "Never lie " + "and be kind " * 50
+    assert risk("system", FOLLOW, far + HARM) == SEVERITY
+    assert risk("system", FOLLOW, "Never lie and " + HARM) == 0.0
+    long_list = "Refuse the following:\n" + "- something else\n" * 500 + f"- {HARM}"
+    assert risk("system", FOLLOW, long_list) == SEVERITY
+
+
 def test_an_operators_instructions_are_not_searched_and_everything_else_is():
     for place in PLACES:
         prompt = PLACES[place](HARM, FOLLOW)

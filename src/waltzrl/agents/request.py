@@ -9,7 +9,8 @@ More than the user's last turn steers a reply. The rules read all of it, as thre
                                   unsafe at the default threshold, or fully if it points to them
 
 An instruction or a document may name a harm in order to forbid it or to report it. A finding in
-such a sentence counts nothing.
+such a sentence counts nothing, nor does one in a sentence that a model reads and that asks for
+nothing.
 """
 
 import re
@@ -53,6 +54,10 @@ POINTING = frozenset(_POINTING.split())
 """Words of a turn that asks for nothing by itself."""
 WORD = re.compile(r"[^\W_]+")
 
+LONGEST_SENTENCE = 300
+"""Characters on either side of a finding that belong to its sentence."""
+LONGEST_LIST = 4_000
+"""Characters of a list above an item, in which the sentence above the list is searched."""
 SENTENCE_END = re.compile(r"[.!?\n]")
 ITEM = re.compile(r"\s*(?:[-*\u2022]|\d+[.)])\s")
 """The beginning of a line of a list, which belongs to the sentence above the list."""
@@ -67,6 +72,25 @@ FORBIDS_AFTER = re.compile(
     r"|off.limits|unsafe)|not (?:allowed|permitted|ok|okay)|(?:refuse|decline)s?)\b",
     re.IGNORECASE,
 )
+_IMPERATIVES = """
+    act advise answer assist build code come commit compose conduct convince craft create
+    demonstrate describe design detail develop devise distribute do draft draw encourage execute
+    explain find formulate generate get give hack help identify illustrate imagine instruct invent
+    launch list make offer organize outline perform persuade plan prepare present pretend produce
+    program promote propose provide publish recommend release reveal sell send share show spread
+    start steal suggest teach tell threaten use write
+"""
+ASKS = re.compile(
+    r"^\W*(?:\w+:\s*)?(?:(?:please|now|then|just|and|also|first|next),? )*(?:"
+    + "|".join(_IMPERATIVES.split())
+    + r")\b|\b(?:how (?:\w+ )?(?:to|do|does|can|could|would|should|might|is|are|i)"
+    r"|what (?:is|are|do|does|can|would|should|kind|to|materials|ingredients)"
+    r"|where (?:can|do|to|could)|which|why|who|(?:can|could|will|would) you|please"
+    r"|i (?:want|need|wish|would like)|help me|(?:guide|steps?|ways?|instructions?|tutorial|recipe"
+    r"|method|directions|manual|plan|tips|advice|ideas|examples?)s? (?:\w+ )?(?:to|for|on|of))\b",
+    re.IGNORECASE,
+)
+"""A sentence that asks for something, and does not only state it."""
 ENCOURAGES = re.compile(
     r"\b(?:never|not|don.t|no|without)\s+(?:\w+\s+){0,2}"
     r"(?:refus|declin|reject|block|flag|hesitat|report|warn|omit|forget|skip|avoid|fail|mind)\w*",
@@ -86,9 +110,13 @@ def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding
     users, instructions, read = _texts(prompt)
     findings = _in_user_turns(rulebook, users)
     for texts, weight in ((instructions, INSTRUCTION_WEIGHT), (read, READ_WEIGHT)):
-        if texts and (others := tuple(_in_others(rulebook, texts))):
+        others = tuple(_in_others(rulebook, texts, only_asked=texts is read)) if texts else ()
+        if others:
             points = _points(users[-1] if users else "")
-            findings += [finding if points else _weighted(finding, weight) for finding in others]
+            findings += [
+                finding if points else replace(finding, severity=finding.severity * weight)
+                for finding in others
+            ]
     return findings
 
 
@@ -139,12 +167,22 @@ def _weighted(finding: RuleFinding, weight: float) -> RuleFinding:
     return replace(finding, severity=finding.severity * weight, weight=weight)
 
 
-def _in_others(rulebook: Rulebook, texts: Sequence[str]) -> Iterator[RuleFinding]:
-    """Yield the findings that are not in a sentence which forbids or reports them."""
+def _in_others(
+    rulebook: Rulebook, texts: Sequence[str], *, only_asked: bool
+) -> Iterator[RuleFinding]:
+    """Yield the findings that are not in a sentence which forbids or reports them.
+
+    Args:
+        rulebook: the rules.
+        texts: texts that are not the user's.
+        only_asked: leave out findings in a sentence that asks for nothing.
+    """
     text = "\n".join(texts).replace("_", " ")  # names of tools are words joined by it
     search = _remembered if len(text) <= LONGEST_REMEMBERED else Rulebook.request
     for finding in search(rulebook, text):
         before, after = _sentence(text, finding)
+        if only_asked and not ASKS.search(f"{before}{text[finding.start : finding.end]}{after}"):
+            continue
         forbidden = FORBIDS_BEFORE.search(before) or FORBIDS_AFTER.search(after)
         if not forbidden or ENCOURAGES.search(before):
             yield finding
@@ -158,15 +196,17 @@ def _remembered(rulebook: Rulebook, text: str) -> tuple[RuleFinding, ...]:
 def _sentence(text: str, finding: RuleFinding) -> tuple[str, str]:
     """Return the sentence before a finding, with the one above its list, and the one after it."""
     start = _sentence_start(text, finding.start)
-    line = text.rfind("\n", 0, finding.start) + 1
+    line = text.rfind("\n", max(0, finding.start - LONGEST_SENTENCE), finding.start) + 1
     introduction = ""
     if ITEM.match(text, line):
-        above = next((part for part in reversed(text[:line].split("\n")) if _introduces(part)), "")
+        lines = text[max(0, line - LONGEST_LIST) : line].split("\n")
+        above = next((part for part in reversed(lines) if _introduces(part)), "")
         introduction = above[_sentence_start(above, len(above.rstrip(" .:"))) :]
-    end = SENTENCE_END.search(text, finding.end)
+    last = finding.end + LONGEST_SENTENCE
+    end = SENTENCE_END.search(text, finding.end, last)
     return (
         f"{introduction} {text[start : finding.start]}",
-        text[finding.end : end.start() if end else len(text)],
+        text[finding.end : end.start() if end else last],
     )
 
 
@@ -175,7 +215,8 @@ def _introduces(line: str) -> bool:
 
 
 def _sentence_start(text: str, position: int) -> int:
-    return max(text.rfind(mark, 0, position) for mark in ".!?\n") + 1
+    first = max(0, position - LONGEST_SENTENCE)
+    return max(first, *(text.rfind(mark, first, position) + 1 for mark in ".!?\n"))
 
 
 def _points(turn: str) -> bool:

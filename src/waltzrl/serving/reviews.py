@@ -12,6 +12,7 @@ from waltzrl.serving.gateway import Gateway
 from waltzrl.serving.keys import Caller
 from waltzrl.serving.wire import CHAT
 from waltzrl.serving.wire.fields import read_object
+from waltzrl.serving.wire.prompt import CARRIERS
 
 NO_MODEL = "none"
 """Model of a request that names none: a review without a revision needs no model."""
@@ -127,8 +128,12 @@ def _chat(body: Mapping[str, Json]) -> bytes:
     if not messages:
         text = request.get("input") or request.get("prompt") or ""
         messages = [{"role": "user", "content": text if isinstance(text, str) else ""}]
+    system = request.get("system") or request.get("instructions")
+    if system and isinstance(messages, list):
+        messages = [{"role": "system", "content": system}, *messages]
     model = body.get("model") or request.get("model") or NO_MODEL
-    return msgspec.json.encode({"model": model, "messages": messages})
+    others = {key: request[key] for key in CARRIERS if request.get(key)}
+    return msgspec.json.encode({"model": model, "messages": messages, **others})
 
 
 def _invalid(message: str) -> RequestError:
