@@ -139,6 +139,8 @@ class Reply:
     """What a policy replied, or what was put in the place of its reply."""
 
     text: str
+    reasoning: str = ""
+    """What a reasoning model wrote before the text, where its server returns it."""
     calls: tuple[ToolCall, ...] = ()
     """Tools it asks for, beside or instead of the text."""
     finish: Literal["stop", "length"] = "stop"
@@ -154,8 +156,13 @@ class Reply:
 
     @property
     def full_text(self) -> str:
-        """All that a reviewer must read: the text, and every call on a line of its own."""
+        """The text, and every call on a line of its own."""
         return _with_calls(self.text, self.calls)
+
+    @property
+    def reviewed_text(self) -> str:
+        """All that a reviewer must read: the reasoning, the text and every call."""
+        return f"{self.reasoning}\n{self.full_text}" if self.reasoning else self.full_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

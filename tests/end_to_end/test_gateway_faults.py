@@ -84,9 +84,23 @@ def test_an_upstream_that_is_not_there_is_left_alone_after_five_failures(serve):
 
 def test_words_that_nobody_reviewed_do_not_pass_beside_the_reply(serve):
     with serve() as gateway:
-        _, _, text = ask(gateway, "thinks")
-    assert json.loads(text)["choices"][0]["message"]["content"] == "You said: hello"
-    assert "reasoning_content" not in text
+        _, _, text = ask(gateway, "hides")
+    message = json.loads(text)["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": "You said: hello", "refusal": None}
+
+
+def test_reasoning_is_reviewed_and_shown(serve):
+    with serve() as gateway:
+        _, headers, text = ask(gateway, "thinks")
+        _, refused, instead = ask(gateway, "plots")
+    message = json.loads(text)["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == (
+        "They said hello.",
+        "You said: hello",
+    )
+    assert headers["x-waltzrl-decision"] == "draft"
+    assert refused["x-waltzrl-decision"] == "refused"
+    assert "reasoning" not in instead
 
 
 def test_a_client_that_goes_away_cancels_the_upstream(serve, upstream):

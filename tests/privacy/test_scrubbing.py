@@ -27,7 +27,8 @@ def scrub(text):
 
 
 def said_everywhere(text):
-    reply = Reply(text=text, calls=(CALL,), tokens=Tokens(prompt_ids=(1,), ids=(2,), logprobs=(0,)))
+    tokens = Tokens(prompt_ids=(1,), ids=(2,), logprobs=(0,))
+    reply = Reply(text=text, reasoning=text, calls=(CALL,), tokens=tokens)
     feedback = Feedback(unsafe=True, overrefuse=False, text=text, reasoning=text, reply=reply)
     prompt = Prompt(
         id="req-1",

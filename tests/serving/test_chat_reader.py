@@ -56,6 +56,9 @@ def test_a_reply_is_read_and_its_bytes_are_kept():
     [
         completion({"refusal": None, "annotations": [], "audio": None, "function_call": None}),
         completion({"reasoning": None, "reasoning_content": None, "tool_calls": []}),
+        completion({"reasoning": "Hm."}),
+        completion({"reasoning_content": "Hm."}),
+        completion({"reasoning_content": "Hm.", "reasoning": "Hm."}),
         completion(choice={"stop_reason": 2, "logprobs": None, "token_ids": None}),
         completion(prompt_logprobs=None, prompt_token_ids=None, kv_transfer_params=None),
         completion(service_tier="default", system_fingerprint=None),
@@ -71,8 +74,7 @@ def test_keys_that_hold_no_other_words_leave_the_bytes_as_they_are(answer):
 @pytest.mark.parametrize(
     "answer",
     [
-        completion({"reasoning_content": HIDDEN}),
-        completion({"reasoning": HIDDEN}),
+        completion({"reasoning_content": HIDDEN, "reasoning": "Hm."}),
         completion({"thinking_blocks": [HIDDEN]}),
         completion({"annotations": [{"url": HIDDEN}]}),
         completion({"audio": {"transcript": HIDDEN}}),
@@ -115,7 +117,7 @@ def test_a_reply_that_another_reader_may_read_differently_is_spelt_anew(once, tw
 
 @given(
     st.dictionaries(
-        st.sampled_from(["annotations", "audio", "function_call", "reasoning"]) | st.text(),
+        st.sampled_from(["annotations", "audio", "function_call"]) | st.text(),
         st.recursive(
             st.none() | st.booleans() | st.integers(0, 9) | st.text(),
             lambda inner: st.lists(inner, max_size=3),
@@ -124,7 +126,7 @@ def test_a_reply_that_another_reader_may_read_differently_is_spelt_anew(once, tw
     )
 )
 def test_whatever_a_server_adds_the_bytes_go_out_only_without_unread_words(extra):
-    known = {"role", "content", "refusal", "tool_calls"}
+    known = {"role", "content", "refusal", "tool_calls", "reasoning", "reasoning_content"}
     extra = {key: value for key, value in extra.items() if key not in known}
     upstream_reply = read(completion(extra))
     assert upstream_reply.reply.text == "Hello."
@@ -234,11 +236,18 @@ def test_a_stream_that_breaks_off_has_not_ended():
 
 def test_only_the_first_choice_and_only_reviewed_words_of_a_stream_are_heard():
     two = json.dumps({"choices": [{"delta": {"content": "a"}}, {"delta": {"content": HIDDEN}}]})
-    thinks = chunk({"content": None, "reasoning_content": HIDDEN})
-    assert deltas_of(two, thinks, chunk({"refusal": "No."}))[1] == [
+    blocks = chunk({"content": None, "thinking_blocks": [HIDDEN]})
+    assert deltas_of(two, blocks, chunk({"refusal": "No."}))[1] == [
         UpstreamDelta(text="a"),
         UpstreamDelta(text="No."),
     ]
+
+
+@pytest.mark.parametrize("key", ["reasoning", "reasoning_content"])
+def test_reasoning_is_read(key):
+    assert read(completion({key: "Hm."})).reply.reasoning == "Hm."
+    _, deltas = deltas_of(chunk({key: "Hm."}), chunk({"content": "Hi."}))
+    assert deltas == [UpstreamDelta(reasoning="Hm."), UpstreamDelta(text="Hi.")]
 
 
 def test_a_server_that_ends_its_reply_twice_calls_once():

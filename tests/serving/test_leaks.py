@@ -16,6 +16,7 @@ from waltzrl.records import Message, Prompt, Reply, ToolCall
 from waltzrl.rules import load_rulebook
 from waltzrl.serving.access import AccessControl, KeyRing
 from waltzrl.serving.app import App
+from waltzrl.serving.draft_stream import continuation
 from waltzrl.serving.exchange import (
     Assignment,
     Bundle,
@@ -114,7 +115,7 @@ def test_no_byte_of_a_forbidden_span_leaves_however_the_draft_is_cut(draft, leng
 def test_what_left_and_the_rest_are_the_draft_without_loss_or_repetition(draft, lengths, whole):
     for opened in (BufferedWindow(), window(whole_sentences=whole)):
         left = "".join(map(opened.add, pieces(draft, lengths)))
-        assert left + opened.rest(draft) == draft
+        assert left + continuation(left, draft) == draft
 
 
 @laws
@@ -150,14 +151,18 @@ def test_harmless_words_leave_before_the_verdict(draft, lengths):
 class Script:
     """An upstream that streams a draft in given pieces, and says another thing the next time."""
 
-    def __init__(self, draft, lengths=(7,), calls=()):
+    def __init__(self, draft, lengths=(7,), calls=(), reasoning=""):
         self._draft, self._lengths, self._calls = draft, lengths, calls
+        self._reasoning = reasoning
         self._drafted = False
         tokens = [TokenLogprob(token=t, logprob=-0.5) for t in pieces(draft, lengths)]
         self._details = ReplyDetails(logprobs=tuple(tokens))
 
     async def stream(self, body, bearer):
         self._drafted = True
+        for piece in pieces(self._reasoning, self._lengths):
+            yield UpstreamDelta(reasoning=piece)
+            await asyncio.sleep(0)
         for piece in pieces(self._draft, self._lengths):
             yield UpstreamDelta(text=piece)
             await asyncio.sleep(0)
@@ -169,7 +174,7 @@ class Script:
             return UpstreamReply(reply=Reply(text=REVISION), finish="stop")
         self._drafted = True
         finish = "tool_calls" if self._calls else "stop"
-        reply = Reply(text=self._draft, calls=self._calls)
+        reply = Reply(text=self._draft, calls=self._calls, reasoning=self._reasoning)
         return UpstreamReply(reply=reply, finish=finish, details=self._details)
 
 
@@ -179,7 +184,10 @@ ASKED = {
     CHAT: ("/v1/chat/completions", {"messages": [SAY]}),
     COMPLETIONS: ("/v1/completions", {"prompt": "Tell me something."}),
     RESPONSES: ("/v1/responses", {"input": "Tell me something."}),
-    MESSAGES: ("/v1/messages", {"messages": [SAY], "max_tokens": 100}),
+    MESSAGES: (
+        "/v1/messages",
+        {"messages": [SAY], "max_tokens": 100, "thinking": {"type": "adaptive"}},
+    ),
 }
 
 
@@ -265,6 +273,19 @@ def words(event):
     return ""
 
 
+def thoughts(event):
+    """Return the reasoning in one event of any API."""
+    if event.get("object") == "chat.completion.chunk":
+        deltas = [choice["delta"] for choice in event["choices"]]
+        assert all(d.get("reasoning") == d.get("reasoning_content") for d in deltas)
+        return "".join(delta.get("reasoning", "") for delta in deltas)
+    if event.get("type") == "response.reasoning_text.delta":
+        return event["delta"]
+    if event.get("type") == "content_block_delta":
+        return event["delta"].get("thinking", "")
+    return ""
+
+
 def logprobs(value):
     """Yield the tokens that log-probabilities anywhere in an event name."""
     if isinstance(value, list):
@@ -312,6 +333,32 @@ def test_no_forbidden_word_is_in_the_bytes_of_any_api(dialect, mode, draft, leng
     assert span in draft[:first] or not any(span in text for text in leaves(stream_events))
     assert shown(stream_events).endswith(REVISION)
     assert draft[:first].startswith(shown(stream_events).removesuffix(REVISION))
+
+
+@each_api
+@each_mode
+@given(drafts, drafts, sizes)
+@settings(max_examples=50, deadline=None)
+def test_no_forbidden_word_of_a_reasoning_is_in_the_bytes_of_any_api(
+    dialect, mode, reasoning, draft, lengths
+):
+    stream_events = events(bytes_of(dialect, mode, Script(draft, lengths, reasoning=reasoning)))
+    reasoning = "" if dialect is COMPLETIONS else reasoning  # it has no place for it
+    whole = f"{reasoning}\n{draft}" if reasoning else draft
+    first = first_forbidden(whole)
+    thought, text = "".join(map(thoughts, stream_events)), shown(stream_events)
+    if first == len(whole):
+        assert (thought, text) == (reasoning, draft)
+        return
+    span = next(whole[first : f.end] for f in RULEBOOK.reply(whole) if f.start == first)
+    assert span in whole[:first] or not any(span in leaf for leaf in leaves(stream_events))
+    assert list(logprobs(stream_events)) == []
+    assert text.endswith(REVISION)
+    left = text.removesuffix(REVISION)
+    assert reasoning.startswith(thought)
+    assert draft.startswith(left)
+    assert not left or thought == reasoning
+    assert len(thought) + len(left) <= first
 
 
 @each_api

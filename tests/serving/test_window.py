@@ -2,6 +2,7 @@ import pytest
 
 from waltzrl.records import Message, Prompt
 from waltzrl.rules import load_rulebook
+from waltzrl.serving.draft_stream import continuation
 from waltzrl.serving.window import (
     FEWEST_CHARACTERS,
     LONGEST_SENTENCE,
@@ -74,13 +75,12 @@ def hear(window, draft, size=7):
 def test_a_closed_window_lets_nothing_go_before_the_verdict():
     window = BufferedWindow()
     assert hear(window, HARMLESS) == [""] * 7
-    assert (window.released, window.rest(HARMLESS)) == ("", HARMLESS)
+    assert window.released == ""
 
 
 def test_an_open_window_lets_all_go_at_once_and_nothing_after_the_verdict():
     window = UnfilteredWindow()
     assert "".join(hear(window, HARMLESS)) == window.released == HARMLESS
-    assert window.rest("Sorry.") == ""
 
 
 def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
@@ -89,7 +89,7 @@ def test_a_sentence_leaves_when_the_horizon_lies_behind_it(rulebook):
     assert window.add(HARMLESS + filler) == HARMLESS
     assert window.add(f". {filler[1:]}") == ""
     assert window.add(filler[:1]) == f"{filler}. "
-    assert window.rest(f"{HARMLESS}{filler}. {filler}") == filler
+    assert continuation(window.released, f"{HARMLESS}{filler}. {filler}") == filler
 
 
 def test_lines_of_lists_and_code_leave_as_sentences_do(rulebook):
@@ -182,22 +182,22 @@ def test_nothing_of_a_refusal_leaves_and_its_writing_goes_on(rulebook):
     draft = f"That is a question. Sorry, but I cannot. {HARMLESS * 9}"
     assert "".join(hear(window, draft)) == ""
     assert not window.stopped
-    assert window.rest("Of course: 4.") == "Of course: 4."
+    assert continuation(window.released, "Of course: 4.") == "Of course: 4."
 
 
 def test_the_rest_goes_on_where_the_draft_left_off(rulebook):
     window = SentenceWindow(rulebook, prompt(), SAFE)
     hear(window, HARMLESS * 9)
-    assert window.rest(window.released + "The end.") == "The end."
+    assert continuation(window.released, window.released + "The end.") == "The end."
 
 
 def test_a_reply_that_does_not_go_on_begins_a_paragraph(rulebook):
     window = SentenceWindow(rulebook, prompt(), SAFE)
     hear(window, HARMLESS * 9)
-    assert window.rest("I can not go on.") == "\n\nI can not go on."
+    assert continuation(window.released, "I can not go on.") == "\n\nI can not go on."
 
 
 def test_a_reply_that_does_not_go_on_closes_the_code_block(rulebook):
     window = SentenceWindow(rulebook, prompt(), SAFE)
     hear(window, "```python\n" + "print('hello, world')\n" * 20)
-    assert window.rest("I can not go on.") == "\n```\n\nI can not go on."
+    assert continuation(window.released, "I can not go on.") == "\n```\n\nI can not go on."

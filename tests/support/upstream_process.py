@@ -136,8 +136,12 @@ def completion(body):
     if body["model"] == "tools":
         message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
         finish = "tool_calls"
-    if body["model"] == "thinks":
-        message["reasoning_content"] = UNSAFE
+    beside_text = {
+        "hides": {"words": UNSAFE},
+        "thinks": {"reasoning_content": "They said hello."},
+        "plots": {"reasoning_content": UNSAFE},
+    }
+    message |= beside_text.get(body["model"], {})
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",

@@ -43,9 +43,10 @@ CALL = ToolCall(id="call_1", name="weather", arguments='{"city":"Oslo"}')
 OTHER_CALL = ToolCall(id="call_2", name="weather", arguments='{"city":"Bergen"}')
 
 
-def answer_of(text="", *calls, finish=None, details=NO_DETAILS):
+def answer_of(text="", *calls, finish=None, details=NO_DETAILS, reasoning=""):
     """Return an answer of 7 tokens to 11."""
-    reply = Reply(text=text, calls=calls, usage=Usage(input_tokens=11, output_tokens=7))
+    usage = Usage(input_tokens=11, output_tokens=7)
+    reply = Reply(text=text, reasoning=reasoning, calls=calls, usage=usage)
     return Answer(
         reply=reply,
         finish=finish or ("tool_calls" if calls else "stop"),
@@ -59,7 +60,9 @@ def stream_of(writer, answers, retraction=None):
     yield writer.open()
     yield writer.keepalive()
     for choice, answer in enumerate(answers):
-        text = answer.reply.text
+        text, reasoning = answer.reply.text, answer.reply.reasoning
+        for start in range(0, len(reasoning), 3):
+            yield writer.reasoning(choice, reasoning[start : start + 3])
         for start in range(0, len(text), 3):
             yield writer.text(choice, text[start : start + 3])
         yield writer.keepalive()

@@ -58,10 +58,10 @@ class FeedbackAgent:
         that on the first one counts, because a refusal is stated at the beginning, with the
         highest risk.
         """
-        if len(reply.full_text) <= LONGEST_TEXT:
+        if len(reply.reviewed_text) <= LONGEST_TEXT:
             return await self._review(prompt, reply)
         feedbacks = await asyncio.gather(
-            *(self._review(prompt, piece) for piece in _pieces(reply.full_text))
+            *(self._review(prompt, piece) for piece in _pieces(reply.reviewed_text))
         )
         worst = min(feedbacks, key=_from_unsafe_to_safe)
         if worst.unsafe or not worst.well_formed:
@@ -85,7 +85,7 @@ class FeedbackAgent:
         """
         request = self.wording.review.format(
             conversation=fence("conversation", _conversation(prompt)),
-            reply=fence("reply", reply.full_text),
+            reply=fence("reply", reply.reviewed_text),
         )
         return [
             Message(role="system", content=self.wording.feedback_system),

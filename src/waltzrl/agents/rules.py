@@ -61,7 +61,7 @@ class RulesReviewer:
         turns it does not count unless the reply may tell how to harm oneself.
         """
         in_request = request_findings(self.rulebook, prompt)
-        in_reply = self.rulebook.reply(reply.full_text)
+        in_reply = self.rulebook.reply(reply.reviewed_text)
         if reply.calls:
             arguments = "\n".join(_unescaped_arguments(call) for call in reply.calls)
             in_reply = (*in_reply, *self.rulebook.reply(arguments))

@@ -243,12 +243,12 @@ def _turns(request: PageRequest, collaboration: Collaboration) -> Iterator[TurnV
         text = request.visible(message.content)
         yield TurnView(kind="history", title=message.role.title(), text=text)
     yield TurnView(kind="request", title="Request", text=request.visible(prompt.content))
-    reply = request.visible(collaboration.draft.full_text)
+    reply = request.visible(collaboration.draft.reviewed_text)
     yield TurnView(kind="draft", title="Draft", text=reply)
     for number, turn in enumerate(collaboration.rounds, start=1):
         yield _feedback(request, turn.feedback, number)
         if turn.revision is not None:
-            revision = request.visible(turn.revision.full_text)
+            revision = request.visible(turn.revision.reviewed_text)
             parts = tuple(changes(reply, revision))
             yield TurnView(kind="revision", title=f"Revision {number}", parts=parts)
             reply = revision

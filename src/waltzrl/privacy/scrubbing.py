@@ -51,7 +51,13 @@ def _message(message: Message, scrub: Scrub) -> Message:
 
 
 def _reply(reply: Reply, scrub: Scrub) -> Reply:
-    return replace(reply, text=scrub(reply.text), calls=_calls(reply.calls, scrub), tokens=None)
+    return replace(
+        reply,
+        text=scrub(reply.text),
+        reasoning=scrub(reply.reasoning),
+        calls=_calls(reply.calls, scrub),
+        tokens=None,
+    )
 
 
 def _calls(calls: Iterable[ToolCall], scrub: Scrub) -> tuple[ToolCall, ...]:

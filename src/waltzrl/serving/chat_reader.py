@@ -64,13 +64,16 @@ def _completion(
     finish = FINISHES.get(choice.finish_reason, "stop")
     reply = Reply(
         text=message.content or message.refusal or "",
+        reasoning=message.reasoning or message.reasoning_content or "",
         calls=tuple([_call(call) for call in message.tool_calls or ()]),
         finish="length" if finish == "length" else "stop",
         usage=_usage(completion.usage, completion.model),
         milliseconds=milliseconds,
     )
     details = _details(completion, _logprobs(choice))
-    unread = (message.content and message.refusal) or len(completion.choices) > 1
+    thoughts = {message.reasoning or None, message.reasoning_content or None} - {None}
+    twice = (message.content and message.refusal) or len(thoughts) > 1
+    unread = twice or len(completion.choices) > 1
     if answer and (unread or not spells(details.logprobs, reply.text) or _repeats_a_key(answer)):
         answer = None
     return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details)
@@ -221,8 +224,10 @@ class StreamReader:
         if choice.delta is not None:
             for part in choice.delta.tool_calls or ():
                 self._add_to_call(part)
-            if text := choice.delta.content or choice.delta.refusal:
-                yield UpstreamDelta(text=text)
+            text = choice.delta.content or choice.delta.refusal or ""
+            reasoning = choice.delta.reasoning or choice.delta.reasoning_content or ""
+            if text or reasoning:
+                yield UpstreamDelta(text=text, reasoning=reasoning)
         if choice.finish_reason and not self.ended:
             yield self._end(FINISHES.get(choice.finish_reason, "stop"))
 
@@ -283,6 +288,8 @@ LOGPROBS = msgspec.json.Decoder(_Logprobs | None)
 class _LenientMessage(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[_CallPart] | None = None
 
 
@@ -322,8 +329,8 @@ class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
     annotations: Empty = None
     audio: None = None
     function_call: None = None
-    reasoning: None = None
-    reasoning_content: None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
 
 
 class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):
@@ -358,6 +365,8 @@ LENIENT = msgspec.json.Decoder(_Lenient)
 class _Words(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[_CallPart] | None = None
 
 

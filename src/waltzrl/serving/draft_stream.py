@@ -1,27 +1,70 @@
-"""Reads a draft while it is generated, and releases what the window allows."""
+"""Reads a draft while it is generated, and releases what the window allows.
 
+The window sees a draft as the reviewers do: its reasoning, a line break, its text. Reasoning that
+follows text is dropped: no API has a place for it.
+"""
+
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
+from typing import NamedTuple
 
 from waltzrl.records import Reply
 from waltzrl.serving.exchange import NO_DETAILS, Finish, UpstreamDelta, UpstreamReply
 from waltzrl.serving.window import Window
 
+FENCE = re.compile(r"^ {0,3}```", re.MULTILINE)
 
-@dataclass(slots=True, kw_only=True)
+
+class Piece(NamedTuple):
+    """A part of a reply; its reasoning precedes its text."""
+
+    reasoning: str
+    text: str
+
+
 class DraftStream:
-    """Where the text of a draft goes while it is generated."""
+    """Where a draft goes while it is generated."""
 
-    window: Window
-    release: Callable[[str], None]
-    """Called with the text that may be sent now."""
-    can_retract: bool = False
-    """Mode `speculative`: a `waltz.retract` event can replace text that was sent, so a revision is
-    a new reply and need not continue from that text."""
-    first_words_milliseconds: float | None = None
-    """From the request for the draft until its first text was released; None if none was."""
+    def __init__(
+        self,
+        window: Window,
+        release: Callable[[Piece], None],
+        *,
+        can_retract: bool = False,
+        shows_reasoning: bool = True,
+    ) -> None:
+        """Start with an empty draft.
+
+        Args:
+            window: decides how much of the draft may be sent.
+            release: called with what may be sent now.
+            can_retract: mode `speculative`: a `waltz.retract` event can replace text that was
+                sent, so a revision is a new reply and need not continue from that text. Reasoning
+                cannot be retracted, so a draft that has any is held back.
+            shows_reasoning: False drops the reasoning.
+        """
+        self.can_retract = can_retract
+        self._shows_reasoning = shows_reasoning
+        self.first_words_milliseconds: float | None = None
+        """From the request for the draft until its first words were released."""
+        self._window = window
+        self._release = release
+        self._reasoning: list[str] = []
+        self._text: list[str] = []
+        self._reasoned = 0
+        """Characters of reasoning that the window saw."""
+        self._sent = 0
+        """Characters that the window released."""
+
+    @property
+    def released(self) -> Piece:
+        """The beginning of the draft that has been sent."""
+        reasoning, text = "".join(self._reasoning), "".join(self._text)
+        in_text = max(0, self._sent - self._text_start)
+        return Piece(reasoning[: min(self._sent, self._reasoned)], text[:in_text])
 
     async def read(self, deltas: AsyncGenerator[UpstreamDelta, None]) -> UpstreamReply:
         """Read a draft to its end, and release of it what the window allows.
@@ -33,12 +76,12 @@ class DraftStream:
         reply = Reply(text="")
         finish: Finish = "stop"
         details = NO_DETAILS
-        texts: list[str] = []
         async with aclosing(deltas):
             async for delta in deltas:
-                if delta.text:
-                    texts.append(delta.text)
-                    self._add(delta.text, started)
+                reasoning = delta.reasoning if self._shows_reasoning else ""
+                released = (delta.text or reasoning) and self._add(reasoning, delta.text)
+                if released and self.first_words_milliseconds is None:
+                    self.first_words_milliseconds = (perf_counter() - started) * 1e3
                 if delta.finish is not None:
                     finish = delta.finish
                     reply = replace(reply, calls=delta.calls)
@@ -47,14 +90,65 @@ class DraftStream:
                 details = delta.details or details
         reply = replace(
             reply,
-            text="".join(texts),
+            text="".join(self._text),
+            reasoning="".join(self._reasoning),
             finish="length" if finish == "length" else "stop",
             milliseconds=(perf_counter() - started) * 1e3,
         )
         return UpstreamReply(reply=reply, finish=finish, details=details)
 
-    def _add(self, text: str, started: float) -> None:
-        if released := self.window.add(text):
-            if self.first_words_milliseconds is None:
-                self.first_words_milliseconds = (perf_counter() - started) * 1e3
-            self.release(released)
+    def continued(self, revision: Reply) -> Reply:
+        """Return a revision that begins with what the client has of the draft."""
+        released = self.released
+        if released.text:  # reasoning precedes text
+            reasoning = released.reasoning
+        else:
+            reasoning = "\n\n".join(filter(None, (released.reasoning, revision.reasoning)))
+        text = revision.text if self.can_retract else released.text + revision.text
+        return replace(revision, text=text, reasoning=reasoning)
+
+    def rest(self, final: Reply) -> Piece:
+        """Return what is still to be sent of the final reply.
+
+        A draft that was not revised continues what was sent; other text starts a paragraph.
+        """
+        released = self.released
+        reasoned = len(released.reasoning)
+        return Piece(
+            final.reasoning[reasoned:] if final.reasoning.startswith(released.reasoning) else "",
+            continuation(released.text, final.text),
+        )
+
+    @property
+    def _text_start(self) -> int:
+        """Where the text starts in what the window saw."""
+        return self._reasoned + 1 if self._reasoned else 0
+
+    def _add(self, reasoning: str, text: str) -> bool:
+        """Add the next part of the draft; return whether anything was released."""
+        seen = text
+        if not self._text:
+            self._reasoned += len(reasoning)
+            self._reasoning.append(reasoning)
+            seen = reasoning + ("\n" if text and self._reasoned else "") + text
+        if text:
+            self._text.append(text)
+        if self.can_retract and self._reasoned:
+            return False
+        released = self._window.add(seen)
+        piece = Piece(
+            released[: max(0, self._reasoned - self._sent)],
+            released[max(0, self._text_start - self._sent) :],
+        )
+        self._sent += len(released)
+        if any(piece):
+            self._release(piece)
+        return any(piece)
+
+
+def continuation(released: str, final: str) -> str:
+    """Return what is still to be sent of a final text whose beginning may have been sent."""
+    if final.startswith(released):
+        return final[len(released) :]
+    open_fence = len(FENCE.findall(released)) % 2
+    return ("\n```\n\n" if open_fence else "\n\n") + final

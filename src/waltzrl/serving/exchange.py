@@ -52,6 +52,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The client's id of its user or conversation, which keeps a conversation on one bundle."""
     parts: tuple["ChatRequest", ...] = ()
     """Of a request with several prompts, one request for each, with `n` choices of its own."""
+    shows_reasoning: bool = True
+    """The client's API and request have a place for reasoning; else it is dropped unread."""
     created: float = msgspec.field(default_factory=time.time)
     """Seconds since the epoch, when the request came."""
 
@@ -130,6 +132,7 @@ class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
 class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     """What one event of the upstream's stream adds to its reply."""
 
+    reasoning: str = ""
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     """Whole calls; the reader joins their fragments."""

@@ -280,7 +280,7 @@ class GatewayAgent:
         """
         body = self._body(prompt, [])
         if self.stream is None:
-            self.last = await self._upstream.complete(body, self._bearer)
+            self.last = await self._complete(body)
         else:
             self.last = await self.stream.read(self._upstream.stream(body, self._bearer))
         return self.last.reply
@@ -294,20 +294,29 @@ class GatewayAgent:
         turns = revision_turns(draft, rounds, self._wording)
         stream = self.stream
         # The client has this text already and cannot take it back, so the revision must follow it.
-        released = "" if stream is None or stream.can_retract else stream.window.released
+        released = "" if stream is None or stream.can_retract else stream.released.text
         if released:
             end = fence("reply", released[-LONGEST_TEXT:])
             turns[-1] = replace(
                 turns[-1], content=turns[-1].content + CONTINUE.format(released=end)
             )
-        upstream_reply = await self._upstream.complete(self._body(prompt, turns), self._bearer)
-        revision = replace(upstream_reply.reply, text=released + upstream_reply.reply.text)
+        upstream_reply = await self._complete(self._body(prompt, turns))
+        revision = upstream_reply.reply
+        if stream is not None:
+            revision = stream.continued(revision)
         details = upstream_reply.details
         if self.last is not None:  # the client gets the total usage
             usage = total_counts([self.last.details.usage, details.usage])
             details = structs.replace(details, usage=usage)
         self.last = UpstreamReply(reply=revision, finish=upstream_reply.finish, details=details)
         return revision
+
+    async def _complete(self, body: Mapping[str, Json]) -> UpstreamReply:
+        upstream_reply = await self._upstream.complete(body, self._bearer)
+        if self.chat.shows_reasoning or not upstream_reply.reply.reasoning:
+            return upstream_reply
+        reply = replace(upstream_reply.reply, reasoning="")
+        return structs.replace(upstream_reply, reply=reply, raw=None)
 
     def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
         """Extend the client's messages by the wording's system message and `turns`."""

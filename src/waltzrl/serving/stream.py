@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from waltzrl.errors import RequestError
 from waltzrl.records import Prompt
-from waltzrl.serving.draft_stream import DraftStream
+from waltzrl.serving.draft_stream import DraftStream, Piece
 from waltzrl.serving.exchange import Answer, GatewayRequest, Mode
 from waltzrl.serving.gateway import Gateway, choice_of, internal_error
 from waltzrl.serving.window import Window
@@ -32,8 +33,8 @@ class StreamSettings:
     """Decides how much of a draft is sent before its final review."""
 
 
-Event = tuple[int, str | Answer | RequestError]
-"""Number of a choice, and text of it to send, its answer, or its error."""
+Event = tuple[int, Piece | Answer | RequestError]
+"""Number of a choice, and what of it to send, its answer, or its error."""
 
 
 async def stream(
@@ -45,13 +46,19 @@ async def stream(
     because the status 200 has been sent by then.
     """
     count = request.chat.n
-    windows = [
-        open_window(request.mode, choice_of(request.chat, number).prompt) for number in range(count)
-    ]
     events: asyncio.Queue[Event] = asyncio.Queue()
+    drafts = [
+        DraftStream(
+            open_window(request.mode, choice_of(request.chat, number).prompt),
+            partial(_release, events, number),
+            can_retract=request.mode == "speculative",
+            shows_reasoning=request.chat.shows_reasoning,
+        )
+        for number in range(count)
+    ]
     tasks = [
-        asyncio.create_task(_answer(gateway, request, number, window, events))
-        for number, window in enumerate(windows)
+        asyncio.create_task(_answer(gateway, request, number, draft, events))
+        for number, draft in enumerate(drafts)
     ]
     answers: dict[int, Answer] = {}
     try:
@@ -64,9 +71,9 @@ async def stream(
                     return
                 if isinstance(event, Answer):
                     answers[number] = event
-                    parts += _end(request, number, event, windows[number], writer)
+                    parts += _end(number, event, drafts[number], writer)
                 else:
-                    parts.append(writer.text(number, event))
+                    parts += _piece(number, event, writer)
             # One write for all events that are waiting; without any, the stream was silent.
             yield b"".join(parts) or writer.keepalive()
         yield writer.close([answers[number] for number in range(count)])
@@ -91,18 +98,13 @@ async def _answer(
     gateway: Gateway,
     request: GatewayRequest,
     number: int,
-    window: Window,
+    draft: DraftStream,
     events: asyncio.Queue[Event],
 ) -> None:
     """Answer one choice, and put its text and its end into `events`."""
-    draft_stream = DraftStream(
-        window=window,
-        release=lambda text: events.put_nowait((number, text)),
-        can_retract=request.mode == "speculative",
-    )
     try:
         # Nothing of a buffered draft is sent before its review, so it need not be streamed.
-        stream = None if request.mode == "buffer" else draft_stream
+        stream = None if request.mode == "buffer" else draft
         events.put_nowait((number, await gateway.choice(request, number, stream)))
     except RequestError as error:
         events.put_nowait((number, error))
@@ -111,17 +113,27 @@ async def _answer(
         events.put_nowait((number, internal_error(request.context.id)))
 
 
-def _end(
-    request: GatewayRequest, number: int, answer: Answer, window: Window, writer: StreamWriter
-) -> Iterator[bytes]:
+def _release(events: asyncio.Queue[Event], number: int, piece: Piece) -> None:
+    events.put_nowait((number, piece))
+
+
+def _piece(number: int, piece: Piece, writer: StreamWriter) -> Iterator[bytes]:
+    """Yield a part of a choice."""
+    if piece.reasoning:
+        yield writer.reasoning(number, piece.reasoning)
+    if piece.text:
+        yield writer.text(number, piece.text)
+
+
+def _end(number: int, answer: Answer, draft: DraftStream, writer: StreamWriter) -> Iterator[bytes]:
     """Yield the rest of a choice, and its end."""
-    final = answer.reply.text
-    if request.mode == "speculative" and not final.startswith(window.released):
+    final, released = answer.reply.text, draft.released.text
+    if draft.can_retract and not final.startswith(released):
         # The draft was revised: keep the beginning that both share, and replace the rest.
-        start = _common_length(final, window.released)
+        start = _common_length(final, released)
         yield writer.retract(number, start, final[start:])
-    elif rest := window.rest(final):
-        yield writer.text(number, rest)
+    else:
+        yield from _piece(number, draft.rest(answer.reply), writer)
     yield writer.finish(number, answer)
 
 

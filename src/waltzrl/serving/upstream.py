@@ -309,6 +309,7 @@ def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
     if len(deltas) == 1:
         return deltas[0]
     return UpstreamDelta(
+        reasoning="".join([delta.reasoning for delta in deltas]),
         text="".join([delta.text for delta in deltas]),
         calls=tuple([call for delta in deltas for call in delta.calls]),
         finish=next((delta.finish for delta in deltas if delta.finish), None),
@@ -365,6 +366,7 @@ def _whole_delta(answer: bytes) -> UpstreamDelta:
     upstream_reply = read_completion(answer, 0.0)
     reply = upstream_reply.reply
     return UpstreamDelta(
+        reasoning=reply.reasoning,
         text=reply.text,
         calls=reply.calls,
         finish=upstream_reply.finish,

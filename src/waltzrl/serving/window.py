@@ -1,8 +1,5 @@
 """Decides how much of a streamed draft may be sent before its final review.
 
-    the next text  -> add  -> what may be sent now        while the draft is generated
-    the final text -> rest -> what is still to be sent    after the final review
-
 `BufferedWindow` releases nothing, `UnfilteredWindow` everything, and `SentenceWindow` the text
 that the rules have passed and that no later text can make part of a finding.
 """
@@ -25,7 +22,6 @@ SENTENCE_END = re.compile(
     r"""\n|(?<=[.!?:;…])\s|(?<=[.!?…]["')\]*_”»])\s|(?<=[\u3002\uff01\uff1f])"""
 )
 WORD_END = re.compile(r"\s")
-FENCE = re.compile(r"^ {0,3}```", re.MULTILINE)
 
 
 class Window(Protocol):
@@ -40,10 +36,6 @@ class Window(Protocol):
         """Add the next text of the draft, and return what may be sent now."""
         ...
 
-    def rest(self, final: str) -> str:
-        """Return what is still to be sent of the final reply."""
-        ...
-
 
 class BufferedWindow:
     """Releases nothing before the final review."""
@@ -52,9 +44,6 @@ class BufferedWindow:
 
     def add(self, text: str) -> str:
         return ""
-
-    def rest(self, final: str) -> str:
-        return final
 
 
 class UnfilteredWindow:
@@ -70,9 +59,6 @@ class UnfilteredWindow:
     def add(self, text: str) -> str:
         self._parts.append(text)
         return text
-
-    def rest(self, final: str) -> str:
-        return ""
 
 
 class SentenceWindow:
@@ -129,13 +115,6 @@ class SentenceWindow:
         self._closed = self._closed or len(self._text) - self._sent > LONGEST_HELD
         return ""
 
-    def rest(self, final: str) -> str:
-        released = self.released
-        # A draft that was not revised continues what was sent; another reply starts a paragraph.
-        if final.startswith(released):
-            return final[len(released) :]
-        return _break_after(released) + final
-
     def _find_boundary(self) -> None:
         """Move the boundary to the end of the last settled sentence."""
         # Later text can influence findings only from here on.
@@ -173,9 +152,3 @@ class SentenceWindow:
         self._searched -= dropped
         self._sent = self._boundary = self._boundary - dropped
         return released
-
-
-def _break_after(released: str) -> str:
-    """Return the break between released text and a reply that does not continue it."""
-    open_fence = len(FENCE.findall(released)) % 2
-    return "\n```\n\n" if open_fence else "\n\n"

@@ -122,3 +122,22 @@ def test_a_stream_that_fails_raises_in_the_client(served):
         pytest.raises(anthropic.APIStatusError, match="too many requests are waiting"),
     ):
         list(stream)
+
+
+@pytest.mark.parametrize("calls", [(), (CALL,)])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_reasoning_is_a_block_of_thinking(served, streamed, calls):
+    client, scene = served
+    scene.answers = [answer_of("Four.", *calls, reasoning="Two and two.")]
+    asked = {"thinking": {"type": "enabled", "budget_tokens": 2048}, "max_tokens": 4096}
+    if streamed:
+        with client.messages.stream(model="m", messages=HELLO, **asked) as stream:
+            answer = stream.get_final_message()
+    else:
+        answer = client.messages.create(model="m", messages=HELLO, **asked)
+    kinds = ["thinking", "text", *["tool_use"] * len(calls)]
+    assert [block.type for block in answer.content] == kinds
+    assert (answer.content[0].thinking, answer.content[1].text) == ("Two and two.", "Four.")
+    again = [*HELLO, {"role": "assistant", "content": answer.content[:2]}, *HELLO]
+    client.messages.create(model="m", messages=again, **asked)
+    assert scene.exchanges[-1].body["messages"][1] == {"role": "assistant", "content": "Four."}

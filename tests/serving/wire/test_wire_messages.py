@@ -219,3 +219,28 @@ def test_tokens_from_a_cache_are_counted_apart():
     answer = answer_of("Hi.", details=DETAILS)  # 11 tokens read, 4 of them from a cache
     usage = json.loads(MESSAGES.write(read(), [answer]))["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (7, 4)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "effort", "shows"),
+    [
+        ({"type": "enabled", "budget_tokens": 4095}, "low", True),
+        ({"type": "enabled", "budget_tokens": 4096}, "medium", True),
+        ({"type": "enabled", "budget_tokens": 16384}, "high", True),
+        ({"type": "enabled", "budget_tokens": 4095, "display": "omitted"}, "low", False),
+        ({"type": "adaptive"}, None, True),
+        ({"type": "disabled"}, None, False),
+        (None, None, False),
+    ],
+)
+def test_a_budget_of_thinking_is_an_effort(thinking, effort, shows):
+    exchange = read(thinking=thinking)
+    assert exchange.body.get("reasoning_effort") == effort
+    assert "thinking" not in exchange.body
+    assert exchange.shows_reasoning == shows
+
+
+def test_an_effort_precedes_a_budget():
+    thinking = {"type": "enabled", "budget_tokens": 1024}
+    body = read(thinking=thinking, output_config={"effort": "high"}).body
+    assert body["reasoning_effort"] == "high"

@@ -277,3 +277,43 @@ def test_a_response_has_log_probabilities_when_they_are_asked_for(served, stream
     assert answer.service_tier == "default"
     body = scene.exchanges[0].body
     assert (body["logprobs"], body["top_logprobs"]) == (True, 1)
+
+
+@pytest.mark.parametrize("key", ["reasoning", "reasoning_content"])
+def test_a_chat_shows_reasoning(served, key):
+    client, scene = served
+    scene.answers = [answer_of("Four.", reasoning="Two and two.")] * 2
+    answer = client.chat.completions.create(model="m", messages=HELLO, n=2)
+    assert [getattr(choice.message, key) for choice in answer.choices] == ["Two and two."] * 2
+    with client.chat.completions.create(model="m", messages=HELLO, n=2, stream=True) as stream:
+        deltas = [choice.delta for chunk in stream for choice in chunk.choices if not choice.index]
+    assert "".join(getattr(delta, key, "") for delta in deltas) == "Two and two."
+    assert "".join(delta.content or "" for delta in deltas) == "Four."
+
+
+@pytest.mark.parametrize("calls", [(), (CALL,)])
+@pytest.mark.parametrize("text", ["Four.", ""])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_response_shows_reasoning(served, streamed, text, calls):
+    client, scene = served
+    scene.answers = [answer_of(text, *calls, reasoning="Two and two.")]
+    if streamed:
+        with client.responses.stream(model="m", input="Hello") as stream:
+            events = list(stream)
+            answer = stream.get_final_response()
+        thoughts = [e.delta for e in events if e.type == "response.reasoning_text.delta"]
+        assert "".join(thoughts) == "Two and two."
+        done = [e.item for e in events if e.type == "response.output_item.done"]
+        assert [item.id for item in done] == [item.id for item in answer.output]
+        indices = [e.output_index for e in events if e.type == "response.output_item.done"]
+        assert indices == list(range(len(answer.output)))
+    else:
+        answer = client.responses.create(model="m", input="Hello")
+    kinds = [
+        "reasoning",
+        *(["message"] if text or not calls else []),
+        *["function_call"] * len(calls),
+    ]
+    assert [item.type for item in answer.output] == kinds
+    assert answer.output[0].content[0].text == "Two and two."
+    assert answer.output_text == text

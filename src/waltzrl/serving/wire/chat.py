@@ -102,6 +102,8 @@ def _choice(index: int, answer: Answer) -> dict[str, object]:
         "content": answer.reply.text if answer.reply.text or not answer.reply.calls else None,
         "refusal": None,
     }
+    if answer.reply.reasoning:
+        message |= _reasoning(answer.reply.reasoning)
     if answer.reply.calls:
         message["tool_calls"] = [_call(call) for call in answer.reply.calls]
     return {
@@ -110,6 +112,11 @@ def _choice(index: int, answer: Answer) -> dict[str, object]:
         "logprobs": _logprobs(answer.details),
         "finish_reason": answer.finish,
     }
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    """Return the fields of reasoning: servers and clients use one name or the other."""
+    return {"reasoning_content": text, "reasoning": text}
 
 
 def _logprobs(details: ReplyDetails) -> dict[str, object] | None:
@@ -165,6 +172,9 @@ class ChatStream:
 
     def keepalive(self) -> bytes:
         return COMMENT
+
+    def reasoning(self, choice: int, delta: str) -> bytes:
+        return self._chunk(choice, msgspec.json.encode(_reasoning(delta)))
 
     def text(self, choice: int, delta: str) -> bytes:
         return self._chunk(choice, b'{"content":%b}' % msgspec.json.encode(delta))

@@ -84,6 +84,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
             stream=as_bool(body.get("stream"), "stream"),
             stream_usage=wants_usage(body.get("stream_options")),
             subject=subject_of(body),
+            shows_reasoning=False,
         )
         for chat in chats
     )

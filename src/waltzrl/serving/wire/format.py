@@ -20,6 +20,10 @@ class StreamWriter(Protocol):
         """Return bytes that clients ignore, to keep the connection open during a silence."""
         ...
 
+    def reasoning(self, choice: int, delta: str) -> bytes:
+        """Return the next reasoning of a choice, which usually precedes its text."""
+        ...
+
     def text(self, choice: int, delta: str) -> bytes:
         """Return the next text of a choice; an empty one starts no message."""
         ...

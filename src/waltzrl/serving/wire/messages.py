@@ -38,6 +38,7 @@ CONVERTED = (
     "stream",
     "stream_options",
     "system",
+    "thinking",
     "tool_choice",
     "tools",
 )
@@ -56,7 +57,6 @@ DROPPED = (
     "inference_geo",
     "service_tier",
     "speed",
-    "thinking",
     "user_profile_id",
     "workspace_id",
 )
@@ -84,6 +84,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
         model=as_name(body.get("model"), "model"),
         stream=as_bool(body.get("stream"), "stream"),
         subject="" if user is None else as_text(user, "metadata.user_id"),
+        shows_reasoning=_shows_reasoning(body.get("thinking")),
     )
 
 
@@ -116,9 +117,34 @@ def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
         chat["tools"] = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     if body.get("tool_choice") is not None:
         chat |= _tool_choice(as_object(body["tool_choice"], "tool_choice"))
+    if body.get("thinking") is not None:
+        chat |= _reasoning_options(as_object(body["thinking"], "thinking"))
     if body.get("output_config") is not None:
         chat |= _output_options(as_object(body["output_config"], "output_config"))
     return chat
+
+
+EFFORTS = ((4_096, "low"), (16_384, "medium"))
+"""Budgets of reasoning tokens below which the effort is so much; larger ones are `high`."""
+
+
+def _reasoning_options(thinking: dict[str, Json]) -> dict[str, Json]:
+    """Convert a budget to an effort: a chat has no budgets."""
+    kind = thinking.get("type")
+    if kind not in ("enabled", "adaptive", "disabled"):
+        raise invalid_field("thinking.type", kind, "enabled, adaptive or disabled")
+    if kind != "enabled":
+        return {}
+    budget = as_count(thinking.get("budget_tokens"), "thinking.budget_tokens", MOST_TOKENS)
+    efforts = (effort for limit, effort in EFFORTS if budget < limit)
+    return {"reasoning_effort": next(efforts, "high")}
+
+
+def _shows_reasoning(thinking: Json) -> bool:
+    """Return whether the client asked for blocks of reasoning."""
+    if not isinstance(thinking, dict) or thinking.get("display") == "omitted":
+        return False
+    return thinking.get("type") in ("enabled", "adaptive")
 
 
 def _tool(tool: Json, where: str) -> Json:

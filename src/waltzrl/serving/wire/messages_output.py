@@ -1,6 +1,6 @@
 """Writes replies, streams and errors in the format of Anthropic's API."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -32,6 +32,8 @@ ERRORS = {
 def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
     """Return the message; without an answer, the empty one that opens a stream."""
     content: list[Json] = []
+    if answer and answer.reply.reasoning:
+        content.append({**EMPTY_BLOCKS["thinking"], "thinking": answer.reply.reasoning})
     if answer and answer.reply.text:
         content.append({"type": "text", "text": answer.reply.text, "citations": None})
     if answer:
@@ -94,14 +96,22 @@ def error_body(error: RequestError, request_id: str) -> dict[str, Json]:
 PING = event(b'{"type":"ping"}', "ping")
 
 
+EMPTY_BLOCKS: Mapping[str, dict[str, Json]] = {
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+    "text": {"type": "text", "text": ""},
+}
+"""Kind -> a block without its text. Upstreams that speak chat completions sign no reasoning."""
+
+
 class MessagesStream:
-    """Writes named events; the text, if any, is block 0."""
+    """Writes named events: blocks of reasoning, of text, and of calls."""
 
     def __init__(self, chat: ChatRequest) -> None:
         self._chat = chat
         self._blocks = 0
         """Number of content blocks so far."""
-        self._text_open = False
+        self._open = ""
+        """Kind of the block that is being written, the last; empty if it is complete."""
 
     def open(self) -> bytes:
         return _event("message_start", message=message(self._chat, None)) + PING
@@ -109,23 +119,22 @@ class MessagesStream:
     def keepalive(self) -> bytes:
         return PING
 
+    def reasoning(self, choice: int, delta: str) -> bytes:
+        return self._delta("thinking", delta)
+
     def text(self, choice: int, delta: str) -> bytes:
-        if not delta:
-            return b""
-        opening = b"" if self._text_open else self._open_text()
-        return opening + _event(
-            "content_block_delta", index=0, delta={"type": "text_delta", "text": delta}
-        )
+        return self._delta("text", delta) if delta else b""
 
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
         """Write an event of our own type, which other clients ignore."""
-        return _event("waltz.retract", index=0, start=start, replacement=replacement)
+        index = self._blocks - 1
+        return _event("waltz.retract", index=index, start=start, replacement=replacement)
 
     def finish(self, choice: int, answer: Answer) -> bytes:
         delta: Json = {"stop_reason": STOP_REASONS[answer.finish], "stop_sequence": None}
+        closing = self._close()
         calls = b"".join(self._call(call) for call in answer.reply.calls)
-        ending = _event("message_delta", delta=delta, usage=usage(answer))
-        return self._close_text() + calls + ending
+        return closing + calls + _event("message_delta", delta=delta, usage=usage(answer))
 
     def close(self, answers: Sequence[Answer]) -> bytes:
         return _event("message_stop")
@@ -133,17 +142,23 @@ class MessagesStream:
     def error(self, error: RequestError, request_id: str = "") -> bytes:
         return event(msgspec.json.encode(error_body(error, request_id)), "error")
 
-    def _open_text(self) -> bytes:
-        self._text_open = True
-        self._blocks += 1
-        block: Json = {"type": "text", "text": ""}
-        return _event("content_block_start", index=0, content_block=block)
+    def _delta(self, kind: str, text: str) -> bytes:
+        """Write the next text of a block, and open one unless the last is of this kind."""
+        opening = b""
+        if self._open != kind:
+            opening = self._close() + _event(
+                "content_block_start", index=self._blocks, content_block=EMPTY_BLOCKS[kind]
+            )
+            self._open = kind
+            self._blocks += 1
+        delta: Json = {"type": f"{kind}_delta", kind: text}
+        return opening + _event("content_block_delta", index=self._blocks - 1, delta=delta)
 
-    def _close_text(self) -> bytes:
-        if not self._text_open:
+    def _close(self) -> bytes:
+        if not self._open:
             return b""
-        self._text_open = False
-        return _event("content_block_stop", index=0)
+        self._open = ""
+        return _event("content_block_stop", index=self._blocks - 1)
 
     def _call(self, call: ToolCall) -> bytes:
         index = self._blocks

@@ -14,12 +14,14 @@ REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
-    """Return the output items: a message, unless there are only calls, then the calls."""
+    """Return the output items: reasoning, a message unless there are only calls, the calls."""
     reply = answer.reply
     items: list[Json] = []
+    if reply.reasoning:
+        items.append(text_item(chat, "reasoning", reasoning_part(reply.reasoning), "completed"))
     if reply.text or not reply.calls:
         part = text_part(reply.text, answer.details.logprobs)
-        items.append(message_item(chat, part, final_status(answer)))
+        items.append(text_item(chat, "message", part, final_status(answer)))
     items += [call_item(chat, index, call) for index, call in enumerate(reply.calls)]
     return items
 
@@ -28,21 +30,32 @@ def final_status(answer: Answer) -> str:
     return "incomplete" if answer.finish in REASONS else "completed"
 
 
-def message_item(chat: ChatRequest, part: dict[str, Json] | None, status: str) -> dict[str, Json]:
-    """Return the message item; without a part it has no content yet."""
+def text_item(
+    chat: ChatRequest, kind: str, part: dict[str, Json] | None, status: str
+) -> dict[str, Json]:
+    """Return the item `message` or `reasoning`; without a part it has no content yet."""
+    own: dict[str, Json] = {"role": "assistant"} if kind == "message" else {"summary": []}
     return {
-        "id": f"msg_{chat.prompt.id}",
-        "type": "message",
-        "role": "assistant",
+        "id": f"{ID_PREFIXES[kind]}_{chat.prompt.id}",
+        "type": kind,
         "status": status,
+        **own,
         "content": [] if part is None else [part],
     }
+
+
+ID_PREFIXES = {"message": "msg", "reasoning": "rs"}
 
 
 def text_part(text: str, logprobs: Sequence[TokenLogprob] | None = None) -> dict[str, Json]:
     """Return the only part of the message."""
     tokens: list[Json] = msgspec.to_builtins(logprobs or ())
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": tokens}
+
+
+def reasoning_part(text: str) -> dict[str, Json]:
+    """Return the only part of the reasoning."""
+    return {"type": "reasoning_text", "text": text}
 
 
 def call_item(chat: ChatRequest, index: int, call: ToolCall) -> dict[str, Json]:
@@ -131,16 +144,18 @@ def _error(error: RequestError) -> dict[str, Json]:
 
 
 class ResponsesStream:
-    """Writes named, numbered events; the message, if any, is item 0."""
+    """Writes named, numbered events: items of reasoning, of text, and of calls."""
 
     def __init__(self, chat: ChatRequest) -> None:
         self._chat = chat
         self._number = 0
         self._texts: list[str] = []
-        """The text of the message so far."""
+        """The text of the open item so far."""
         self._items = 0
         """Number of output items so far."""
-        self._message_open = False
+        self._open = ""
+        """`reasoning` or `message`, the item that is being written, the last; empty if it is
+        complete."""
 
     def open(self) -> bytes:
         opening: Json = response(self._chat)
@@ -151,10 +166,15 @@ class ResponsesStream:
     def keepalive(self) -> bytes:
         return COMMENT
 
+    def reasoning(self, choice: int, delta: str) -> bytes:
+        opening = b"" if self._open == "reasoning" else self._open_item("reasoning")
+        self._texts.append(delta)
+        return opening + self._content("response.reasoning_text.delta", delta=delta)
+
     def text(self, choice: int, delta: str) -> bytes:
         if not delta:
             return b""
-        opening = b"" if self._message_open else self._open_message()
+        opening = b"" if self._open == "message" else self._open_message()
         self._texts.append(delta)
         return opening + self._content("response.output_text.delta", delta=delta, logprobs=[])
 
@@ -165,8 +185,10 @@ class ResponsesStream:
 
     def finish(self, choice: int, answer: Answer) -> bytes:
         calls = answer.reply.calls
-        opening = b"" if self._message_open or calls else self._open_message()
-        closing = self._close_message(answer) if self._message_open else b""
+        opening = b"" if self._open == "message" or calls else self._open_message()
+        closing = (
+            self._close_message(answer) if self._open == "message" else self._close_reasoning()
+        )
         written = b"".join(self._call(index, call) for index, call in enumerate(calls))
         return opening + closing + written
 
@@ -189,21 +211,37 @@ class ResponsesStream:
         )
 
     def _open_message(self) -> bytes:
-        self._message_open = True
+        return self._close_reasoning() + self._open_item("message")
+
+    def _open_item(self, kind: str) -> bytes:
+        self._open, self._texts = kind, []
         self._items += 1
-        item = message_item(self._chat, None, "in_progress")
-        return self._event("response.output_item.added", output_index=0, item=item) + self._content(
-            "response.content_part.added", part=text_part("")
-        )
+        part = text_part("") if kind == "message" else reasoning_part("")
+        item = text_item(self._chat, kind, None, "in_progress")
+        return self._event(
+            "response.output_item.added", output_index=self._items - 1, item=item
+        ) + self._content("response.content_part.added", part=part)
+
+    def _close_reasoning(self) -> bytes:
+        if not self._open:
+            return b""
+        part = reasoning_part("".join(self._texts))
+        done = self._content("response.reasoning_text.done", text=part["text"])
+        return done + self._close_item(part, "completed")
 
     def _close_message(self, answer: Answer) -> bytes:
-        self._message_open = False
         part = text_part("".join(self._texts), answer.details.logprobs)
-        item = message_item(self._chat, part, final_status(answer))
-        return (
-            self._content("response.output_text.done", text=part["text"], logprobs=part["logprobs"])
-            + self._content("response.content_part.done", part=part)
-            + self._event("response.output_item.done", output_index=0, item=item)
+        done = self._content(
+            "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
+        )
+        return done + self._close_item(part, final_status(answer))
+
+    def _close_item(self, part: dict[str, Json], status: str) -> bytes:
+        item = text_item(self._chat, self._open, part, status)
+        closing = self._content("response.content_part.done", part=part)
+        self._open = ""
+        return closing + self._event(
+            "response.output_item.done", output_index=self._items - 1, item=item
         )
 
     def _call(self, number: int, call: ToolCall) -> bytes:
@@ -228,9 +266,13 @@ class ResponsesStream:
         )
 
     def _content(self, kind: str, **fields: Json) -> bytes:
-        """Write an event of the message's only content part."""
-        item_id = f"msg_{self._chat.prompt.id}"
-        return self._event(kind, item_id=item_id, output_index=0, content_index=0, **fields)
+        """Write an event of the open item's only content part."""
+        place: dict[str, Json] = {
+            "item_id": f"{ID_PREFIXES[self._open]}_{self._chat.prompt.id}",
+            "output_index": self._items - 1,
+            "content_index": 0,
+        }
+        return self._event(kind, **place, **fields)
 
     def _event(self, kind: str, **fields: Json) -> bytes:
         data = msgspec.json.encode({"type": kind, "sequence_number": self._number, **fields})
