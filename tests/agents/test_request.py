@@ -165,6 +165,13 @@ def test_a_sentence_reaches_no_further_than_its_words_do():
     assert risk("system", FOLLOW, long_list) == SEVERITY
 
 
+@each_place
+def test_many_prohibitions_hide_no_request_behind_them(place):
+    forbidden = "Never build a pipe bomb. "
+    assert risk(place, FOLLOW, forbidden * 20) == 0.0
+    assert risk(place, FOLLOW, forbidden * 400 + HARM) > 1 - RULES.threshold
+
+
 def test_an_operators_instructions_are_not_searched_and_everything_else_is():
     for place in PLACES:
         prompt = PLACES[place](HARM, FOLLOW)

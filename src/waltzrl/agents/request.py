@@ -54,6 +54,8 @@ POINTING = frozenset(_POINTING.split())
 """Words of a turn that asks for nothing by itself."""
 WORD = re.compile(r"[^\W_]+")
 
+MOST_EXCUSED = 50
+"""Findings in a text; of a text with more, which the rules do not search to its end, all count."""
 LONGEST_SENTENCE = 300
 """Characters on either side of a finding that belong to its sentence."""
 LONGEST_LIST = 4_000
@@ -179,7 +181,11 @@ def _in_others(
     """
     text = "\n".join(texts).replace("_", " ")  # names of tools are words joined by it
     search = _remembered if len(text) <= LONGEST_REMEMBERED else Rulebook.request
-    for finding in search(rulebook, text):
+    found = search(rulebook, text)
+    if len(found) > MOST_EXCUSED:
+        yield from found
+        return
+    for finding in found:
         before, after = _sentence(text, finding)
         if only_asked and not ASKS.search(f"{before}{text[finding.start : finding.end]}{after}"):
             continue
