@@ -117,7 +117,7 @@ class Bundles:
             id=await asyncio.to_thread(_bundle_id, recipe, rules.rulebook),
             stage=(recipe.stage if recipe.enabled else 0),
             pattern=_pattern(recipe) if recipe.enabled else draft_only,
-            reviewer=await self._reviewer(recipe, rules) if has_model else rules,
+            reviewer=await self.reviewer(recipe),
             wording=load_wording(recipe.upstream.wording),
             upstream=await self._upstream(recipe.upstream),
             categories={rule.id: rule.category for rule in rules.rulebook.rules},
@@ -143,7 +143,16 @@ class Bundles:
         """Close all connections."""
         await self._connections.aclose()
 
-    async def _reviewer(self, recipe: BundleRecipe, rules: RulesReviewer) -> Reviewer:
+    async def reviewer(self, recipe: BundleRecipe) -> Reviewer:
+        """Return the reviewer of a bundle: the rules, in stage 2 a model as well.
+
+        Raises:
+            InputError: rules or the URL of a server are invalid, or weights are missing or damaged.
+            MissingExtraError: weights must be loaded and torch is not installed.
+        """
+        rules = self.rules(recipe)
+        if not recipe.enabled or recipe.stage == 1:
+            return rules
         config = recipe.feedback
         assert config is not None, "BundleRecipe requires feedback in stage 2"
         sampling = Sampling(max_new_tokens=config.max_new_tokens)

@@ -27,6 +27,7 @@ from waltzrl.cli.rescore import rescore
 from waltzrl.cli.rules import rules
 from waltzrl.cli.serve import serve
 from waltzrl.cli.train import train
+from waltzrl.cli.verify import verify
 from waltzrl.errors import WaltzError, missing_extra
 
 TRAIN, EVALUATE, SERVE, DATA = "Train", "Evaluate", "Serve", "Data"
@@ -50,6 +51,7 @@ app.command(rich_help_panel=EVALUATE)(judge)
 app.command(rich_help_panel=EVALUATE)(agreement)
 app.command(rich_help_panel=EVALUATE)(calibrate)
 app.command(rich_help_panel=SERVE)(serve)
+app.command(rich_help_panel=SERVE)(verify)
 app.add_typer(keys, name="keys", rich_help_panel=SERVE)
 app.add_typer(rules, name="rules", rich_help_panel=SERVE)
 app.add_typer(audit, name="audit", rich_help_panel=SERVE)

@@ -2,11 +2,12 @@
 
 from waltzrl.evaluation.compare import Difference, compare
 from waltzrl.evaluation.gate import GateResult, check_candidate, require_agents
+from waltzrl.evaluation.harm import HarmMeasures, measure_harm
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, measure, review_row, table_row
 from waltzrl.evaluation.rows import EvaluationRow, read_evaluation, read_rows
 from waltzrl.evaluation.runner import EvaluatedSystem, evaluate, rescore
-from waltzrl.evaluation.terminal import comparison_table, metrics_table
+from waltzrl.evaluation.terminal import comparison_table, harm_table, metrics_table
 
 __all__ = [
     "Difference",
@@ -14,12 +15,15 @@ __all__ = [
     "EvaluatedSystem",
     "EvaluationRow",
     "GateResult",
+    "HarmMeasures",
     "Metrics",
     "check_candidate",
     "compare",
     "comparison_table",
     "evaluate",
+    "harm_table",
     "measure",
+    "measure_harm",
     "metrics_table",
     "read_evaluation",
     "read_rows",

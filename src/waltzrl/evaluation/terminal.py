@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from waltzrl.evaluation.compare import Difference
+from waltzrl.evaluation.harm import HarmMeasures
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, best, percent
 
@@ -17,6 +18,13 @@ HEADINGS = {
     "ftr_general": "FTR gen. ↓",
     "label_accuracy": "labels ↑",
     "capability": "capab. ↑",
+}
+HARM_HEADINGS = {
+    "right_refusals": "right refusals challenged ↓",
+    "over_refusals": "over-refusals challenged ↑",
+    "stage1_recall": "stage 1 flags ↑",
+    "recall": "reviewer flags ↑",
+    "let_go": "let go ↓",
 }
 
 
@@ -51,6 +59,17 @@ def comparison_table(differences: Sequence[Difference]) -> Table:
             str(change.n),
             "" if difference.p_value is None else f"{difference.p_value:.4f}",
         )
+    return table
+
+
+def harm_table(measures: Sequence[HarmMeasures]) -> Table:
+    """One line per set of prompts. Percent, with 95 % intervals below."""
+    table = Table(title="Percent, with 95 % intervals", show_lines=True)
+    table.add_column("prompts", no_wrap=True)
+    for heading in HARM_HEADINGS.values():
+        table.add_column(heading, justify="right")
+    for line in measures:
+        table.add_row(line.name, *(_cell(getattr(line, column)) for column in HARM_HEADINGS))
     return table
 
 
