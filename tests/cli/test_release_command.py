@@ -6,7 +6,8 @@ from typer.testing import CliRunner
 
 from waltzrl.build.bundles import bundle_id
 from waltzrl.cli.release import release as commands
-from waltzrl.config.gateway import BundleRecipe, UpstreamConfig, bundle_table
+from waltzrl.config.gateway import BundleRecipe, bundle_table
+from waltzrl.config.upstreams import UpstreamConfig
 from waltzrl.errors import InputError
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.correction import JudgeError

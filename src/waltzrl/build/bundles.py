@@ -27,11 +27,18 @@ from waltzrl.build.background import in_background
 from waltzrl.build.identity import calibration_of, identity
 from waltzrl.build.models import local_policy, remote_policy
 from waltzrl.collaboration import Pattern, draft_only, guarded, observed
-from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, UpstreamConfig
+from waltzrl.config.gateway import BundleRecipe, FeedbackConfig
+from waltzrl.config.upstreams import (
+    DEFAULT_UPSTREAM,
+    NamedUpstreamConfig,
+    ServerConfig,
+    UpstreamConfig,
+)
 from waltzrl.policies import Policy, Sampling
 from waltzrl.rules import Rulebook, load_rulebook
 from waltzrl.serving.exchange import Bundle, Upstream
 from waltzrl.serving.limits import Limits
+from waltzrl.serving.router import UpstreamRoute, UpstreamRouter
 from waltzrl.serving.upstream import HttpUpstream, PolicyUpstream
 
 CONCURRENT_REVIEWS = 64
@@ -41,11 +48,13 @@ HASHED_AS = {
     "review_timeout_ms": "budget_ms",
 }
 """Renamed keys of recipes; ids are hashes of the old names, so that they do not change."""
-ADDED = ("refusals",)
+ADDED = ("refusals", "upstreams", "retries", "fallback")
 """Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
-logger = logging.getLogger(__name__)
-
+KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
+"""With the name of an upstream, the variable of its API key."""
 WORST_FIRST: tuple[BreakerState, ...] = ("open", "half_open")
+
+logger = logging.getLogger(__name__)
 
 
 def bundle_id(recipe: BundleRecipe) -> str:
@@ -58,15 +67,11 @@ def bundle_id(recipe: BundleRecipe) -> str:
 
 
 def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
-    contents: dict[str, object] = {"upstream": recipe.upstream}
+    contents: dict[str, object] = {"upstream": _hashed(recipe.upstream)}
     if recipe.upstream.folder is not None:
         contents["conversation"] = identity(recipe.upstream.folder, None)
     if recipe.enabled:
-        contents |= {
-            HASHED_AS.get(field.name, field.name): getattr(recipe, field.name)
-            for field in fields(BundleRecipe)
-            if field.name not in ADDED or getattr(recipe, field.name)
-        }
+        contents = _hashed(recipe) | contents
         contents["rules"] = _rules_reviewer(recipe, rules).name
     if recipe.enabled and recipe.stage == 2:
         assert recipe.feedback is not None
@@ -78,6 +83,16 @@ def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
         contents["calibration"] = _calibration(recipe.feedback)
         contents["feedback weights"] = identity(recipe.feedback.model, recipe.feedback.server)
     return hashlib.sha256(msgspec.json.encode(contents, order="sorted")).hexdigest()[:12]
+
+
+def _hashed(config: BundleRecipe | UpstreamConfig) -> dict[str, object]:
+    """Return the fields of a recipe or its upstream that an id hashes."""
+    kind = UpstreamConfig if isinstance(config, UpstreamConfig) else BundleRecipe
+    return {
+        HASHED_AS.get(field.name, field.name): getattr(config, field.name)
+        for field in fields(kind)
+        if field.name not in ADDED or getattr(config, field.name)
+    }
 
 
 class Bundles:
@@ -98,7 +113,7 @@ class Bundles:
         """
         self._limits, self._model_name = limits, model_name
         self._on_review_failure = on_review_failure
-        self._upstreams: dict[UpstreamConfig, Upstream] = {}
+        self._upstreams: dict[tuple[str, ServerConfig], Upstream] = {}
         self._policies: dict[tuple[str, str | None], Policy] = {}
         self._breakers: dict[FeedbackConfig, Breaker] = {}
         self._rulebooks: dict[str, Rulebook] = {}
@@ -119,7 +134,7 @@ class Bundles:
             pattern=_pattern(recipe) if recipe.enabled else draft_only,
             reviewer=await self.reviewer(recipe),
             wording=load_wording(recipe.upstream.wording),
-            upstream=await self._upstream(recipe.upstream),
+            upstream=await self._upstream(recipe),
             categories={rule.id: rule.category for rule in rules.rulebook.rules},
             vision=has_model and recipe.feedback is not None and recipe.feedback.vision,
         )
@@ -195,26 +210,55 @@ class Bundles:
             self._policies[folder, None] = policy
         return self._policies[folder, None]
 
-    async def _upstream(self, config: UpstreamConfig) -> Upstream:
-        if config not in self._upstreams:
-            upstream = await self._build_upstream(config)
+    async def _upstream(self, recipe: BundleRecipe) -> Upstream:
+        config = recipe.upstream
+        default = await self._server(DEFAULT_UPSTREAM, config)
+        if not recipe.upstreams and not config.retries:
+            return default
+        named = [
+            _route(name, config, await self._server(name, config), config.models)
+            for name, config in recipe.upstreams.items()
+        ]
+        return UpstreamRouter(_route(DEFAULT_UPSTREAM, config, default), named)
+
+    async def _server(self, name: str, config: UpstreamConfig | NamedUpstreamConfig) -> Upstream:
+        key = (name, config)
+        if key not in self._upstreams:
+            upstream = await self._build_upstream(name, config)
             self._connections.push_async_callback(upstream.aclose)
             await self._connections.enter_async_context(in_background(upstream.watch()))
-            self._upstreams[config] = upstream
-        return self._upstreams[config]
+            self._upstreams[key] = upstream
+        return self._upstreams[key]
 
-    async def _build_upstream(self, config: UpstreamConfig) -> Upstream:
-        if config.folder is not None:
-            name = self._model_name or Path(config.folder).name
+    async def _build_upstream(
+        self, name: str, config: UpstreamConfig | NamedUpstreamConfig
+    ) -> Upstream:
+        if isinstance(config, UpstreamConfig) and config.folder is not None:
             policy = await self._local_policy(config.folder)
-            return PolicyUpstream(name, policy, config.max_new_tokens)
+            model = self._model_name or Path(config.folder).name
+            return PolicyUpstream(model, policy, config.max_new_tokens)
         assert config.url is not None
+        variable = config.api_key_env or f"{KEY_VARIABLE}_{name.upper().replace('-', '_')}"
         return HttpUpstream(
             config.url,
             self._limits,
-            api_key=os.environ.get(config.api_key_env),
+            api_key=os.environ.get(variable),
             timeout_seconds=config.timeout_seconds,
+            name=name,
         )
+
+
+def _route(
+    name: str, config: ServerConfig, upstream: Upstream, models: tuple[str, ...] = ()
+) -> UpstreamRoute:
+    return UpstreamRoute(
+        name=name,
+        upstream=upstream,
+        models=models,
+        fallback=config.fallback,
+        retries=config.retries,
+        timeout_seconds=config.timeout_seconds,
+    )
 
 
 def _rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:

@@ -13,6 +13,12 @@ from waltzrl.agents.failsafe import OnFailure
 from waltzrl.agents.refusals import DEFAULT
 from waltzrl.config.environment import environment_sources
 from waltzrl.config.sources import Setting, Source, explain, log_conflicts, merged
+from waltzrl.config.upstreams import (
+    NamedUpstreamConfig,
+    UpstreamConfig,
+    UpstreamName,
+    check_fallbacks,
+)
 from waltzrl.config.validation import Table, current_keys, validated, with_overrides
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
@@ -33,31 +39,6 @@ Text = Annotated[str, Field(min_length=1)]
 
 PAIR_FOLDER = Path("models/waltzrl_stage2")
 """Where `WALTZRL_STAGE=2` looks for an exported pair."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamConfig:
-    """The model behind the gateway: on a server, or in this process."""
-
-    url: str | None = None
-    """URL of an OpenAI-compatible server, without `/chat/completions`."""
-    folder: str | None = None
-    """Weights to load instead; the folder's name is the name of the model for clients."""
-    wording: str = "plain"
-    """The prompt that asks for a revision: plain, or tiny for the demo's agents."""
-    max_new_tokens: Annotated[int, Field(ge=1)] = 1024
-    """Longest reply in tokens, of a model in this process."""
-    api_key_env: str = "WALTZRL_UPSTREAM_KEY"
-    """Environment variable with the API key of `url`. If it is not set, and the gateway has no API
-    keys of its own, each client's key is forwarded."""
-    timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """Longest wait for a whole reply, or for the next chunk of a stream."""
-
-    def __post_init__(self) -> None:
-        if (self.url is None) == (self.folder is None):
-            raise ValueError(
-                "upstream needs a url or a folder, not both; use --upstream http://host:8000/v1"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +156,8 @@ class BundleRecipe:
     """Everything that determines a reply; it is released as a whole and identified by its hash."""
 
     upstream: UpstreamConfig
+    upstreams: Mapping[UpstreamName, NamedUpstreamConfig] = field(default_factory=dict)
+    """Further servers, by name, for the models that they name and as fallbacks."""
     enabled: bool = True
     """False forwards everything without review; it is still audited."""
     observe_only: bool = False
@@ -202,6 +185,7 @@ class BundleRecipe:
     """Names of built-in rule packs, or TOML files."""
 
     def __post_init__(self) -> None:
+        check_fallbacks(self.upstream, self.upstreams)
         if unknown := self.refusals.keys() - {DEFAULT, *CATEGORIES}:
             raise ValueError(
                 f"refusals: unknown category {min(unknown)!r}; use {DEFAULT}, or one of "

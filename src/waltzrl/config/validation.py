@@ -2,7 +2,7 @@
 
 import logging
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from types import UnionType
@@ -170,6 +170,6 @@ def _keys(kind: object, prefix: str = "") -> Iterator[str]:
         for field in fields(kind):
             yield f"{prefix}{field.name}"
             yield from _keys(hints[field.name], f"{prefix}{field.name}.")
-    elif get_origin(kind) in {Annotated, Union, UnionType, tuple}:
+    elif get_origin(kind) in {Annotated, Union, UnionType, tuple, Mapping}:
         for argument in get_args(kind):
             yield from _keys(argument, prefix)

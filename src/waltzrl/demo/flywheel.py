@@ -16,7 +16,8 @@ from waltzrl.build.redaction import open_redaction
 from waltzrl.build.releases import GateEvaluations, GateOverride, propose
 from waltzrl.collector import Selection, Statistics
 from waltzrl.config.evaluation import EvaluationConfig
-from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, MemoryConfig, UpstreamConfig
+from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, MemoryConfig
+from waltzrl.config.upstreams import UpstreamConfig
 from waltzrl.data import read_prompts, write_lines
 from waltzrl.demo.jobs import CalibrationJob, EvaluationJob, TrainingJob
 from waltzrl.demo.paper import GENERAL_REPEATS, MAX_NEW_TOKENS, PaperDemo

@@ -110,7 +110,7 @@ def observation_terms(book: ReleaseBook, release_id: str) -> ObservationTerms | 
         return None
     serving, candidate = (book.bundle(name) for name in (release.serving, release.candidate))
     return ObservationTerms(
-        release.plan.slow_milliseconds, _upstream(serving) == _upstream(candidate)
+        release.plan.slow_milliseconds, _upstreams(serving) == _upstreams(candidate)
     )
 
 
@@ -156,10 +156,11 @@ def _unjudged_outcomes(exchange: ServedExchange, terms: ObservationTerms) -> dic
 
 
 class _StoredRecipe(msgspec.Struct):
-    """The one table of a bundle's recipe that is read here."""
+    """The tables of a bundle's recipe that are read here."""
 
     upstream: dict[str, object] = {}
+    upstreams: dict[str, object] = {}
 
 
-def _upstream(recipe: str | None) -> dict[str, object]:
-    return {} if recipe is None else msgspec.json.decode(recipe, type=_StoredRecipe).upstream
+def _upstreams(recipe: str | None) -> _StoredRecipe:
+    return msgspec.json.decode(recipe or "{}", type=_StoredRecipe)

@@ -166,6 +166,8 @@ class UpstreamRequest(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str = "application/json"
     model: str = ""
     """Chooses among several upstreams; empty if the request names none."""
+    repeatable: bool = True
+    """It may be sent more than once, and to another upstream."""
 
 
 class UpstreamResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from waltzrl.serving.exchange import (
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
-from waltzrl.serving.upstream_errors import UpstreamError, connection_error, status_error
+from waltzrl.serving.upstream_errors import BreakerOpenError, connection_error, status_error
 from waltzrl.serving.wire.fields import turns_of
 from waltzrl.telemetry.logs import current_request, fields
 
@@ -139,7 +139,13 @@ class HttpUpstream:
     """`POST {url}/chat/completions` and `GET {url}/models`, over a pool of connections."""
 
     def __init__(
-        self, url: str, limits: Limits, *, api_key: str | None, timeout_seconds: float
+        self,
+        url: str,
+        limits: Limits,
+        *,
+        api_key: str | None,
+        timeout_seconds: float,
+        name: str = "upstream",
     ) -> None:
         """Set up; the first request opens the first connection.
 
@@ -148,11 +154,12 @@ class HttpUpstream:
             limits: `max_reply_bytes` counts here.
             api_key: sent as a bearer token instead of the client's.
             timeout_seconds: longest wait for the next bytes of a reply.
+            name: in logs and metrics.
 
         Raises:
             InputError: the URL is invalid, or the key has characters that a header cannot carry.
         """
-        self.breaker = Breaker("upstream", open_seconds=OPEN_SECONDS)
+        self.breaker = Breaker(name, open_seconds=OPEN_SECONDS)
         self._contact = Contact()
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
         self._limits = limits
@@ -268,12 +275,7 @@ class HttpUpstream:
         started = perf_counter()
         with self.breaker.attempt() as attempt:
             if attempt is None:
-                raise UpstreamError(
-                    503,
-                    "upstream",
-                    "the upstream could not be reached several times; no request is sent for now",
-                    retry_after_seconds=OPEN_SECONDS,
-                )
+                raise BreakerOpenError(OPEN_SECONDS)
             try:
                 response = await self._client.request(
                     request.method, request.path, headers, request.body

@@ -11,6 +11,8 @@ from waltzrl.serving.http_client import Response
 
 PASSED_ON = {400, 401, 403, 404, 405, 408, 409, 413, 422, 429}
 """Statuses that the client gets as they are. Other failures become 502, except 503."""
+DOWN = {502, 503, 504}
+"""Statuses of a proxy whose server is away, or of a server that cannot serve now."""
 KINDS = {
     401: "authentication",
     403: "permission",
@@ -32,7 +34,7 @@ NO_MESSAGE = "no message"
 
 
 class UpstreamError(RequestError):
-    """A request that the upstream refused, or that did not reach it."""
+    """A request that the upstream refused or failed to answer."""
 
     def __init__(
         self,
@@ -40,23 +42,54 @@ class UpstreamError(RequestError):
         kind: str,
         message: str,
         *,
+        is_down: bool = False,
         labels: Mapping[str, str] | None = None,
         retry_after_seconds: float | None = None,
     ) -> None:
-        """Describe the failure as `RequestError` does; `labels` are the upstream's own."""
+        """Describe the failure.
+
+        Args:
+            status: as in `RequestError`, and so are `kind`, `message` and `retry_after_seconds`.
+            is_down: the upstream cannot be reached, or says that it cannot serve.
+            labels: the upstream's own type, code and parameter.
+        """
         labels = labels or {}
         param = labels.get("param")
         super().__init__(
             status, kind, message, param=param, retry_after_seconds=retry_after_seconds
         )
         self.code, self.error_type = labels.get("code"), labels.get("type")
+        self.is_down = is_down
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether the same request may succeed soon."""
+        return self.is_down or (self.status == 429 and self.retry_after_seconds is not None)
+
+
+class BreakerOpenError(UpstreamError):
+    """No request was sent, because the last ones failed."""
+
+    def __init__(self, open_seconds: float) -> None:
+        super().__init__(
+            503,
+            "upstream",
+            "the upstream could not be reached several times; no request is sent for now",
+            is_down=True,
+            retry_after_seconds=open_seconds,
+        )
+
+    @property
+    def is_transient(self) -> bool:
+        return False
 
 
 def connection_error(error: OSError) -> UpstreamError:
     """Return the error for a connection that failed or timed out."""
     if isinstance(error, TimeoutError):
         return UpstreamError(504, "upstream_timeout", f"the upstream sent nothing for {error}")
-    return UpstreamError(502, "upstream", f"the connection to the upstream failed: {error}")
+    message = f"the connection to the upstream failed: {error}"
+    return UpstreamError(502, "upstream", message, is_down=True)
 
 
 def status_error(response: Response, answer: bytes, api_key: str | None) -> UpstreamError:
@@ -83,6 +116,7 @@ def status_error(response: Response, answer: bytes, api_key: str | None) -> Upst
         status,
         kind,
         f"the upstream answered {answered}{message}",
+        is_down=answered in DOWN,
         labels={name: _shown(label, api_key, LONGEST_LABEL) for name, label in labels.items()},
         retry_after_seconds=float(retry_after) if RETRY_AFTER.fullmatch(retry_after) else None,
     )
