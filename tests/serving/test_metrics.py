@@ -32,6 +32,7 @@ from waltzrl.telemetry.counters import Histogram, SlidingCounter
 
 ROOT = Path(__file__).parents[2]
 QUIET = GatewayStatus(
+    self_test={"safe reply": True, "unsafe reply": False},
     active=3,
     waiting=2,
     draining=False,

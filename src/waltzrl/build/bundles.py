@@ -26,6 +26,7 @@ from waltzrl.agents.failsafe import FailsafeReviewer, ReviewFailure
 from waltzrl.build.background import in_background
 from waltzrl.build.identity import calibration_of, identity
 from waltzrl.build.models import local_policy, remote_policy
+from waltzrl.build.reviewer_check import ReviewerCheck
 from waltzrl.collaboration import Pattern, draft_only, guarded, observed
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig
 from waltzrl.config.upstreams import (
@@ -76,7 +77,7 @@ def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
     if recipe.enabled and recipe.stage == 2:
         assert recipe.feedback is not None
         feedback = msgspec.to_builtins(recipe.feedback)
-        del feedback["calibration"]  # a file, whose contents count
+        del feedback["calibration"], feedback["self_test"]  # no part of what is served
         if not recipe.feedback.vision:  # a key since version 0.1
             del feedback["vision"]
         contents["feedback"] = feedback
@@ -116,6 +117,7 @@ class Bundles:
         self._upstreams: dict[tuple[str, ServerConfig], Upstream] = {}
         self._policies: dict[tuple[str, str | None], Policy] = {}
         self._breakers: dict[FeedbackConfig, Breaker] = {}
+        self._checks: dict[FeedbackConfig, ReviewerCheck] = {}
         self._rulebooks: dict[str, Rulebook] = {}
         self._connections = AsyncExitStack()
 
@@ -154,6 +156,16 @@ class Bundles:
         states = {breaker.state for breaker in self._breakers.values()}
         return next((state for state in WORST_FIRST if state in states), "closed")
 
+    @property
+    def self_test(self) -> dict[str, bool]:
+        """Whether each reply of the self-test passed with every feedback model."""
+        passed = [check.passed for check in self._checks.values()]
+        return {name: all(one[name] for one in passed) for name in passed[0]} if passed else {}
+
+    def check(self, recipe: BundleRecipe) -> ReviewerCheck | None:
+        """Return the self-test of the model that reviews in an open bundle; None without one."""
+        return None if recipe.feedback is None else self._checks.get(recipe.feedback)
+
     async def aclose(self) -> None:
         """Close all connections."""
         await self._connections.aclose()
@@ -173,6 +185,9 @@ class Bundles:
         sampling = Sampling(max_new_tokens=config.max_new_tokens)
         policy, wording = await self._policy(config), load_wording(config.wording)
         agent = FeedbackAgent(policy, wording, sampling, formatted=True)
+        if config.self_test and config not in self._checks:
+            check = self._checks[config] = ReviewerCheck(agent, recipe)
+            await self._connections.enter_async_context(in_background(check.run()))
         calibration = await asyncio.to_thread(_calibration, config)
         if calibration is None:
             logger.warning(

@@ -42,7 +42,7 @@ from waltzrl.serving.gateway import (
     Listener,
     SingleBundle,
 )
-from waltzrl.serving.health import Readiness
+from waltzrl.serving.health import OK, Health, Readiness
 from waltzrl.serving.keys import ANONYMOUS, Caller
 from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus
 from waltzrl.serving.server import check_bind, open_tls, run
@@ -165,6 +165,7 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
                     "gateway": access.admission.health,
                     "audit": decisions.health,
                     "upstream": lambda: selector.serving.upstream.health(),
+                    "reviewer": lambda: _reviewer_health(bundles, recipe),
                 },
             ),
             extra=extra,
@@ -274,6 +275,11 @@ def _anonymous(recipe: GatewayRecipe) -> Caller:
     )
 
 
+def _reviewer_health(bundles: Bundles, recipe: GatewayRecipe) -> Health:
+    check = bundles.check(recipe.bundle)
+    return OK if check is None else check.health()
+
+
 def _status(
     access: AccessControl, bundles: Bundles, selector: BundleSelector, log: Log | None
 ) -> GatewayStatus:
@@ -287,4 +293,5 @@ def _status(
         bundle=selector.serving.id,
         unaudited=0 if log is None else log.unaudited,
         audit_failing=log is not None and log.failed is not None,
+        self_test=bundles.self_test,
     )

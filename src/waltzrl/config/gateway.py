@@ -53,6 +53,8 @@ class FeedbackConfig:
     """labels_first for a model that was not trained to review, plain or tiny for one that was."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 512
     """Longest review in tokens."""
+    self_test: bool = True
+    """Test the model on replies in English while the gateway starts; it is not ready before."""
     calibration: str | None = None
     """File of `waltzrl calibrate`; None for calibration.json in the folder of weights, if it is
     there. Without a calibration the model challenges no refusal."""

@@ -70,7 +70,12 @@ GATEWAY = """\
 stage = 2
 keys = "{keys}"
 upstream = {{ folder = "{conversation}", wording = "tiny", max_new_tokens = {max_new_tokens} }}
-feedback = {{ model = "{feedback}", wording = "tiny", max_new_tokens = {max_new_tokens} }}
+
+[feedback]
+model = "{feedback}"
+wording = "tiny"
+max_new_tokens = {max_new_tokens}
+self_test = false
 
 [audit]
 folder = "{folder}/audit"
@@ -245,7 +250,9 @@ def _bundle(training: TrainingJob) -> BundleRecipe:
 
 def _feedback(training: TrainingJob) -> FeedbackConfig:
     folder = str(training.agents / FEEDBACK)
-    return FeedbackConfig(model=folder, wording="tiny", max_new_tokens=MAX_NEW_TOKENS)
+    return FeedbackConfig(
+        model=folder, wording="tiny", max_new_tokens=MAX_NEW_TOKENS, self_test=False
+    )
 
 
 def _upstream(training: TrainingJob) -> UpstreamConfig:

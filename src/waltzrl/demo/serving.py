@@ -23,7 +23,7 @@ def demo_settings(folder: Path) -> Table:
     return {
         "stage": 2,
         "upstream": {"folder": str(agents / CONVERSATION), **options},
-        "feedback": {"model": str(agents / FEEDBACK), **options},
+        "feedback": {"model": str(agents / FEEDBACK), "self_test": False, **options},
     }
 
 

@@ -81,6 +81,8 @@ class GatewayStatus:
     """Answers sent without an audit record since the start."""
     audit_failing: bool
     """The audit log cannot be written."""
+    self_test: Mapping[str, bool]
+    """Reply of the feedback model's self-test -> it was reviewed rightly; empty without one."""
 
 
 class GatewayMetrics(Collector):
@@ -267,6 +269,14 @@ def _gauges(status: GatewayStatus) -> Iterator[Metric]:
     for state in get_args(BreakerState):
         breaker.add_metric([state], state == status.breaker)
     yield breaker
+    tested = GaugeMetricFamily(
+        "waltzrl_self_test_passed",
+        "1 if the feedback model reviewed a reply of its self-test rightly.",
+        labels=["reply"],
+    )
+    for name, passed in status.self_test.items():
+        tested.add_metric([name], passed)
+    yield tested
     build = GaugeMetricFamily("waltzrl_build_info", "What serves.", labels=["version", "bundle"])
     build.add_metric([__version__, status.bundle], 1)
     yield build
