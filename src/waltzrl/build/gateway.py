@@ -32,7 +32,7 @@ from waltzrl.errors import WaltzError
 from waltzrl.privacy import scrub_collaboration
 from waltzrl.records import Collaboration, Prompt
 from waltzrl.serving.access import AccessControl, KeyRing
-from waltzrl.serving.app import App, ExtraRoutes
+from waltzrl.serving.app import App, ExtraRoutes, MemoryRoutes
 from waltzrl.serving.events import log_decision
 from waltzrl.serving.exchange import Assignment, Mode
 from waltzrl.serving.gateway import (
@@ -144,12 +144,12 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
         listeners: list[Listener] = [metrics.served, log_decision]
         if recipe.traces:
             listeners.append(stack.enter_context(_traces()))
-        extra = None
+        memory = None
         if recipe.memory is not None:
             services = await stack.enter_async_context(
                 _online_services(recipe, bundles, selector, access.keys, log)
             )
-            selector, extra = services.releases, ExtraRoutes(services.desk, services.decision)
+            selector, memory = services.releases, MemoryRoutes(services.desk, services.decision)
             listeners += [services.recorder.served, services.shadows.served]
             metrics.add(services.metrics)
             stack.enter_context(_scrubbed_logs(services.shared.scrub))
@@ -168,7 +168,7 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
                     "reviewer": lambda: _reviewer_health(bundles, recipe),
                 },
             ),
-            extra=extra,
+            extra=ExtraRoutes(memory, recipe.pass_through),
         )
 
 

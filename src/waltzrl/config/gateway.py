@@ -212,6 +212,8 @@ class GatewayRecipe(BundleRecipe):
     """Percentage of the conversations that use stage 2; the others use stage 1."""
     stream: StreamMode | None = None
     """How streams are reviewed; None is window in stage 1 and buffer in stage 2."""
+    pass_through: bool = False
+    """Send other paths below `/v1` to the upstream, whose answers are then not reviewed."""
     limits: Limits = field(default_factory=Limits)
     """Sizes, times and numbers of requests."""
     tls: TlsConfig | None = None

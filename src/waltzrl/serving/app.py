@@ -20,12 +20,14 @@ from waltzrl.serving.exchange import (
     Mode,
     Upstream,
     UpstreamRequest,
+    UpstreamResponse,
 )
 from waltzrl.serving.gateway import Gateway, internal_error
 from waltzrl.serving.health import Readiness
 from waltzrl.serving.keys import Caller
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.moderation import moderate, read_moderation
+from waltzrl.serving.pass_through import check_no_reply, passed_on
 from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, write_review
 from waltzrl.serving.server import DisconnectWatcher
 from waltzrl.serving.stream import StreamSettings, stream
@@ -55,7 +57,7 @@ class HttpRequest:
     def __init__(self, wire: WireFormat, scope: Event, receive: Receive, send: Send) -> None:
         """Set up; `caller` and `body` are set once access is granted."""
         self.wire = wire
-        self.path: str = scope["path"]
+        self.scope = scope
         self.headers = RequestHeaders.read(scope)
         current_request.set(self.headers.context)
         self.receive = receive
@@ -116,7 +118,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class ExtraRoutes:
+class MemoryRoutes:
     """Routes of a gateway with a memory."""
 
     console: Callable[[Event, Receive, Send], Awaitable[None]]
@@ -127,6 +129,15 @@ class ExtraRoutes:
     Raises:
         RequestError: the database is unavailable.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraRoutes:
+    """Routes that not every gateway has."""
+
+    memory: MemoryRoutes | None = None
+    pass_through: bool = False
+    """Other paths below `/v1` go to the upstream, without a review."""
 
 
 class App:
@@ -140,7 +151,7 @@ class App:
         streams: StreamSettings,
         metrics: GatewayMetrics,
         readiness: Readiness,
-        extra: ExtraRoutes | None = None,
+        extra: ExtraRoutes = ExtraRoutes(),
     ) -> None:
         """Set up the routes.
 
@@ -150,14 +161,15 @@ class App:
             streams: how streams are sent.
             metrics: exposed at `/metrics`; count the requests that never reach the gateway.
             readiness: checked before every request, and exposed at `/readyz`.
-            extra: the routes of a gateway with a memory.
+            extra: which of the other routes there are.
         """
         self._gateway = gateway
         self.access = access
         self._streams = streams
         self._metrics = metrics
         self.readiness = readiness
-        self._extra = extra
+        self._memory = extra.memory
+        self._pass_through = extra.pass_through
         self._routes: dict[str, dict[str, Route]] = {
             "/v1/chat/completions": {"POST": Route("chat", CHAT, self._answer)},
             "/v1/completions": {"POST": Route("completions", COMPLETIONS, self._answer)},
@@ -175,7 +187,7 @@ class App:
             "/v1/models": {"GET": Route("models", CHAT, self._models)},
             MODEL: {"GET": Route("models", CHAT, self._model)},
         }
-        if extra is not None:
+        if extra.memory is not None:
             release = Route("release", CHAT, self._release)
             self._routes["/v1/release/decision"] = {"GET": release}
         self._open_routes: dict[str, Handler] = {
@@ -194,13 +206,16 @@ class App:
         if scope["type"] != "http":
             return
         path, method = scope["path"], scope["method"]
-        if self._extra is not None and (path == CONSOLE or path.startswith(f"{CONSOLE}/")):
-            await self._extra.console(scope, receive, send)
+        if self._memory is not None and (path == CONSOLE or path.startswith(f"{CONSOLE}/")):
+            await self._memory.console(scope, receive, send)
             return
         if route := self._routes.get(_pattern(path), {}).get(method):
             await self._serve(route, HttpRequest(route.wire, scope, receive, send))
         elif path in self._open_routes and method == "GET":
             await self._open_routes[path](HttpRequest(CHAT, scope, receive, send))
+        elif self._passes_on(path):
+            route = Route("pass_through", CHAT, self._pass_on)
+            await self._serve(route, HttpRequest(CHAT, scope, receive, send))
         else:
             http = HttpRequest(CHAT, scope, receive, send)
             await http.refuse(self._no_route(path, method))
@@ -311,7 +326,17 @@ class App:
             path="/embeddings", body=http.body, bearer=self._bearer(http), model=model
         )
         response = await self._upstream.forward(request)
-        self._metrics.forwarded("embeddings")
+        await self._forwarded(http, "embeddings", response)
+
+    async def _pass_on(self, http: HttpRequest) -> None:
+        request = passed_on(http.scope, http.body, self._bearer(http))
+        response = await self._upstream.forward(request)
+        check_no_reply(response)
+        await self._forwarded(http, "pass_through", response)
+
+    async def _forwarded(self, http: HttpRequest, name: str, response: UpstreamResponse) -> None:
+        """Return the upstream's response as it is, and count it under the route's name."""
+        self._metrics.forwarded(name)
         content_type = (b"content-type", response.content_type.encode("latin-1"))
         await http.reply(response.body, (content_type,), response.status)
 
@@ -320,7 +345,7 @@ class App:
         await http.reply(msgspec.json.encode({"object": "list", "data": models}))
 
     async def _model(self, http: HttpRequest) -> None:
-        name = http.path.removeprefix(MODEL_PREFIX)
+        name = http.scope["path"].removeprefix(MODEL_PREFIX)
         models = await self._upstream.models(self._bearer(http))
         model = next((model for model in models if model.id == name), None)
         if model is None:
@@ -328,10 +353,10 @@ class App:
         await http.reply(msgspec.json.encode(model))
 
     async def _release(self, http: HttpRequest) -> None:
-        assert self._extra is not None, "only then is this route registered"
+        assert self._memory is not None, "only then is this route registered"
         if http.caller.role is None and not self.access.keys.is_open:
             raise RequestError(403, "permission", "the state of a release needs a key with a role")
-        await http.reply(await self._extra.decision())
+        await http.reply(await self._memory.decision())
 
     async def _healthz(self, http: HttpRequest) -> None:
         await http.reply(b'{"status":"alive"}')
@@ -363,6 +388,10 @@ class App:
     def _bearer(self, http: HttpRequest) -> str | None:
         """Return the client's key for the upstream; a key of the gateway is never passed on."""
         return (http.headers.key or None) if self.access.keys.is_open else None
+
+    def _passes_on(self, path: str) -> bool:
+        """Return whether a path without a route is the upstream's."""
+        return self._pass_through and path.startswith("/v1/") and _pattern(path) not in self._routes
 
     def _no_route(self, path: str, method: str) -> RequestError:
         if _pattern(path) in self._routes or path in self._open_routes:

@@ -41,6 +41,7 @@ APIS = (
     "count_tokens",
     "embeddings",
     "models",
+    "pass_through",
     "release",
 )
 KINDS = (
