@@ -68,8 +68,9 @@ def test_the_python_client_gets_a_revision_of_an_unsafe_draft(client):
     assert raw.parse().choices[0].message.content == REVISED
 
 
-def test_a_needless_refusal_is_mended(client):
-    assert chat(client, "refuses").choices[0].message.content == REVISED
+def test_a_refusal_leaves_as_it_is(client):
+    refusal = "I'm sorry, but I can't help with that."
+    assert chat(client, "refuses").choices[0].message.content == refusal
 
 
 def test_a_draft_that_cannot_be_mended_is_declined(client):
