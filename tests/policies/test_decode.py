@@ -151,12 +151,38 @@ def test_sampling_follows_the_distribution():
     temperature = 0.5
     draws = 20_000
     logits = (chances.log() * temperature).expand(draws, -1)
-    ids, logprobs = choose(logits, temperature, generator())
+    uniform = torch.rand((draws, 1), generator=generator())
+    ids, logprobs = choose(logits, temperature, uniform)
     counts = torch.bincount(ids, minlength=5)
     assert counts[1] == 0
     possible = chances > 0
     assert chisquare(counts[possible], chances[possible] * draws).pvalue > 0.01
     assert torch.allclose(logprobs, chances.log()[ids], atol=1e-5)
+
+
+def test_a_nucleus_excludes_the_unlikely_tokens():
+    chances = torch.tensor([0.15, 0.5, 0.05, 0.3])  # 0.5 + 0.3 is the least that reaches 0.7
+    draws = 20_000
+    uniform = torch.rand((draws, 1), generator=generator())
+    ids, logprobs = choose(chances.log().expand(draws, -1), 1.0, uniform, 0.7)
+    counts = torch.bincount(ids, minlength=4)
+    assert counts[[0, 2]].tolist() == [0, 0]
+    assert chisquare(counts[[1, 3]], [0.625 * draws, 0.375 * draws]).pvalue > 0.01
+    assert torch.allclose(logprobs, chances.log()[ids], atol=1e-5)
+
+
+def test_a_reply_with_a_seed_is_the_same_alone_and_among_others():
+    model = tiny_model().model
+    prompts = prompts_of([6, 9, 6])
+    alone = [Ask(prompt=prompts[0], limit=12, seed=5)]
+    among = [*alone, Ask(prompt=prompts[1], limit=12), Ask(prompt=prompts[2], limit=9, seed=6)]
+    first, *_ = decoding.decode(model, alone, 1.0, ENDS, generator(1))
+    again, *_ = decoding.decode(model, among, 1.0, ENDS, generator(2))
+    other, *_ = decoding.decode(
+        model, [Ask(prompt=prompts[0], limit=12, seed=6)], 1.0, ENDS, generator(1)
+    )
+    assert first.ids == again.ids
+    assert first.ids != other.ids
 
 
 def test_the_model_gets_its_attention_and_its_mode_back():

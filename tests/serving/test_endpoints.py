@@ -9,7 +9,7 @@ from waltzrl.errors import RequestError
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.serving.exchange import UpstreamRequest
 from waltzrl.serving.keys import add_key
-from waltzrl.serving.upstream import PolicyUpstream
+from waltzrl.serving.policy_upstream import PolicyUpstream
 
 EMBED = "/v1/embeddings"
 WORDS = {"model": "echo", "input": ["a", "b"], "dimensions": 2}

@@ -19,8 +19,8 @@ from waltzrl.serving.exchange import (
     UpstreamReply,
 )
 from waltzrl.serving.gateway import Gateway, SingleBundle
+from waltzrl.serving.policy_upstream import PolicyUpstream
 from waltzrl.serving.split import conversation_key
-from waltzrl.serving.upstream import PolicyUpstream
 
 
 class Reviews:

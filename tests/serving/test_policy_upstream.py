@@ -1,14 +1,19 @@
 """A policy of this process in the upstream's place."""
 
 import asyncio
+from contextlib import aclosing
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from support.tiny_models import tiny_model
 from waltzrl.errors import PolicyError, RequestError
 from waltzrl.policies import ScriptedPolicy
+from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.records import Message, Reply, ToolCall, Usage
 from waltzrl.serving.exchange import ModelCard
-from waltzrl.serving.upstream import PolicyUpstream
+from waltzrl.serving.policy_upstream import PolicyUpstream
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -64,12 +69,150 @@ def test_a_request_chooses_its_sampling_within_the_longest_reply():
     assert complete(Sampled(), max_completion_tokens=500).reply.text == "48 0.0"
 
 
-def test_a_stream_is_one_piece():
-    async def streamed():
-        return [delta async for delta in PolicyUpstream("m", Sampled(), 48).stream(HELLO, None)]
+class Growing:
+    """A policy that writes a text in pieces, and keeps what it was asked for and wrote."""
 
-    (delta,) = asyncio.run(streamed())
-    assert (delta.text, delta.finish, delta.usage.output_tokens) == ("48 0.0", "stop", 3)
+    def __init__(self, *pieces):
+        self.pieces = pieces
+        self.sampling = None
+        self.written = ""
+
+    async def reply(self, messages, sampling):
+        self.sampling, self.written = sampling, ""
+        for piece in self.pieces:
+            self.written += piece
+            if sampling.enough(self.written):
+                break
+            await asyncio.sleep(0)
+        usage = Usage(input_tokens=2, output_tokens=1)
+        return Reply(text=sampling.cut(self.written), usage=usage)
+
+
+async def deltas_of(policy, **more):
+    async with aclosing(PolicyUpstream("m", policy, 48).stream({**HELLO, **more}, None)) as deltas:
+        return [delta async for delta in deltas]
+
+
+def test_a_stream_comes_as_it_is_written_but_for_its_last_characters():
+    deltas = asyncio.run(deltas_of(Growing("The quick ", "brown fox ", "jumps.")))
+    assert [delta.text for delta in deltas] == ["The qu", "ick brown ", "fox ju", "mps."]
+    assert (deltas[-1].finish, deltas[-1].usage.output_tokens) == ("stop", 1)
+
+
+def test_a_stream_that_nobody_reads_ends_at_the_next_token():
+    async def work():
+        policy = Growing(*["word "] * 1000)
+        async with aclosing(PolicyUpstream("m", policy, 48).stream(HELLO, None)) as deltas:
+            async for _delta in deltas:
+                break
+        return policy
+
+    policy = asyncio.run(work())
+    assert policy.sampling.enough("any text")
+    assert len(policy.written) < 1000
+
+
+@pytest.mark.parametrize("stop", ["fox", ["dog", "fox"], ["brown fox jumps", "fox ju"]])
+def test_a_stop_ends_a_reply_and_is_no_part_of_it(stop):
+    policy = Growing("The quick ", "brown f", "ox ju", "mps.", " The end.")
+    text = "The quick brown "
+    assert complete(policy, stop=stop).reply.text == text
+    assert policy.written.endswith(("fox ju", "fox jumps."))
+    deltas = asyncio.run(deltas_of(policy, stop=stop))
+    assert "".join(delta.text for delta in deltas) == text
+    assert deltas[-1].finish == "stop"
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+CALLING = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
+
+
+def test_tools_are_passed_on_and_calls_are_read():
+    policy = Growing("Let me ", "look.\n", *CALLING)
+    upstream_reply = complete(policy, tools=TOOLS)
+    assert policy.sampling.tools == tuple(TOOLS)
+    (call,) = upstream_reply.reply.calls
+    assert (call.name, call.arguments) == ("weather", '{"city": "Oslo"}')
+    assert (upstream_reply.reply.text, upstream_reply.finish) == ("Let me look.", "tool_calls")
+    *_, last = deltas = asyncio.run(deltas_of(policy, tools=TOOLS))
+    assert "".join(delta.text for delta in deltas) == "Let me look."
+    assert ([call.name for call in last.calls], last.finish) == (["weather"], "tool_calls")
+
+
+def test_a_client_may_forbid_calls_or_more_than_one_of_them():
+    twice = Growing(CALLING, CALLING)
+    assert len(complete(twice, tools=TOOLS).reply.calls) == 2
+    assert len(complete(twice, tools=TOOLS, parallel_tool_calls=False).reply.calls) == 1
+    none = complete(twice, tools=TOOLS, tool_choice="none")
+    assert (none.reply.calls, twice.sampling.tools) == ((), ())
+
+
+parts = st.lists(
+    st.sampled_from(
+        ["Hi ", " and", "\n", "<tool_call>", "</tool_call>", '{"name": "weather"}', "{", "END"]
+    ),
+    max_size=8,
+)
+
+
+@given(parts, st.integers(1, 5), st.booleans(), st.sampled_from([None, "END", ["and", "Hi E"]]))
+def test_a_stream_adds_up_to_the_whole_reply(texts, size, tools, stop):
+    text = "".join(texts)
+    policy = Growing(*[text[at : at + size] for at in range(0, len(text), size)])
+    more = {"tools": TOOLS if tools else None, "stop": stop}
+    whole = complete(policy, **more)
+    deltas = asyncio.run(deltas_of(policy, **more))
+    assert "".join(delta.text for delta in deltas) == whole.reply.text
+    assert [call.name for call in deltas[-1].calls] == [call.name for call in whole.reply.calls]
+    assert deltas[-1].finish == whole.finish
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("presence_penalty", 0.5),
+        ("frequency_penalty", -1),
+        ("logit_bias", {"7": 1}),
+        ("logprobs", True),
+        ("top_k", 40),
+        ("reasoning_effort", "high"),
+        ("response_format", {"type": "json_object"}),
+        ("tool_choice", "required"),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("seed", "x"),
+        ("temperature", -1),
+        ("stop", 7),
+        ("stop[1]", ["a", ""]),
+        ("tools", {}),
+        ("tools[0].function", [{"type": "custom"}]),
+    ],
+)
+def test_what_the_model_cannot_honour_is_refused_by_its_name(field, value):
+    with pytest.raises(RequestError) as raised:
+        complete(Sampled(), **{field.partition("[")[0]: value})
+    assert (raised.value.status, raised.value.param) == (400, field)
+
+
+def test_neutral_values_and_names_are_no_wishes():
+    neutral = {
+        "presence_penalty": 0,
+        "logprobs": False,
+        "logit_bias": {},
+        "top_k": None,
+        "user": "u7",
+        "metadata": {"a": "b"},
+        "response_format": {"type": "text"},
+        "tool_choice": "auto",
+    }
+    assert complete(Sampled(), **neutral).reply.text == "48 0.0"
+
+
+def test_chance_is_the_requests_own():
+    policy = Growing("Hello.")
+    complete(policy, temperature=0.5, top_p=0.9, seed=-3)
+    sampling = policy.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.seed) == (0.5, 0.9, 2**63 - 3)
 
 
 def test_another_model_and_a_policy_that_cannot_reply_are_errors_of_the_request():
@@ -83,3 +226,22 @@ def test_another_model_and_a_policy_that_cannot_reply_are_errors_of_the_request(
 
 def test_its_only_model_is_listed():
     assert asyncio.run(PolicyUpstream("m", Sampled(), 48).models(None)) == [ModelCard(id="m")]
+
+
+def test_a_real_model_streams_its_tokens_and_breaks_no_character():
+    causal_lm = tiny_model()
+    decoding = Decoding(in_thread=True)
+    policy = LocalPolicy(causal_lm.model, causal_lm.tokenizer, decoding=decoding)
+    chance = {"temperature": 1.5, "max_tokens": 40}
+    for seed in range(8):
+        whole = complete(policy, seed=seed, **chance).reply
+        deltas = asyncio.run(deltas_of(policy, seed=seed, **chance))
+        assert "".join(delta.text for delta in deltas) == whole.text
+        assert len(deltas) > 1 + whole.usage.output_tokens / 4
+        assert deltas[-1].usage == whole.usage
+
+
+def test_a_real_model_without_a_place_for_tools_refuses_them():
+    causal_lm = tiny_model()
+    with pytest.raises(RequestError, match="tools: the model's chat template has no place"):
+        complete(LocalPolicy(causal_lm.model, causal_lm.tokenizer), tools=TOOLS)

@@ -15,7 +15,7 @@ from waltzrl.records import (
 )
 from waltzrl.serving.exchange import Bundle, ChatRequest, GatewayRequest, ServedChoice
 from waltzrl.serving.keys import Caller
-from waltzrl.serving.upstream import PolicyUpstream
+from waltzrl.serving.policy_upstream import PolicyUpstream
 
 SECRET = "xyzzy"
 """Part of every text of a prompt, a reply or a feedback."""

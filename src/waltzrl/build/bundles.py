@@ -39,8 +39,9 @@ from waltzrl.policies import Policy, Sampling
 from waltzrl.rules import Rulebook, load_rulebook
 from waltzrl.serving.exchange import Bundle, Upstream
 from waltzrl.serving.limits import Limits
+from waltzrl.serving.policy_upstream import PolicyUpstream
 from waltzrl.serving.router import UpstreamRoute, UpstreamRouter
-from waltzrl.serving.upstream import HttpUpstream, PolicyUpstream
+from waltzrl.serving.upstream import HttpUpstream
 
 CONCURRENT_REVIEWS = 64
 """Most concurrent requests to a feedback model on a server."""

@@ -31,6 +31,8 @@ class Ask:
     """Largest number of new tokens."""
     enough: Callable[[Sequence[int]], bool] | None = None
     """Called with the new tokens so far, after each; True ends the reply there."""
+    seed: int | None = None
+    """Of this reply alone; None draws from the generator that all share."""
     guide: Callable[[Sequence[int], Tensor], int | None] | None = None
     """Called with the new tokens so far and the logits [V] of the next, before each; returns the
     token that must come next, or None for any."""
@@ -54,6 +56,7 @@ def decode(
     temperature: float,
     end_ids: Collection[int],
     generator: torch.Generator,
+    top_p: float = 1.0,
 ) -> list[Decoded]:
     """Continue every prompt until it ends or reaches its limit.
 
@@ -63,6 +66,7 @@ def decode(
         temperature: 0 takes the likeliest token.
         end_ids: tokens that end a reply.
         generator: on the model's device; draws one number per row and token.
+        top_p: see `choose`.
 
     Returns:
         [R] in the order of `asks`.
@@ -78,7 +82,8 @@ def decode(
         step = TokenPass(cache)
         while rows:
             _permit(rows, logits)
-            ids, logprobs = choose(logits, temperature, generator)
+            draws = _draws(rows, logits, generator) if temperature else None
+            ids, logprobs = choose(logits, temperature, draws, top_p)
             _record(rows, ids, logprobs)
             unfinished = [slot for slot, row in enumerate(rows) if not row.finished(end_ids)]
             if len(unfinished) < len(rows):
@@ -94,28 +99,42 @@ def decode(
     return [row.decoded(end_ids) for row in sorted(done, key=lambda row: row.index)]
 
 
-def choose(logits: Tensor, temperature: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def choose(
+    logits: Tensor, temperature: float, draws: Tensor | None, top_p: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Sample one token per row by inverting the cumulative distribution.
 
     Args:
         logits: [N, V].
         temperature: 0 takes the likeliest token.
-        generator: draws one uniform number per row.
+        draws: [N, 1] uniform numbers; None when greedy.
+        top_p: sample among the likeliest tokens whose probabilities add up to this. The
+            log-probabilities are those before the others are excluded.
 
     Returns:
         [N] ids and [N] their log-probabilities at this temperature (at 1 when greedy), in float32.
     """
     logits = logits.float()
-    if temperature == 0:
+    if draws is None:
         best, ids = logits.max(-1)
         return ids, best - logits.logsumexp(-1)
     scaled = logits / temperature
     scaled -= scaled.amax(-1, keepdim=True)
-    mass = scaled.exp().cumsum(-1)
+    weights = scaled.exp()
+    mass = weights.cumsum(-1)
     total = mass[:, -1:]
-    draw = torch.rand(total.shape, generator=generator, device=total.device) * total
-    ids = torch.searchsorted(mass, draw, right=True).clamp_(max=logits.shape[-1] - 1)
+    if top_p < 1:
+        mass = _nucleus(weights, top_p * total).cumsum(-1)
+    ids = torch.searchsorted(mass, draws * mass[:, -1:], right=True)
+    ids.clamp_(max=logits.shape[-1] - 1)
     return ids[:, 0], (scaled.gather(-1, ids) - total.log())[:, 0]
+
+
+def _nucleus(weights: Tensor, mass: Tensor) -> Tensor:
+    """Set to zero the weights [N, V] beyond the largest that reach `mass` [N, 1] together."""
+    ordered, order = weights.sort(-1, descending=True)
+    ordered[ordered.cumsum(-1) - ordered >= mass] = 0.0
+    return torch.zeros_like(weights).scatter_(-1, order, ordered)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,6 +146,8 @@ class _Row:
     ask: Ask
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    generator: torch.Generator | None = None
+    """Of a reply with a seed of its own."""
 
     def finished(self, end_ids: Collection[int]) -> bool:
         return len(self.ids) == self.ask.limit or self.ended(end_ids)
@@ -141,6 +162,17 @@ class _Row:
             logprobs=tuple(self.logprobs),
             finish="stop" if self.ended(end_ids) else "length",
         )
+
+
+def _draws(rows: Sequence[_Row], logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a uniform number [N, 1] for each row."""
+    draws = torch.rand((len(rows), 1), generator=generator, device=logits.device)
+    for slot, row in enumerate(rows):
+        if row.ask.seed is not None:
+            if row.generator is None:
+                row.generator = torch.Generator(logits.device).manual_seed(row.ask.seed)
+            draws[slot] = torch.rand(1, generator=row.generator, device=logits.device)
+    return draws
 
 
 def _permit(rows: Sequence[_Row], logits: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import json
 import re
 import threading
 import time
@@ -15,13 +16,13 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import InputError, PolicyError
-from waltzrl.policies.chat_completion import chat_message
+from waltzrl.policies.chat_completion import Json, chat_message
 from waltzrl.policies.decode import Ask, Decoded, decode
 from waltzrl.policies.guide import JsonGuide, LabelReader, LabelVocabulary
 from waltzrl.policies.json_format import JsonFormat
 from waltzrl.policies.policy import Sampling
 from waltzrl.policies.weights import activated, end_ids, narrow
-from waltzrl.records import Message, Reply, Tokens, Usage
+from waltzrl.records import Message, Reply, Tokens, ToolCall, Usage
 
 Call = TypeVar("Call")
 Result = TypeVar("Result")
@@ -100,7 +101,7 @@ class LocalPolicy:
             PolicyError: the conversation and its reply do not fit into the model's context.
         """
         started = time.perf_counter()
-        prompt = self.render(messages)
+        prompt = self.render(messages, sampling.tools)
         if self._context is not None and len(prompt) + sampling.max_new_tokens > self._context:
             raise PolicyError(
                 f"the conversation has {len(prompt)} tokens and may get"
@@ -120,7 +121,7 @@ class LocalPolicy:
             label_probabilities=() if guide is None else guide.probabilities,
         )
 
-    def render(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def render(self, messages: Sequence[Message], tools: Sequence[Json] = ()) -> tuple[int, ...]:
         """Return the token ids of the conversation up to where the assistant's turn starts.
 
         A special token spelt out in a message stays text, so that a message cannot end its own
@@ -128,7 +129,7 @@ class LocalPolicy:
 
         Raises:
             InputError: the tokenizer has no chat template.
-            PolicyError: the chat template rejects the conversation.
+            PolicyError: the chat template rejects the conversation, or has no place for tools.
         """
         if self.tokenizer.chat_template is None:
             raise InputError(
@@ -136,8 +137,10 @@ class LocalPolicy:
                 " template; use an instruction-tuned model, or add a chat_template.jinja to its"
                 " folder"
             )
+        if tools and "tools" not in str(self.tokenizer.chat_template):
+            raise PolicyError("tools: the model's chat template has no place for them; remove them")
         try:
-            return self._templated(messages)
+            return self._templated(messages, tools)
         except TemplateError as error:
             if messages[0].role != "system" or len(messages) == 1:
                 raise PolicyError(
@@ -145,27 +148,46 @@ class LocalPolicy:
                 ) from error
         system, first, *others = messages  # Gemma has no system role
         merged = Message(role=first.role, content=f"{system.content}\n\n{first.content}")
-        return self.render([merged, *others])
+        return self.render([merged, *others], tools)
 
-    def _templated(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def _templated(self, messages: Sequence[Message], tools: Sequence[Json]) -> tuple[int, ...]:
         turns = [self._turn(message) for message in messages]
         ids = self.tokenizer.apply_chat_template(
-            turns, add_generation_prompt=True, return_dict=False
+            turns,
+            tools=[json.loads(self._plain(json.dumps(tool))) for tool in tools] or None,
+            add_generation_prompt=True,
+            return_dict=False,
         )
         return tuple(ids)
+
+    def _plain(self, text: str) -> str:
+        """Make ordinary text of special tokens that are spelt out."""
+        return self._special.sub(_break_up, text)
 
     def _turn(self, message: Message) -> Mapping[str, object]:
         """Spell a turn for the chat template.
 
         A template that knows no tools reads a tool's turn as the user's, and calls as text.
         """
-        text = self._special.sub(_break_up, message.content)
+        text = self._plain(message.content)
         if "tool" in str(self.tokenizer.chat_template):
-            return chat_message(replace(message, content=text))
+            turn = chat_message(replace(message, content=text, calls=()))
+            if message.calls:
+                turn["tool_calls"] = [self._template_call(call) for call in message.calls]
+            return turn
         if message.role == "tool":
             return {"role": "user", "content": f"[tool result] {text}"}
-        full_text = self._special.sub(_break_up, message.full_text)
-        return {"role": message.role, "content": full_text}
+        return {"role": message.role, "content": self._plain(message.full_text)}
+
+    def _template_call(self, call: ToolCall) -> Json:
+        """Return a call as chat templates expect it: its arguments are an object."""
+        arguments = self._plain(call.arguments)
+        try:
+            decoded: Json = json.loads(arguments)
+        except ValueError:
+            decoded = arguments
+        function: Json = {"name": self._plain(call.name), "arguments": decoded}
+        return {"id": call.id, "type": "function", "function": function}
 
     def _fits(self, batch: Sequence["_Call"], call: "_Call") -> bool:
         calls = [*batch, call]
@@ -173,7 +195,7 @@ class LocalPolicy:
         return (
             len(calls) <= self._decoding.max_rows
             and len(calls) * columns <= self._decoding.max_tokens
-            and all(c.sampling.temperature == call.sampling.temperature for c in batch)
+            and all(_chance(c.sampling) == _chance(call.sampling) for c in batch)
         )
 
     def _serve(self, calls: Sequence["_Call"]) -> list[Decoded]:
@@ -184,6 +206,7 @@ class LocalPolicy:
                 calls[0].sampling.temperature,
                 self._end_ids,
                 self._generator,
+                calls[0].sampling.top_p,
             )
 
     def _ask(self, call: "_Call") -> Ask:
@@ -196,6 +219,7 @@ class LocalPolicy:
         return Ask(
             prompt=call.prompt,
             limit=call.sampling.max_new_tokens,
+            seed=call.sampling.seed,
             enough=None if enough is None and guide is None else done,
             guide=None if guide is None else guide.next,
         )
@@ -218,6 +242,11 @@ class LocalPolicy:
             for copied, original in pairs:
                 copied.copy_(original)
         return self._copy
+
+
+def _chance(sampling: Sampling) -> tuple[float, float]:
+    """Return what all calls of a batch must have in common."""
+    return sampling.temperature, sampling.top_p
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:

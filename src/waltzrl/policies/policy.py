@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from waltzrl.policies.chat_completion import Json
 from waltzrl.policies.json_format import JsonFormat
 from waltzrl.records import Message, Reply
 
@@ -16,6 +17,12 @@ class Sampling:
     max_new_tokens: int = 512
     temperature: float = 0.0
     """0 is greedy. Training samples at 1, so that log-probabilities are the policy's own."""
+    top_p: float = 1.0
+    """Sample among the likeliest tokens whose probabilities add up to this; 1 is all tokens."""
+    seed: int | None = None
+    """Of this reply alone; None takes the policy's own random numbers."""
+    tools: Sequence[Json] = ()
+    """Definitions of functions, in the format of chat completions, that the reply may call."""
     enough: Callable[[str], bool] | None = None
     """Called with the text so far; True stops the generation there.
 
@@ -28,9 +35,10 @@ class Sampling:
     its labels. Training samples without one."""
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1 or self.temperature < 0:
+        if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1:
             raise ValueError(
-                f"max_new_tokens must be 1 or more and temperature 0 or more, got {self}"
+                "max_new_tokens must be 1 or more, temperature 0 or more, and top_p above 0 and at"
+                f" most 1, got {self}"
             )
 
     def cut(self, text: str) -> str:

@@ -144,6 +144,12 @@ class RemotePolicy:
             "temperature": sampling.temperature,
             "max_tokens": sampling.max_new_tokens,
         }
+        if sampling.top_p < 1:
+            body["top_p"] = sampling.top_p
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if sampling.tools:
+            raise PolicyError("a remote policy replies with text and calls no tools; remove them")
         if sampling.enough is not None:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         read = partial(self._read_completion, enough=sampling.enough)

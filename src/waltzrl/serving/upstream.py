@@ -1,4 +1,4 @@
-"""The model behind the gateway: a chat-completions server, or a policy in this process."""
+"""The model behind the gateway: a chat-completions server."""
 
 import asyncio
 import logging
@@ -9,8 +9,7 @@ from types import TracebackType
 import msgspec
 
 from waltzrl.agents.breaker import Breaker
-from waltzrl.errors import InputError, PolicyError, RequestError
-from waltzrl.policies import Policy, Sampling
+from waltzrl.errors import InputError, RequestError
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion
 from waltzrl.serving.exchange import (
@@ -25,65 +24,9 @@ from waltzrl.serving.health import OK, Health
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
 from waltzrl.serving.upstream_errors import BreakerOpenError, connection_error, status_error
-from waltzrl.serving.wire.fields import turns_of
 from waltzrl.telemetry.logs import current_request, fields
 
 log = logging.getLogger(__name__)
-
-
-class PolicyUpstream:
-    """Serves a policy of this process as the upstream."""
-
-    def __init__(self, name: str, policy: Policy, max_new_tokens: int) -> None:
-        """Serve `policy` as the model `name`; a request may ask for `max_new_tokens` at most."""
-        self.name = name
-        self.policy = policy
-        self.max_new_tokens = max_new_tokens
-
-    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
-        if body.get("model") != self.name:
-            raise RequestError(
-                404, "not_found", f"there is no model {body.get('model')!r}; use {self.name!r}"
-            )
-        try:
-            reply = await self.policy.reply(turns_of(body["messages"]), self._sampling(body))
-        except PolicyError as error:
-            raise RequestError(400, "invalid_request", str(error)) from error
-        return UpstreamReply(reply=reply, finish=reply.finish)
-
-    async def stream(
-        self, body: Mapping[str, Json], bearer: str | None
-    ) -> AsyncGenerator[UpstreamDelta, None]:
-        upstream_reply = await self.complete(body, bearer)
-        reply = upstream_reply.reply
-        yield UpstreamDelta(text=reply.text, finish=upstream_reply.finish, usage=reply.usage)
-
-    async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
-        raise RequestError(
-            404, "not_found", f"the model {self.name!r} only chats; it has no {request.path}"
-        )
-
-    async def models(self, bearer: str | None) -> list[ModelCard]:
-        return [ModelCard(id=self.name)]
-
-    def health(self) -> Health:
-        return OK
-
-    async def watch(self) -> None:
-        """Return: a policy in this process needs no probe."""
-
-    async def aclose(self) -> None:
-        """Leave the policy open: its owner closes it."""
-
-    def _sampling(self, body: Mapping[str, Json]) -> Sampling:
-        limit = body.get("max_completion_tokens") or body.get("max_tokens") or self.max_new_tokens
-        temperature = body.get("temperature") or 0.0
-        if not isinstance(limit, int) or not isinstance(temperature, int | float):
-            raise RequestError(400, "invalid_request", "max_tokens and temperature must be numbers")
-        return Sampling(
-            max_new_tokens=max(1, min(limit, self.max_new_tokens)),
-            temperature=max(0.0, float(temperature)),
-        )
 
 
 IDLE_SECONDS = 10.0
