@@ -80,7 +80,10 @@ RAW = [
 async def lenient(reader, writer):
     """Answer whatever an upstream is asked with a good reply, in a stream where one is wanted."""
     while raw := await read_request(reader):
-        if json.loads(raw.partition(b"\r\n\r\n")[2]).get("stream"):
+        body = raw.partition(b"\r\n\r\n")[2]
+        if not body:  # a probe: which models are there?
+            writer.write(http({"data": []}))
+        elif json.loads(body).get("stream"):
             writer.write(events(words("Hello.", "stop"), "[DONE]"))
         else:
             message = {"role": "assistant", "content": "Hello."}
