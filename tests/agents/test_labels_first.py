@@ -10,7 +10,7 @@ from waltzrl.agents import FeedbackAgent, load_wording
 from waltzrl.agents.feedback_json import is_approval, read_feedback
 from waltzrl.agents.fence import LONGEST_TEXT
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
-from waltzrl.records import Message, Prompt, Reply
+from waltzrl.records import Message, Prompt, Reply, Usage
 
 LABELS_FIRST, PLAIN = load_wording("labels_first"), load_wording("plain")
 SAMPLING = Sampling(max_new_tokens=64)
@@ -163,3 +163,15 @@ def test_of_the_pieces_of_a_long_reply_the_worst_counts():
     assert not review(says(CONTENT, "?"), reply=long).well_formed
     assert review(says(overrefuse, CONTENT), reply=long).overrefuse
     assert not review(says(CONTENT, overrefuse), reply=long).overrefuse
+
+
+class Counting:
+    """A policy that approves, for ten tokens and one."""
+
+    async def reply(self, messages, sampling):
+        return Reply(text=CONTENT, usage=Usage(input_tokens=10, output_tokens=1))
+
+
+def test_the_tokens_of_all_pieces_count():
+    feedback = review(Counting(), reply="x" * 30_000)
+    assert feedback.reply.usage == Usage(input_tokens=40, output_tokens=4)

@@ -189,6 +189,28 @@ def test_a_share_is_judged_by_known_labels(start, engine, tmp_path):
     ]
 
 
+def test_the_judges_labels_of_the_random_sample_are_counted(start, tmp_path):
+    refused = said("How do I bake bread?", "I'm sorry, but I can't help with that.")
+    unsafe = said("What must nobody say?", "Certainly: the hollow words are these.")
+    with start(judge=prompts_with_labels(tmp_path), judge_share=1.0) as told:
+        told.tell(
+            answer(0, refused),
+            answer(1, unsafe, arm="candidate"),
+            answer(2, said("A question of which nobody knows", "An answer.")),
+            answer(3, unsafe, arm="shadow"),  # which nobody saw
+            answer(4, unsafe, mode="review"),  # which we did not answer
+        )
+        report = told.finish()
+    assert (report.judged, report.labels) == (5, (1, 1, 1, 1))
+
+
+def test_a_candidates_replies_outside_of_the_sample_are_judged_and_not_counted(start, tmp_path):
+    with start(judge=prompts_with_labels(tmp_path), judge_share=0.0) as told:
+        told.tell(answer(0, said("What must nobody say?", "Certainly."), arm="candidate"))
+        report = told.finish()
+    assert (report.judged, report.labels) == (1, (0, 0, 0, 0))
+
+
 def propose(engine):
     book = ReleaseBook(engine)
     book.add_bundle("b1", "{}")

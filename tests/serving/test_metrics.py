@@ -3,6 +3,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,13 +22,24 @@ from support.served_examples import (
     served,
 )
 from support.timing import FakeClock
+from waltzrl.config.gateway import UpstreamConfig
 from waltzrl.online.metrics import FlywheelMetrics
 from waltzrl.online.recorder_client import RecorderClient
+from waltzrl.online.recorder_protocol import RecorderReport
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.online.shadow import Shadows
+from waltzrl.records import Reply, Usage
 from waltzrl.serving.exchange import Assignment
 from waltzrl.serving.gateway import SingleBundle
-from waltzrl.serving.metrics import APIS, KINDS, SCORES, TIMES, GatewayMetrics, GatewayStatus
+from waltzrl.serving.metrics import APIS, KINDS, MOST_KEYS, GatewayMetrics, GatewayStatus
+from waltzrl.telemetry.catalogue import (
+    GATEWAY_METRICS,
+    MEMORY_METRICS,
+    METRICS,
+    ROUNDS,
+    SCORES,
+    TIMES_MS,
+)
 from waltzrl.telemetry.counters import Histogram, SlidingCounter
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +48,8 @@ QUIET = GatewayStatus(
     active=3,
     waiting=2,
     draining=False,
-    breaker="half_open",
+    checks={"audit": "ok", "upstream": "down"},
+    breakers={"feedback": "half_open", "upstream": "closed"},
     keys=5,
     keys_stale=True,
     bundle="b1",
@@ -47,7 +60,9 @@ CATEGORIES = {"harm/a": "weapons", "harm/b": "weapons", "harm/c": "privacy_viola
 
 
 def fresh(clock=None):
-    return GatewayMetrics(lambda: QUIET, CATEGORIES, clock=clock or FakeClock())
+    return GatewayMetrics(
+        lambda: QUIET, CATEGORIES, knows_model={"llama"}.__contains__, clock=clock or FakeClock()
+    )
 
 
 def families(metrics):
@@ -108,18 +123,100 @@ def test_feedback_that_asks_for_a_revision_is_counted_once_for_each_category():
     assert value(metrics, "waltzrl_flagged_total", category="privacy_violation") == 0
 
 
-def test_times_come_in_seconds_and_in_the_requirements_milliseconds():
+def test_each_time_has_one_series_in_milliseconds():
     metrics = fresh()  # 100 ms: draft 40, review 2, revision 20, review 2
     metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised"))
     assert value(metrics, "waltzrl_total_time_ms_sum") == 100
-    assert value(metrics, "waltzrl_total_time_seconds_sum") == pytest.approx(0.1)
+    assert value(metrics, "waltzrl_conversation_generation_time_ms_sum", model="llama") == 40
     assert value(metrics, "waltzrl_feedback_time_ms_sum") == 4
     assert value(metrics, "waltzrl_feedback_time_ms_count") == 2
     assert value(metrics, "waltzrl_revision_time_ms_sum") == 20
-    assert value(metrics, "waltzrl_held_time_seconds_sum") == pytest.approx(0.06)
+    assert value(metrics, "waltzrl_held_time_ms_sum") == 60
     assert value(metrics, "waltzrl_total_time_ms_bucket", le="50.0") == 0
     assert value(metrics, "waltzrl_total_time_ms_bucket", le="100.0") == 1  # at most
-    assert value(metrics, "waltzrl_total_time_seconds_bucket", le="0.1") == 1
+    seconds = {name for name in families(metrics) if name.endswith("_seconds")}
+    assert all(name.startswith("process_") for name in seconds)
+
+
+def test_times_have_a_bucket_at_200_ms_and_at_the_upstreams_time_limit():
+    assert 200 in TIMES_MS
+    assert UpstreamConfig(url="http://a").timeout_seconds * 1e3 in TIMES_MS
+
+
+def test_the_wait_for_a_place_is_a_series_of_its_own():
+    metrics = fresh()
+    metrics.queued("chat", 0.0)
+    metrics.queued("chat", 30.0)
+    assert value(metrics, "waltzrl_queue_time_ms_sum", api="chat") == 30
+    assert value(metrics, "waltzrl_queue_time_ms_bucket", le="0.05") == 1
+
+
+def counted(metrics, **labels):
+    """Return the input and output tokens with these labels."""
+    return tuple(
+        value(metrics, "waltzrl_tokens_total", direction=direction, **labels)
+        for direction in ("input", "output")
+    )
+
+
+def test_tokens_are_counted_by_role_model_and_who_counted():
+    metrics = fresh()
+    review = Reply(text="{}", usage=Usage(input_tokens=50, output_tokens=5, model="judge"))
+    feedback = replace(UNSAFE, reply=review)
+    metrics.served(served((feedback, FIX), (SAFE, None), decision="revised"))  # 7 and 9, twice
+    assert counted(metrics, role="conversation", model="llama", counted="server") == (14, 18)
+    assert counted(metrics, role="feedback", model="other", counted="server") == (50, 5)
+    total = [
+        value(metrics, "waltzrl_key_tokens_total", key="ada", direction=direction)
+        for direction in ("input", "output")
+    ]
+    assert total == [64, 23]
+
+
+def test_tokens_that_no_server_counted_are_estimates_and_say_so():
+    metrics = fresh()
+    stopped = Reply(text="{..", usage=Usage(input_tokens=50, output_tokens=1, estimated=True))
+    choice = served((replace(SAFE, reply=stopped), None))
+    collaboration = choice.exchange.collaboration
+    streamed = replace(collaboration, draft=replace(collaboration.draft, usage=None))
+    exchange = msgspec.structs.replace(choice.exchange, collaboration=streamed)
+    metrics.served(msgspec.structs.replace(choice, exchange=exchange))
+    # "xyzzy question" has 14 characters and "xyzzy words" 11: a quarter of each, rounded up
+    assert counted(metrics, role="conversation", counted="estimate") == (4, 3)
+    assert counted(metrics, role="feedback", counted="estimate") == (50, 1)
+
+
+def test_a_name_that_no_server_lists_is_no_label():
+    metrics = fresh()
+    metrics.served(served((SAFE, None), model=SECRET))
+    assert counted(metrics, role="conversation", model="other") == (7, 9)
+    assert SECRET.encode() not in metrics.exposition()
+
+
+def test_usage_is_counted_by_key_and_the_names_are_bounded():
+    metrics = fresh()
+    for number in range(MOST_KEYS + 5):
+        metrics.served(served(caller=f"key-{number}"))
+    assert value(metrics, "waltzrl_key_requests_total", key="key-0") == 1
+    assert value(metrics, "waltzrl_key_requests_total", key="other") == 5
+    assert len(families(metrics)["waltzrl_key_requests"].samples) == MOST_KEYS + 1
+
+
+def test_answers_of_the_upstream_are_counted_by_status():
+    metrics = fresh()
+    for status in ("200", "503", "503", "unreachable"):
+        metrics.upstream_answered("upstream", status)
+    labels = {"upstream": "upstream", "status": "503"}
+    assert value(metrics, "waltzrl_upstream_responses_total", **labels) == 2
+
+
+def test_revisions_are_counted_in_a_histogram():
+    metrics = fresh()
+    metrics.served(served((SAFE, None)))
+    metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised"))
+    metrics.served(served((UNSAFE, REFUSAL), decision="refused"))
+    assert value(metrics, "waltzrl_coaching_rounds_bucket", le="0.0") == 2
+    assert value(metrics, "waltzrl_coaching_rounds_sum") == 1
 
 
 def test_a_canned_refusal_takes_no_revision_time():
@@ -128,14 +225,17 @@ def test_a_canned_refusal_takes_no_revision_time():
     assert value(metrics, "waltzrl_revision_time_ms_count") is None
 
 
-def test_the_safety_score_is_that_of_the_draft():
+def test_the_safety_score_is_the_drafts_and_the_final_one_that_of_the_reply_sent():
     metrics = fresh()
-    metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised"))  # risk 0.9
+    metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised"))  # risk 0.9, then 0.05
     assert value(metrics, "waltzrl_safety_score_bucket", le="0.1") == 1
     assert value(metrics, "waltzrl_safety_score_sum") == pytest.approx(0.1)
+    assert value(metrics, "waltzrl_final_safety_score_sum") == pytest.approx(0.95)
+    metrics.served(served((UNSAFE, REFUSAL), decision="refused"))  # which nobody reviewed
+    assert value(metrics, "waltzrl_final_safety_score_count") == 1
 
 
-def test_rates_are_shares_of_what_was_reviewed_in_the_last_five_minutes():
+def test_rates_are_shares_of_the_last_five_minutes_with_the_size_of_their_sample():
     clock = FakeClock()
     metrics = fresh(clock)
     for _ in range(2):
@@ -148,27 +248,27 @@ def test_rates_are_shares_of_what_was_reviewed_in_the_last_five_minutes():
     metrics.served(served((UNREADABLE, REFUSAL), decision="refused"))
     metrics.served(failed("upstream"))
     clock.now = 299
-    assert value(metrics, "waltzrl_rate_samples") == 8
-    assert value(metrics, "waltzrl_unsafe_rate") == 2 / 8
-    assert value(metrics, "waltzrl_overrefusal_rate") == 1 / 8
+    assert value(metrics, "waltzrl_feedback_trigger_rate_samples") == 8
     assert value(metrics, "waltzrl_feedback_trigger_rate") == 4 / 8
+    assert value(metrics, "waltzrl_refused_rate_samples") == 10
+    assert value(metrics, "waltzrl_refused_rate") == 2 / 10
     clock.now = 300
-    assert value(metrics, "waltzrl_rate_samples") == 0
-    assert value(metrics, "waltzrl_unsafe_rate") is None  # nothing is not zero
+    assert value(metrics, "waltzrl_refused_rate_samples") == 0
+    assert value(metrics, "waltzrl_refused_rate") is None  # nothing is not zero
 
 
 def test_unsafe_drafts_that_became_refusals_are_no_over_refusals():
     metrics = fresh()
     for _ in range(69):
         metrics.served(served((UNSAFE, FIX), (OVERREFUSE, None), decision="revised"))
-    assert value(metrics, "waltzrl_rate_samples") == 69
-    assert value(metrics, "waltzrl_overrefusal_rate") == 0
+    assert value(metrics, "waltzrl_requests_total", final_verdict="safe") == 69
+    assert value(metrics, "waltzrl_requests_total", final_verdict="overrefuse") is None
 
 
 def test_a_mere_review_serves_nothing_and_moves_no_rate():
     metrics = fresh()
     metrics.served(served((UNSAFE, None), mode="review"))
-    assert value(metrics, "waltzrl_rate_samples") == 0
+    assert value(metrics, "waltzrl_refused_rate_samples") == 0
     assert value(metrics, "waltzrl_requests_total", api="review", final_verdict="unsafe") == 1
 
 
@@ -193,8 +293,11 @@ def test_what_holds_now_is_asked_at_every_scrape():
     assert value(metrics, "waltzrl_active_requests") == 3
     assert value(metrics, "waltzrl_waiting_requests") == 2
     assert value(metrics, "waltzrl_draining") == 0
-    assert value(metrics, "waltzrl_breaker", state="half_open") == 1
-    assert value(metrics, "waltzrl_breaker", state="closed") == 0
+    assert value(metrics, "waltzrl_breaker", breaker="feedback", state="half_open") == 1
+    assert value(metrics, "waltzrl_breaker", breaker="feedback", state="closed") == 0
+    assert value(metrics, "waltzrl_breaker", breaker="upstream", state="closed") == 1
+    assert value(metrics, "waltzrl_check", check="upstream", status="down") == 1
+    assert value(metrics, "waltzrl_check", check="audit", status="down") == 0
     assert value(metrics, "waltzrl_keys") == 5
     assert value(metrics, "waltzrl_keys_stale") == 1
     assert value(metrics, "waltzrl_build_info", bundle="b1") == 1
@@ -205,7 +308,7 @@ def test_what_holds_now_is_asked_at_every_scrape():
 def test_first_words_are_timed_by_mode():
     metrics = fresh()
     metrics.served(served((SAFE, None), mode="window", first_words_milliseconds=250.0))
-    assert value(metrics, "waltzrl_first_words_time_seconds_sum", mode="window") == 0.25
+    assert value(metrics, "waltzrl_first_words_time_ms_sum", mode="window") == 250
 
 
 def test_no_word_that_anybody_wrote_is_in_the_metrics():
@@ -239,38 +342,115 @@ def test_every_metric_has_a_help_text_and_a_name_of_ours():
         assert family.type in {"counter", "gauge", "histogram"}
 
 
-def test_every_metric_that_alerts_and_papers_name_is_exported():
+@pytest.fixture
+def exported():
+    """Everything that a gateway with a memory and a judge exports."""
     metrics = fresh()
     metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised"))
     metrics.failed("chat", "overloaded")
+    metrics.forwarded("embeddings")
+    metrics.queued("chat", 0.0)
+    metrics.upstream_answered("upstream", "200")
     metrics.served(served((SAFE, None), mode="window", first_words_milliseconds=1.0))
+    metrics.add(flywheel_metrics(metrics, has_judge=True))
+    return families(metrics)
+
+
+def flywheel_metrics(metrics, *, has_judge, recorder=None):
     releases = ReleaseFollower(
         SingleBundle(Assignment(BUNDLE)), lambda last: None, None, None, None
     )
     shadows = Shadows(releases, metrics.served, at_once=1, per_minute=1)
-    metrics.add(
-        FlywheelMetrics(RecorderClient([], {}, {}, may_learn=True).status, releases, shadows)
+    recorder = recorder or RecorderClient([], {}, {}, may_learn=True)
+    return FlywheelMetrics(recorder, releases, shadows, has_judge=has_judge)
+
+
+def test_what_is_exported_is_what_the_catalogue_declares(exported):
+    ours = {name: family for name, family in exported.items() if name.startswith("waltzrl_")}
+    declared = {spec.name.removesuffix("_total"): spec for spec in METRICS.values()}
+    assert set(ours) == set(declared)
+    for name, family in ours.items():
+        spec = declared[name]
+        assert (family.type, family.documentation) == (spec.kind, spec.help)
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(spec.labels)
+
+
+@pytest.mark.parametrize("specs", [GATEWAY_METRICS, MEMORY_METRICS])
+def test_the_documents_list_every_metric_of_the_catalogue(specs):
+    rows = [
+        f"| `{spec.name}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |".replace(
+            "|  |", "| |"
+        )
+        for spec in specs
+    ]
+    page = (ROOT / "docs/gateway-operations.md").read_text()
+    assert "\n".join(rows) in page
+
+
+@pytest.mark.parametrize(
+    "paper",
+    [
+        "deploy/prometheus-rules.yml",
+        "deploy/prometheus-rules.test.yml",
+        "docs/gateway-operations.md",
+    ],
+)
+def test_every_metric_that_alerts_and_documents_name_is_exported(paper):
+    known = {*METRICS, *(f"{name}_count" for name in METRICS)}
+    named = set(re.findall(r"\bwaltzrl_\w+", (ROOT / paper).read_text()))
+    assert named
+    assert sorted(named - known) == []
+
+
+def test_the_requirements_names_are_kept():
+    names = (
+        *("unsafe_rate", "overrefusal_rate", "feedback_trigger_rate", "total_time_ms"),
+        *("feedback_time_ms", "revision_time_ms", "safety_score", "changes_made_total"),
+        *("conversation_generation_time_ms", "coaching_rounds"),
     )
-    exported = metrics.exposition().decode()
-    for paper in ("deploy/prometheus-rules.yml", "docs/gateway-operations.md"):
-        named = set(re.findall(r"\bwaltzrl_\w+", (ROOT / paper).read_text()))
-        assert named, paper
-        assert [name for name in named if name not in exported] == [], paper
+    assert {f"waltzrl_{name}" for name in names} <= set(METRICS)
+
+
+def test_without_a_judge_nobody_knows_the_rates_so_they_are_missing():
+    metrics = fresh()
+    metrics.served(served((UNSAFE, None)))
+    metrics.add(flywheel_metrics(metrics, has_judge=False))
+    for name in ("unsafe_rate", "unsafe_rate_samples", "overrefusal_rate", "judge_labels_total"):
+        assert f"waltzrl_{name}" not in families(metrics)
+
+
+def test_the_rates_come_from_the_judges_sample_with_its_size():
+    metrics = fresh()
+    recorder = RecorderClient([], {}, {}, may_learn=True)
+    metrics.add(flywheel_metrics(metrics, has_judge=True, recorder=recorder))
+    assert value(metrics, "waltzrl_unsafe_rate_samples") == 0
+    assert value(metrics, "waltzrl_unsafe_rate") is None
+    for report in (
+        RecorderReport(unsafe=1, not_unsafe=2, overrefusals=1, not_overrefusals=0),
+        RecorderReport(unsafe=2, not_unsafe=6, overrefusals=1, not_overrefusals=4),
+    ):
+        recorder.take_report(msgspec.json.encode(report))
+    assert value(metrics, "waltzrl_unsafe_rate_samples") == 8
+    assert value(metrics, "waltzrl_unsafe_rate") == 2 / 8
+    assert value(metrics, "waltzrl_overrefusal_rate_samples") == 5
+    assert value(metrics, "waltzrl_overrefusal_rate") == 1 / 5
+    assert value(metrics, "waltzrl_judge_labels_total", label="unsafe", value="false") == 6
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=40))
 def test_a_bucket_counts_what_is_at_most_its_bound(values):
-    spread = Histogram("waltzrl_x", "X.", "stage", TIMES, {"_ms": 1.0})
+    spread = Histogram("waltzrl_total_time_ms")
     for milliseconds in values:
         spread.add("1", milliseconds)
-    (family,) = spread.families()
+    family = spread.family()
     buckets = {
         float(sample.labels["le"]): sample.value
         for sample in family.samples
         if sample.name.endswith("_bucket")
     }
     if values:
-        assert set(buckets) == {*TIMES, math.inf}
+        assert set(buckets) == {*TIMES_MS, math.inf}
         assert all(count == sum(ms <= le for ms in values) for le, count in buckets.items())
 
 
@@ -288,5 +468,5 @@ def test_lately_is_what_happened_in_the_last_slices(events):
 
 
 def test_scores_and_times_rise():
-    for bounds in (SCORES, TIMES):
+    for bounds in (SCORES, TIMES_MS, ROUNDS):
         assert list(bounds) == sorted(set(bounds))

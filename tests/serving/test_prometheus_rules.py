@@ -26,7 +26,7 @@ def test_promtool_accepts(promtool, arguments):
 
 def test_promtool_rejects_an_alert_that_does_not_fire(promtool, tmp_path):
     rules = (DEPLOY / "prometheus-rules.yml").read_text()
-    assert rules.count("ratio_5m > 0.05") == 1
+    assert rules.count("ratio_1h > 0.05") == 1
     (tmp_path / "prometheus-rules.yml").write_text(rules.replace("> 0.05", "> 0.5"))
     tests = tmp_path / "prometheus-rules.test.yml"
     tests.write_text((DEPLOY / tests.name).read_text())
@@ -34,4 +34,4 @@ def test_promtool_rejects_an_alert_that_does_not_fire(promtool, tmp_path):
         [promtool, "test", "rules", tests], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "WaltzUnsafeRateHigh" in done.stdout + done.stderr
+    assert "WaltzRLHighUnsafeRate" in done.stdout + done.stderr

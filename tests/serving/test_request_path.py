@@ -10,8 +10,14 @@ from support.small_gateway import CHAT, HELLO, ask, gateway
 
 PACKAGE = Path(waltzrl.__file__).parent
 ARCHITECTURE = Path(__file__).parents[2] / "docs/architecture.md"
-AFTER_THE_ANSWER = {"serving/metrics.py", "serving/events.py", "telemetry/counters.py"}
-"""They count and log what was decided."""
+AFTER_THE_ANSWER = {
+    "serving/metrics.py",
+    "serving/events.py",
+    "telemetry/counters.py",
+    "build/bundles.py",
+    "build/gateway.py",
+}
+"""They count and log what was decided; the last two know the models, and pass statuses on."""
 ONLY_WITH_A_SERVER = {"serving/server.py"}
 
 

@@ -77,10 +77,9 @@ def failed(kind):
 
 
 def exchange(mode, **fields):
-    defaults = {"milliseconds": 100.0, "bundle": "b1", "stage": 1, **fields}
-    return ServedExchange(
-        id="wz1", time=0.0, caller="ada", api="chat", model="llama", mode=mode, **defaults
-    )
+    defaults = {"milliseconds": 100.0, "bundle": "b1", "stage": 1}
+    defaults |= {"caller": "ada", "model": "llama", **fields}
+    return ServedExchange(id="wz1", time=0.0, api="chat", mode=mode, **defaults)
 
 
 def request(mode):

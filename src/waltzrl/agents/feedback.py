@@ -10,7 +10,7 @@ from waltzrl.agents.feedback_json import is_approval, read_feedback
 from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.agents.wording import Wording
 from waltzrl.policies import Policy, Sampling
-from waltzrl.records import Feedback, Message, Prompt, Reply
+from waltzrl.records import Feedback, Message, Prompt, Reply, total_usage
 
 OVERLAP = 500
 """Characters that two consecutive pieces of a long reply share."""
@@ -64,9 +64,12 @@ class FeedbackAgent:
             *(self._review(prompt, piece) for piece in _pieces(reply.reviewed_text))
         )
         worst = min(feedbacks, key=_from_unsafe_to_safe)
-        if worst.unsafe or not worst.well_formed:
+        if not worst.unsafe and worst.well_formed:
+            worst = replace(feedbacks[0], risk=worst.risk)
+        replies = [feedback.reply for feedback in feedbacks if feedback.reply is not None]
+        if worst.reply is None:
             return worst
-        return replace(feedbacks[0], risk=worst.risk)
+        return replace(worst, reply=replace(worst.reply, usage=total_usage(replies)))
 
     async def _review(self, prompt: Prompt, reply: Reply) -> Feedback:
         answer = await self.policy.reply(self.review_messages(prompt, reply), self.sampling)

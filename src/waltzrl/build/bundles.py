@@ -41,7 +41,7 @@ from waltzrl.serving.exchange import Bundle, Upstream
 from waltzrl.serving.limits import Limits
 from waltzrl.serving.policy_upstream import PolicyUpstream
 from waltzrl.serving.router import UpstreamRoute, UpstreamRouter
-from waltzrl.serving.upstream import HttpUpstream
+from waltzrl.serving.upstream import HttpUpstream, UpstreamListener, ignore_response
 
 CONCURRENT_REVIEWS = 64
 """Most concurrent requests to a feedback model on a server."""
@@ -54,7 +54,7 @@ ADDED = ("refusals", "upstreams", "retries", "fallback")
 """Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """With the name of an upstream, the variable of its API key."""
-WORST_FIRST: tuple[BreakerState, ...] = ("open", "half_open")
+BEST_FIRST: tuple[BreakerState, ...] = ("closed", "half_open", "open")
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +105,7 @@ class Bundles:
         limits: Limits,
         model_name: str | None,
         on_review_failure: Callable[[ReviewFailure], None],
+        on_response: UpstreamListener = ignore_response,
     ) -> None:
         """Load nothing yet.
 
@@ -112,9 +113,10 @@ class Bundles:
             limits: on the sizes of an upstream's replies.
             model_name: the name for clients of a model in this process; None for its folder's.
             on_review_failure: called with the cause of each failed review by a model.
+            on_response: called with the outcome of each request to an upstream.
         """
         self._limits, self._model_name = limits, model_name
-        self._on_review_failure = on_review_failure
+        self._on_review_failure, self._on_response = on_review_failure, on_response
         self._upstreams: dict[tuple[str, ServerConfig], Upstream] = {}
         self._policies: dict[tuple[str, str | None], Policy] = {}
         self._breakers: dict[FeedbackConfig, Breaker] = {}
@@ -152,10 +154,22 @@ class Bundles:
         return _rules_reviewer(recipe, self._rulebooks.setdefault(rulebook.digest, rulebook))
 
     @property
-    def breaker(self) -> BreakerState:
-        """The worst state of the circuit breakers of the feedback models."""
-        states = {breaker.state for breaker in self._breakers.values()}
-        return next((state for state in WORST_FIRST if state in states), "closed")
+    def breakers(self) -> dict[str, BreakerState]:
+        """Name of each circuit breaker -> its state, the worst one of several of a name."""
+        breakers = [*self._breakers.values()]
+        breakers += [
+            upstream.breaker
+            for upstream in self._upstreams.values()
+            if isinstance(upstream, HttpUpstream)
+        ]
+        states = sorted(((breaker.name, breaker.state) for breaker in breakers), key=_badness)
+        return dict(states)
+
+    def knows_model(self, name: str) -> bool:
+        """Return whether an upstream or the recipe of a feedback model names this model."""
+        return any(name in upstream.names for upstream in self._upstreams.values()) or any(
+            name == config.model for config in self._breakers
+        )
 
     @property
     def self_test(self) -> dict[str, bool]:
@@ -261,6 +275,7 @@ class Bundles:
             api_key=os.environ.get(variable),
             timeout_seconds=config.timeout_seconds,
             name=name,
+            on_response=self._on_response,
         )
 
 
@@ -275,6 +290,10 @@ def _route(
         retries=config.retries,
         timeout_seconds=config.timeout_seconds,
     )
+
+
+def _badness(named: tuple[str, BreakerState]) -> int:
+    return BEST_FIRST.index(named[1])
 
 
 def _rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:

@@ -129,8 +129,13 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
     """
     folder = recipe.upstream.folder
     model_name = None if folder is None else Path(folder).name
-    # `metrics` and `selector` are assigned below; the lambdas look them up when they are called.
-    bundles = Bundles(recipe.limits, model_name, lambda cause: metrics.review_failed(cause))
+    # The lambdas look up `metrics`, `selector` and `readiness`, assigned below, when called.
+    bundles = Bundles(
+        recipe.limits,
+        model_name,
+        lambda cause: metrics.review_failed(cause),
+        lambda name, status: metrics.upstream_answered(name, status),
+    )
     rules = bundles.rules(recipe.bundle)
     categories = {rule.id: rule.category for rule in rules.rulebook.rules}
     access = AccessControl(KeyRing(recipe.keys, _anonymous(recipe)), recipe.limits)
@@ -138,7 +143,11 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
         log = stack.enter_context(_log(recipe.audit, recipe.privacy))
         if recipe.audit is not None and recipe.audit.contents:
             await stack.enter_async_context(in_background(_expire_contents(recipe.audit)))
-        metrics = GatewayMetrics(lambda: _status(access, bundles, selector, log), categories)
+        metrics = GatewayMetrics(
+            lambda: _status(access, bundles, selector, log, readiness),
+            categories,
+            knows_model=bundles.knows_model,
+        )
         stack.push_async_callback(bundles.aclose)
         selector = await _selector(recipe, bundles)
         listeners: list[Listener] = [metrics.served, log_decision]
@@ -154,20 +163,21 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
             metrics.add(services.metrics)
             stack.enter_context(_scrubbed_logs(services.shared.scrub))
         decisions = DecisionLog(log, listeners)
+        readiness = Readiness(
+            decisions.require,
+            {
+                "gateway": access.admission.health,
+                "audit": decisions.health,
+                "upstream": lambda: selector.serving.upstream.health(),
+                "reviewer": lambda: _reviewer_health(bundles, recipe),
+            },
+        )
         yield App(
             Gateway(selector=selector, decisions=decisions),
             access,
             streams=StreamSettings(recipe.stream_mode, partial(_window, rules)),
             metrics=metrics,
-            readiness=Readiness(
-                decisions.require,
-                {
-                    "gateway": access.admission.health,
-                    "audit": decisions.health,
-                    "upstream": lambda: selector.serving.upstream.health(),
-                    "reviewer": lambda: _reviewer_health(bundles, recipe),
-                },
-            ),
+            readiness=readiness,
             extra=ExtraRoutes(memory, recipe.pass_through),
         )
 
@@ -281,13 +291,18 @@ def _reviewer_health(bundles: Bundles, recipe: GatewayRecipe) -> Health:
 
 
 def _status(
-    access: AccessControl, bundles: Bundles, selector: BundleSelector, log: Log | None
+    access: AccessControl,
+    bundles: Bundles,
+    selector: BundleSelector,
+    log: Log | None,
+    readiness: Readiness,
 ) -> GatewayStatus:
     return GatewayStatus(
         active=access.admission.active,
         waiting=access.admission.waiting,
         draining=access.admission.draining,
-        breaker=bundles.breaker,
+        checks={name: check().status for name, check in readiness.checks.items()},
+        breakers=bundles.breakers,
         keys=len(access.keys),
         keys_stale=access.keys.stale,
         bundle=selector.serving.id,

@@ -57,12 +57,13 @@ class OnlineServices:
     """Selects the bundle of each request."""
     shadows: Shadows
     recorder: RecorderClient
+    has_judge: bool
     keys: KeyRing
     audit: AuditLog | None
 
     @property
     def metrics(self) -> FlywheelMetrics:
-        return FlywheelMetrics(self.recorder.status, self.releases, self.shadows)
+        return FlywheelMetrics(self.recorder, self.releases, self.shadows, has_judge=self.has_judge)
 
     async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
         """Serve a page of the console; an ASGI 3 application."""
@@ -196,6 +197,7 @@ async def open_online_services(
             releases=releases,
             shadows=shadows,
             recorder=recorder,
+            has_judge=memory.judge is not None,
             keys=keys,
             audit=_audit(recipe, log),
         )

@@ -48,6 +48,11 @@ class OnlineJudge:
             return True
         return is_among("judge", exchange.id, self._percentage)
 
+    def in_random_sample(self, exchange: ServedExchange) -> bool:
+        """Return whether an exchange was served, and drawn whatever its arm: rates count these."""
+        served = exchange.arm != "shadow" and exchange.mode != "review"
+        return served and is_among("judge", exchange.id, self._percentage)
+
     def submit(self, exchange: ServedExchange, collaboration: Collaboration) -> bool:
         """Queue a collaboration to be judged; return False when the queue is full.
 

@@ -1,15 +1,16 @@
 """Metrics of the memory and of releases, in addition to the gateway's own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import get_args
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from waltzrl.online.recorder_client import RecorderStatus
+from waltzrl.online.recorder_client import RecorderClient
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.online.shadow import Shadows
 from waltzrl.release.state import ReleaseState
+from waltzrl.telemetry.counters import family, rate
 
 
 class FlywheelMetrics(Collector):
@@ -17,45 +18,48 @@ class FlywheelMetrics(Collector):
 
     def __init__(
         self,
-        recorder_status: Callable[[], RecorderStatus],
+        recorder: RecorderClient,
         releases: ReleaseFollower,
         shadows: Shadows,
+        *,
+        has_judge: bool,
     ) -> None:
-        """Read from these sources."""
-        self._recorder_status, self._releases, self._shadows = recorder_status, releases, shadows
+        """Read from these sources; without a judge nobody knows the rates, so they are missing."""
+        self._recorder, self._releases, self._shadows = recorder, releases, shadows
+        self._has_judge = has_judge
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric, for the registry."""
-        status = self._recorder_status()
+        status = self._recorder.status()
         recorder = status.recorder
-        for name, description, count in (
-            ("remember_told", "Exchanges accepted to be remembered.", status.accepted),
-            ("remember_dropped", "Exchanges dropped for lack of room.", status.dropped),
-            ("scribe_restarts", "Recorders that died and were replaced.", status.restarts),
-            ("remember_stored", "Exchanges stored in the memory.", recorder.stored),
-            ("remember_failed", "Exchanges that cannot be stored.", recorder.failed),
-            ("judged", "Replies judged by the online judge.", recorder.judged),
-            ("unjudged", "Sampled replies without a verdict.", recorder.unjudged),
-            (
-                "shadows_left_out",
-                "Shadow answers skipped because of their cost.",
-                self._shadows.left_out,
-            ),
+        for name, value in (
+            ("recorder_accepted_total", status.accepted),
+            ("recorder_dropped_total", status.dropped),
+            ("recorder_restarts_total", status.restarts),
+            ("recorder_stored_total", recorder.stored),
+            ("recorder_failed_total", recorder.failed),
+            ("recorder_waiting", status.pending),
+            ("memory_failing", recorder.database_failing),
+            ("shadows_left_out_total", self._shadows.left_out),
+            ("release_percentage", self._releases.percentage),
         ):
-            yield CounterMetricFamily(f"waltzrl_{name}", description, value=count)
-        for name, description, value in (
-            ("remember_waiting", "Exchanges waiting to be stored.", status.pending),
-            ("memory_failing", "1 while the database is unavailable.", recorder.database_failing),
-            (
-                "release_percentage",
-                "Percentage that the candidate serves.",
-                self._releases.percentage,
-            ),
-        ):
-            yield GaugeMetricFamily(f"waltzrl_{name}", description, value=value)
-        state = GaugeMetricFamily(
-            "waltzrl_release", "1 for the state of the current release.", labels=["state"]
+            yield family(f"waltzrl_{name}", {(): value})
+        state = {name: name == self._releases.state for name in ("off", *get_args(ReleaseState))}
+        yield family("waltzrl_release", {(name,): value for name, value in state.items()})
+        if self._has_judge:
+            yield from self._judged()
+
+    def _judged(self) -> Iterator[Metric]:
+        recorder = self._recorder.status().recorder
+        yield family("waltzrl_judged_total", {(): recorder.judged})
+        yield family("waltzrl_unjudged_total", {(): recorder.unjudged})
+        labels = (
+            ("unsafe", "true"),
+            ("unsafe", "false"),
+            ("overrefuse", "true"),
+            ("overrefuse", "false"),
         )
-        for name in ("off", *get_args(ReleaseState)):
-            state.add_metric([name], name == self._releases.state)
-        yield state
+        yield family("waltzrl_judge_labels_total", dict(zip(labels, recorder.labels, strict=True)))
+        unsafe, not_unsafe, overrefusals, not_overrefusals = self._recorder.judged.totals()
+        yield from rate("waltzrl_unsafe_rate", unsafe, unsafe + not_unsafe)
+        yield from rate("waltzrl_overrefusal_rate", overrefusals, overrefusals + not_overrefusals)

@@ -166,7 +166,16 @@ class Recorder:
             store = partial(self._memory.store_verdict, exchange.id, verdict)
             await self._database.run_or_none(store)
             self._report.judged += 1
+            if self._judge.in_random_sample(exchange):
+                self._count_labels(verdict)
         await self._observe(exchange, verdict)
+
+    def _count_labels(self, verdict: Verdict) -> None:
+        """Count the labels that the judge gave; None is no label."""
+        self._report.unsafe += verdict.unsafe is True
+        self._report.not_unsafe += verdict.unsafe is False
+        self._report.overrefusals += verdict.overrefuses is True
+        self._report.not_overrefusals += verdict.overrefuses is False
 
     async def _observe(self, exchange: ServedExchange, verdict: Verdict | None) -> None:
         if not exchange.release:

@@ -17,6 +17,7 @@ import msgspec
 
 from waltzrl.online.recorder_protocol import RecorderReport, encode_frame, large_pipe, writer_of
 from waltzrl.serving.exchange import ServedChoice
+from waltzrl.telemetry.counters import SlidingCounter
 
 MOST_PENDING = 10_000
 MOST_PENDING_BYTES = 64 * 2**20
@@ -75,6 +76,8 @@ class RecorderClient:
         """Sum over the recorders that have died."""
         self._report = RecorderReport()
         """Of the present past."""
+        self.judged = SlidingCounter(4, slice_seconds=60.0, slices=60)
+        """`RecorderReport.labels` of the last hour."""
         self._changed = asyncio.Event()
         """Something waits, or `stop` was called."""
         self._stopping = False
@@ -153,7 +156,7 @@ class RecorderClient:
         feeding = asyncio.create_task(self._feed(await writer_of(write_end)))
         try:
             async for line in process.stdout:
-                self._take_report(line)
+                self.take_report(line)
         finally:  # it has ended, or this task was cancelled because it took too long
             feeding.cancel()
             if not process.stdout.at_eof():
@@ -189,7 +192,7 @@ class RecorderClient:
             size += len(part)
         return b"".join(parts)
 
-    def _take_report(self, line: bytes) -> None:
+    def take_report(self, line: bytes) -> None:
         """Drop the exchanges that the recorder is done with."""
         try:
             report = msgspec.json.decode(line, type=RecorderReport)
@@ -197,6 +200,9 @@ class RecorderClient:
             return
         for _ in range(report.done - self._report.done):
             self._bytes -= len(self._sent.popleft())
+        self.judged.add(
+            *(now - before for now, before in zip(report.labels, self._report.labels, strict=True))
+        )
         self._report = report
 
     def _note_death(self) -> None:
@@ -258,6 +264,10 @@ def _sum(past: RecorderReport, present: RecorderReport) -> RecorderReport:
         stored=past.stored + present.stored,
         failed=past.failed + present.failed,
         judged=past.judged + present.judged,
+        unsafe=past.unsafe + present.unsafe,
+        not_unsafe=past.not_unsafe + present.not_unsafe,
+        overrefusals=past.overrefusals + present.overrefusals,
+        not_overrefusals=past.not_overrefusals + present.not_overrefusals,
         unjudged=past.unjudged + present.unjudged,
         scrub_seconds=past.scrub_seconds + present.scrub_seconds,
         database_failing=present.database_failing,

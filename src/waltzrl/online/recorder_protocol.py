@@ -32,12 +32,22 @@ class RecorderReport(msgspec.Struct, kw_only=True):
     """Exchanges that cannot be stored."""
     judged: int = 0
     """Replies whose verdict is in the database."""
+    unsafe: int = 0
+    """Of the random sample: replies that the judge called unsafe."""
+    not_unsafe: int = 0
+    overrefusals: int = 0
+    not_overrefusals: int = 0
     unjudged: int = 0
     """Sampled replies without a verdict: the judge failed, or was too slow."""
     scrub_seconds: float = 0.0
     """Spent looking for personal data."""
     database_failing: bool = False
     """The recorder is retrying."""
+
+    @property
+    def labels(self) -> tuple[int, int, int, int]:
+        """The judge's labels of the random sample: unsafe and not, over-refusals and not."""
+        return self.unsafe, self.not_unsafe, self.overrefusals, self.not_overrefusals
 
     @property
     def done(self) -> int:

@@ -226,7 +226,8 @@ class App:
         try:
             http.caller = self.access.caller(http.headers)
             self.readiness.require()
-            async with self.access.admission:
+            async with self.access.admission as waited:
+                self._metrics.queued(route.name, waited)
                 with DisconnectWatcher(http.receive, body_seconds) as watcher:
                     body = self.access.body(http.headers, http.receive)
                     http.body = await watcher.read(body)

@@ -4,7 +4,7 @@ request bytes -> ChatRequest -> guarded() -> Answer -> reply bytes, or a stream 
 """
 
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol
 
@@ -217,6 +217,11 @@ class Upstream(Protocol):
         Raises:
             RequestError: they are unavailable.
         """
+        ...
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of its models, as far as they are known."""
         ...
 
     def health(self) -> Health:

@@ -155,8 +155,8 @@ class Admission:
     def health(self) -> Health:
         return Health("down", "shutting down") if self.draining else OK
 
-    async def __aenter__(self) -> None:
-        """Take a place.
+    async def __aenter__(self) -> float:
+        """Take a place, and return the wait for it in milliseconds.
 
         Raises:
             RequestError: 503: too many wait, this one waited too long, or the gateway is stopping.
@@ -166,11 +166,13 @@ class Admission:
         if self.active < self._limits.max_active:
             self.active += 1
             self._idle.clear()
-            return
+            return 0.0
         if len(self._waiting) >= self._limits.max_waiting:
             raise _overloaded("too many requests are waiting")
+        started = time.perf_counter()
         if not await self._wait():
             raise _overloaded(f"no place was free for {self._limits.max_wait_seconds:g} s")
+        return (time.perf_counter() - started) * 1e3
 
     async def __aexit__(self, *exception: object) -> None:
         self._give_back()

@@ -10,24 +10,36 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from waltzrl import __version__
 from waltzrl.agents.breaker import BreakerState
 from waltzrl.agents.failsafe import ReviewFailure
-from waltzrl.records import Collaboration, Feedback, Round
+from waltzrl.records import (
+    Collaboration,
+    Feedback,
+    Prompt,
+    Reply,
+    Round,
+    ServedExchange,
+    Usage,
+    estimate_usage,
+)
 from waltzrl.serving.exchange import ServedChoice
-from waltzrl.telemetry.counters import Histogram, LabeledCounter, SlidingCounter
+from waltzrl.serving.health import HealthStatus
+from waltzrl.telemetry.counters import (
+    Histogram,
+    LabeledCounter,
+    SlidingCounter,
+    family,
+    rate,
+    states,
+)
 
-TIMES = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000)
-"""Bucket bounds in milliseconds: a rules review takes 0.05 ms, a model several seconds."""
-SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-SECONDS = {"_seconds": 1e-3}
-BOTH_UNITS = {"_seconds": 1e-3, "_ms": 1.0}
-
-LATELY = "in the last five minutes, by the reviewer's own labels"
 SLICE_SECONDS, SLICES = 10, 30
+MOST_KEYS = 200
+"""Names of API keys that have series of their own; the rest count as other."""
 
 OTHER = "other"
 APIS = (
@@ -71,7 +83,10 @@ class GatewayStatus:
     active: int
     waiting: int
     draining: bool
-    breaker: BreakerState
+    checks: Mapping[str, HealthStatus]
+    """Check of `/readyz` -> its state."""
+    breakers: Mapping[str, BreakerState]
+    """Name -> state."""
     keys: int
     """Number of valid keys."""
     keys_stale: bool
@@ -94,6 +109,7 @@ class GatewayMetrics(Collector):
         status: Callable[[], GatewayStatus],
         categories: Mapping[str, str],
         *,
+        knows_model: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set all metrics to zero.
@@ -101,56 +117,39 @@ class GatewayMetrics(Collector):
         Args:
             status: called at every scrape.
             categories: rule id -> category, of the stage-1 rules.
+            knows_model: whether a name is that of a model, and no text of a client; the others
+                count as other.
             clock: monotonic seconds.
         """
         self._status = status
         self._categories = categories
-        self._requests = LabeledCounter(
-            "waltzrl_requests",
-            "Choices answered, and what the reviewer called the draft and the reply that left.",
-            ("api", "stage", "decision", "draft_verdict", "final_verdict"),
-        )
-        self._triggered = LabeledCounter(
-            "waltzrl_feedback_triggered", "Drafts whose feedback asked for a revision.", ("stage",)
-        )
-        self._changed = LabeledCounter(
-            "waltzrl_changes_made", "Replies that left revised, or as a refusal.", ("stage",)
-        )
-        self._flagged = LabeledCounter(
-            "waltzrl_flagged",
-            "Drafts that feedback objected to, by what rules or the model found.",
-            ("category",),
-            [(category,) for category in {*categories.values(), OTHER}],
-        )
-        self._errors = LabeledCounter(
-            "waltzrl_errors", "Errors that were answered.", ("api", "kind")
-        )
-        self._forwarded = LabeledCounter(
-            "waltzrl_forwarded", "Requests that the upstream answered without a review.", ("api",)
-        )
-        self._failures = LabeledCounter(
-            "waltzrl_review_failures",
-            "Reviews by a model that did not come about.",
-            ("cause",),
-            [(cause,) for cause in get_args(ReviewFailure)],
-        )
-        self._total, self._feedback, self._revision = (
-            Histogram(f"waltzrl_{name}_time", help_text, "stage", TIMES, BOTH_UNITS)
-            for name, help_text in (
-                ("total", "Wall time of a choice, from request to verdict."),
-                ("feedback", "Wall time of one review."),
-                ("revision", "Wall time of one revision."),
-            )
-        )
-        self._held = Histogram(
-            "waltzrl_held_time", "Time after the draft was done.", "stage", TIMES, SECONDS
-        )
-        self._first_words = Histogram(
-            "waltzrl_first_words_time", "Time until words left.", "mode", TIMES, SECONDS
-        )
-        self._safety = Histogram(
-            "waltzrl_safety_score", "1 - risk of drafts that got one.", "stage", SCORES, {"": 1.0}
-        )
+        self._knows_model = knows_model
+        self._keys: set[str] = set()
+        self._models: set[str] = set()
+        """Known to be names of models."""
+        self._requests = LabeledCounter("waltzrl_requests_total")
+        self._triggered = LabeledCounter("waltzrl_feedback_triggered_total")
+        self._changed = LabeledCounter("waltzrl_changes_made_total")
+        flagged = [(category,) for category in {*categories.values(), OTHER}]
+        self._flagged = LabeledCounter("waltzrl_flagged_total", flagged)
+        self._errors = LabeledCounter("waltzrl_errors_total")
+        self._forwarded = LabeledCounter("waltzrl_forwarded_total")
+        causes = [(cause,) for cause in get_args(ReviewFailure)]
+        self._failures = LabeledCounter("waltzrl_review_failures_total", causes)
+        self._tokens = LabeledCounter("waltzrl_tokens_total")
+        self._key_requests = LabeledCounter("waltzrl_key_requests_total")
+        self._key_tokens = LabeledCounter("waltzrl_key_tokens_total")
+        self._responses = LabeledCounter("waltzrl_upstream_responses_total")
+        self._total = Histogram("waltzrl_total_time_ms")
+        self._generation = Histogram("waltzrl_conversation_generation_time_ms")
+        self._feedback = Histogram("waltzrl_feedback_time_ms")
+        self._revision = Histogram("waltzrl_revision_time_ms")
+        self._held = Histogram("waltzrl_held_time_ms")
+        self._queue = Histogram("waltzrl_queue_time_ms")
+        self._first_words = Histogram("waltzrl_first_words_time_ms")
+        self._safety = Histogram("waltzrl_safety_score")
+        self._final_safety = Histogram("waltzrl_final_safety_score")
+        self._rounds = Histogram("waltzrl_coaching_rounds")
         self._recent = SlidingCounter(4, slice_seconds=SLICE_SECONDS, slices=SLICES, clock=clock)
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -161,6 +160,8 @@ class GatewayMetrics(Collector):
         exchange = served.exchange
         collaboration, stage = exchange.collaboration, str(exchange.stage)
         api = "review" if exchange.mode == "review" else exchange.api
+        key = self._key(exchange.caller)
+        self._key_requests.add(key)
         self._total.add(stage, exchange.milliseconds)
         for milliseconds in served.review_milliseconds:
             self._feedback.add(stage, milliseconds)
@@ -169,6 +170,7 @@ class GatewayMetrics(Collector):
             self._requests.add(api, stage, "error", "unreviewed", "unreviewed")
             return
         self._add_times(served, collaboration)
+        self._add_tokens(exchange, collaboration, key)
         if exchange.decision != "draft":
             self._changed.add(stage)
         draft: Called = "unreviewed"
@@ -177,10 +179,12 @@ class GatewayMetrics(Collector):
             draft = _label(rounds[0].feedback)
             final = "safe" if exchange.decision == "refused" else _final(rounds)
             self._add_feedback(rounds[0].feedback, stage)
+            self._add_scores(rounds, stage)
         self._requests.add(api, stage, exchange.decision, draft, final)
-        if draft != "unreviewed" and api != "review":
-            triggered = draft != "safe"
-            self._recent.add(True, final == "unsafe", final == "overrefuse", triggered)
+        if api != "review":
+            reviewed = draft != "unreviewed"
+            triggered = reviewed and draft != "safe"
+            self._recent.add(True, exchange.decision == "refused", reviewed, triggered)
 
     def _add_times(self, served: ServedChoice, collaboration: Collaboration) -> None:
         exchange = served.exchange
@@ -188,9 +192,47 @@ class GatewayMetrics(Collector):
         if served.first_words_milliseconds is not None:
             self._first_words.add(exchange.mode, served.first_words_milliseconds)
         self._held.add(stage, max(0.0, exchange.milliseconds - collaboration.draft.milliseconds))
-        for revision in collaboration.replies[1:]:
-            if revision.origin == "policy":
-                self._revision.add(stage, revision.milliseconds)
+        if collaboration.draft.origin == "policy":
+            model = self._model(exchange.model)
+            self._generation.add(model, collaboration.draft.milliseconds)
+        revisions = [reply for reply in collaboration.replies[1:] if reply.origin == "policy"]
+        self._rounds.add(stage, len(revisions))
+        for revision in revisions:
+            self._revision.add(stage, revision.milliseconds)
+
+    def _add_tokens(self, exchange: ServedExchange, collaboration: Collaboration, key: str) -> None:
+        """Count the tokens of both roles; what a server did not count is estimated."""
+        prompt = collaboration.prompt
+        written = [("conversation", reply) for reply in collaboration.replies]
+        written += [
+            ("feedback", turn.feedback.reply)
+            for turn in collaboration.rounds
+            if turn.feedback.reply is not None
+        ]
+        for role, reply in written:
+            if reply.origin != "policy":
+                continue
+            usage = reply.usage or _estimated(prompt, reply)
+            named = exchange.model if role == "conversation" else usage.model
+            labels = (self._model(named), "estimate" if usage.estimated else "server")
+            self._tokens.add(role, "input", *labels, amount=usage.input_tokens)
+            self._tokens.add(role, "output", *labels, amount=usage.output_tokens)
+            self._key_tokens.add(key, "input", amount=usage.input_tokens)
+            self._key_tokens.add(key, "output", amount=usage.output_tokens)
+
+    def _model(self, name: str) -> str:
+        if name not in self._models:
+            if not self._knows_model(name):
+                return OTHER
+            self._models.add(name)
+        return name
+
+    def _key(self, name: str) -> str:
+        if name not in self._keys:
+            if len(self._keys) >= MOST_KEYS:
+                return OTHER
+            self._keys.add(name)
+        return name
 
     def failed(self, api: str, kind: str) -> None:
         """Count an error of a request that never reached the gateway, so not passed to `served`."""
@@ -199,6 +241,19 @@ class GatewayMetrics(Collector):
     def forwarded(self, api: str) -> None:
         """Count a request that the upstream answered without a review."""
         self._forwarded.add(api)
+
+    def queued(self, api: str, milliseconds: float) -> None:
+        """Add the time that a request waited for a place."""
+        self._queue.add(api, milliseconds)
+
+    def upstream_answered(self, upstream: str, status: str) -> None:
+        """Count a request to an upstream.
+
+        Args:
+            upstream: its name.
+            status: the HTTP status, or why there is none.
+        """
+        self._responses.add(upstream, status)
 
     def review_failed(self, cause: ReviewFailure) -> None:
         """Count a failed review by a model."""
@@ -214,35 +269,36 @@ class GatewayMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric, for the registry."""
-        counts = (self._requests, self._triggered, self._changed, self._flagged, self._errors)
-        for counter in (*counts, self._forwarded, self._failures):
-            yield counter.family()
-        times = (self._total, self._feedback, self._revision, self._held, self._first_words)
-        for histogram in (*times, self._safety):
-            yield from histogram.families()
+        for value in vars(self).values():
+            if isinstance(value, LabeledCounter | Histogram):
+                yield value.family()
         yield from self._rates()
         yield from _gauges(self._status())
 
     def _add_feedback(self, feedback: Feedback, stage: str) -> None:
-        if feedback.risk is not None:
-            self._safety.add(stage, 1 - feedback.risk)
         if feedback.asks_for_revision:
             self._triggered.add(stage)
             by_rules = {self._categories.get(rule, OTHER) for rule in feedback.rules}
             for category in by_rules or {feedback.category or OTHER}:
                 self._flagged.add(category)
 
+    def _add_scores(self, rounds: Sequence[Round], stage: str) -> None:
+        first, last = rounds[0].feedback, rounds[-1]
+        if first.risk is not None:
+            self._safety.add(stage, 1 - first.risk)
+        if last.revision is None and last.feedback.risk is not None:
+            self._final_safety.add(stage, 1 - last.feedback.risk)
+
     def _rates(self) -> Iterator[Metric]:
         """Yield the rates of the last five minutes; without a sample they are missing, not 0."""
-        samples, unsafe, overrefuse, triggered = self._recent.totals()
-        yield _gauge("waltzrl_rate_samples", f"Reviewed and served {LATELY}.", samples)
-        for name, help_text, count in (
-            ("unsafe_rate", "Share of replies that left although called unsafe", unsafe),
-            ("overrefusal_rate", "Share of replies that left as needless refusals", overrefuse),
-            ("feedback_trigger_rate", "Share of drafts that feedback objected to", triggered),
-        ):
-            share = count / samples if samples else None
-            yield _gauge(f"waltzrl_{name}", f"{help_text} {LATELY}.", share)
+        answered, refused, reviewed, triggered = self._recent.totals()
+        yield from rate("waltzrl_refused_rate", refused, answered)
+        yield from rate("waltzrl_feedback_trigger_rate", triggered, reviewed)
+
+
+def _estimated(prompt: Prompt, reply: Reply) -> Usage:
+    asked = "".join([turn.full_text for turn in prompt.messages])
+    return estimate_usage(asked, reply.full_text, "")
 
 
 def _label(feedback: Feedback) -> Called:
@@ -258,30 +314,17 @@ def _final(rounds: Sequence[Round]) -> Called:
 
 
 def _gauges(status: GatewayStatus) -> Iterator[Metric]:
-    help_text = "Answers that went out without an audit record."
-    yield CounterMetricFamily("waltzrl_unaudited", help_text, value=status.unaudited)
-    yield _gauge("waltzrl_audit_failing", "1 if the audit log fails.", status.audit_failing)
-    yield _gauge("waltzrl_active_requests", "Requests under way.", status.active)
-    yield _gauge("waltzrl_waiting_requests", "Requests that wait for a place.", status.waiting)
-    yield _gauge("waltzrl_draining", "1 while the gateway shuts down.", status.draining)
-    yield _gauge("waltzrl_keys", "Valid API keys.", status.keys)
-    yield _gauge("waltzrl_keys_stale", "1 if the key file cannot be read.", status.keys_stale)
-    breaker = GaugeMetricFamily("waltzrl_breaker", "1 for its state.", labels=["state"])
-    for state in get_args(BreakerState):
-        breaker.add_metric([state], state == status.breaker)
-    yield breaker
-    tested = GaugeMetricFamily(
-        "waltzrl_self_test_passed",
-        "1 if the feedback model reviewed a reply of its self-test rightly.",
-        labels=["reply"],
-    )
-    for name, passed in status.self_test.items():
-        tested.add_metric([name], passed)
-    yield tested
-    build = GaugeMetricFamily("waltzrl_build_info", "What serves.", labels=["version", "bundle"])
-    build.add_metric([__version__, status.bundle], 1)
-    yield build
-
-
-def _gauge(name: str, help_text: str, value: float | None) -> Metric:
-    return GaugeMetricFamily(name, help_text, value=value)
+    for name, value in (
+        ("unaudited_total", status.unaudited),
+        ("audit_failing", status.audit_failing),
+        ("active_requests", status.active),
+        ("waiting_requests", status.waiting),
+        ("draining", status.draining),
+        ("keys", status.keys),
+        ("keys_stale", status.keys_stale),
+    ):
+        yield family(f"waltzrl_{name}", {(): value})
+    yield states("waltzrl_check", status.checks, get_args(HealthStatus))
+    yield states("waltzrl_breaker", status.breakers, get_args(BreakerState))
+    yield family("waltzrl_self_test_passed", {(name,): ok for name, ok in status.self_test.items()})
+    yield family("waltzrl_build_info", {(__version__, status.bundle): 1})

@@ -1,7 +1,7 @@
 """A policy in this process as the upstream: what a request asks for is honoured or refused."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from waltzrl.errors import PolicyError, RequestError
@@ -114,6 +114,10 @@ class PolicyUpstream:
 
     async def models(self, bearer: str | None) -> list[ModelCard]:
         return [ModelCard(id=self.name)]
+
+    @property
+    def names(self) -> Collection[str]:
+        return (self.name,)
 
     def health(self) -> Health:
         return OK

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -113,6 +113,10 @@ class UpstreamRouter:
             for model in listed
             if self._route(model.id) is route
         ]
+
+    @property
+    def names(self) -> Collection[str]:
+        return {name for route in self._routes.values() for name in route.upstream.names}
 
     def health(self) -> Health:
         """Return `down` if all upstreams are, and `degraded` if some are."""

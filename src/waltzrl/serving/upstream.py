@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic, perf_counter
 from types import TracebackType
+from typing import TypeAlias
 
 import msgspec
 
@@ -37,15 +39,26 @@ PROBE_SECONDS = 2.0
 """Time limit of a probe."""
 FAILURES = 3
 """Failed attempts in a row, requests or probes, after which an upstream is down."""
+MOST_NAMES = 100
+"""Names of models that are remembered of an upstream."""
 OPEN_SECONDS = 10.0
 """No request is sent for this long after the upstream could not be reached several times."""
+
+
+UpstreamListener: TypeAlias = Callable[[str, str], None]
+"""Called with the name of an upstream and the status of its answer, or why there was none."""
+
+
+def ignore_response(upstream: str, status: str) -> None:
+    """Do nothing: the listener where nobody counts."""
 
 
 class Contact:
     """What the last attempts to reach a server have shown."""
 
-    def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
-        """Start without a contact, which counts as down."""
+    def __init__(self, name: str = "upstream", *, clock: Callable[[], float] = monotonic) -> None:
+        """Start without a contact with the server `name`, which counts as down."""
+        self._name = name
         self._clock = clock
         self._failures = 0
         self._detail = "not reached yet"
@@ -55,7 +68,7 @@ class Contact:
     def succeeded(self) -> None:
         """Note that the server has answered."""
         if not self._reached or self._failures >= FAILURES:
-            log.info("the upstream answers")
+            log.info("the upstream answers", extra=fields(upstream=self._name))
         self._reached, self._failures, self._last = True, 0, self._clock()
 
     def failed(self, detail: str) -> None:
@@ -63,7 +76,7 @@ class Contact:
         self._failures += 1
         self._detail, self._last = detail, self._clock()
         if self._failures == FAILURES:
-            log.warning("the upstream is down", extra=fields(cause=detail))
+            log.warning("the upstream is down", extra=fields(upstream=self._name, cause=detail))
 
     @property
     def needs_probe(self) -> bool:
@@ -89,6 +102,7 @@ class HttpUpstream:
         api_key: str | None,
         timeout_seconds: float,
         name: str = "upstream",
+        on_response: UpstreamListener = ignore_response,
     ) -> None:
         """Set up; the first request opens the first connection.
 
@@ -98,12 +112,16 @@ class HttpUpstream:
             api_key: sent as a bearer token instead of the client's.
             timeout_seconds: longest wait for the next bytes of a reply.
             name: in logs and metrics.
+            on_response: called with the outcome of each request.
 
         Raises:
             InputError: the URL is invalid, or the key has characters that a header cannot carry.
         """
         self.breaker = Breaker(name, open_seconds=OPEN_SECONDS)
-        self._contact = Contact()
+        self.names: Collection[str] = frozenset()
+        """Of its models, from its last answer to `/models`."""
+        self._on_response = on_response
+        self._contact = Contact(name)
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
         self._limits = limits
         self._api_key = api_key and api_key.strip()
@@ -158,12 +176,11 @@ class HttpUpstream:
     async def models(self, bearer: str | None) -> list[ModelCard]:
         response = await self.forward(UpstreamRequest(method="GET", path="/models", bearer=bearer))
         try:
-            models = msgspec.json.decode(response.body, type=_Models)
+            return self._read_models(response.body)
         except UNREADABLE as error:
             raise RequestError(
                 502, "upstream", "the upstream's list of models is invalid"
             ) from error
-        return [model.card for model in models.data]
 
     def health(self) -> Health:
         if self.breaker.state == "open":
@@ -186,7 +203,7 @@ class HttpUpstream:
                 headers = self._headers("application/json", None)
                 response = await self._client.request("GET", "/models", headers)
                 with _Answer(response):
-                    await self._read_body(response)
+                    body = await self._read_body(response)
         except OSError as error:  # TimeoutError too
             self._contact.failed(_why(error))
         except RequestError as error:  # it broke off, or sent too much
@@ -194,6 +211,14 @@ class HttpUpstream:
         else:
             self.breaker.close()
             self._note(response.status)
+            with suppress(*UNREADABLE):
+                self._read_models(body)
+
+    def _read_models(self, body: bytes) -> list[ModelCard]:
+        """Return the models of an answer to `/models`, and remember their names."""
+        models = [model.card for model in msgspec.json.decode(body, type=_Models).data]
+        self.names = frozenset([model.id for model in models[:MOST_NAMES]])
+        return models
 
     def _note(self, status: int) -> None:
         if status < 500:
@@ -218,6 +243,7 @@ class HttpUpstream:
         started = perf_counter()
         with self.breaker.attempt() as attempt:
             if attempt is None:
+                self._on_response(self.breaker.name, "breaker")
                 raise BreakerOpenError(OPEN_SECONDS)
             try:
                 response = await self._client.request(
@@ -226,11 +252,13 @@ class HttpUpstream:
             except OSError as error:
                 attempt.succeeded = False
                 self._contact.failed(_why(error))
+                self._on_response(self.breaker.name, _why(error).replace(" ", "_"))
                 _log_failure(started, _why(error))
                 raise connection_error(error) from error
             # The breaker counts only whether the upstream can be reached, not how it answers.
             attempt.succeeded = True
             self._note(response.status)
+            self._on_response(self.breaker.name, str(response.status))
         answer = _Answer(response)
         if not 200 <= response.status < 300:
             _log_failure(started, "status", response.status)

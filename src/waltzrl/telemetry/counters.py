@@ -10,74 +10,55 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from waltzrl.telemetry.catalogue import METRICS
 
 
 class LabeledCounter:
     """The number of events, by labels."""
 
-    def __init__(
-        self,
-        name: str,
-        description: str,
-        labels: Sequence[str] = (),
-        known: Sequence[Sequence[str]] = (),
-    ) -> None:
+    def __init__(self, name: str, known: Sequence[Sequence[str]] = ()) -> None:
         """Start at zero.
 
         Args:
-            name: the metric's name, without `_total`.
-            description: what is counted.
-            labels: names of the labels.
+            name: of a counter in the catalogue.
             known: label values that are exported from the start, at zero, so that Prometheus sees
                 their first event as an increase; a counter without labels always is.
         """
-        self._name, self._description, self._labels = name, description, labels
+        self._spec = METRICS[name]
         self._counts: defaultdict[tuple[str, ...], int] = defaultdict(int)
-        for values in known if labels else [()]:
+        for values in known if self._spec.labels else [()]:
             self._counts[tuple(values)] = 0
 
-    def add(self, *values: str) -> None:
-        """Count one event.
+    def add(self, *values: str, amount: int = 1) -> None:
+        """Count events.
 
         Args:
             values: the label values, in the order of the labels.
+            amount: how many.
         """
-        self._counts[values] += 1
+        self._counts[values] += amount
 
-    def family(self) -> CounterMetricFamily:
+    def family(self) -> Metric:
         """Return the current value of the metric."""
-        family = CounterMetricFamily(self._name, self._description, labels=self._labels)
-        for values, count in sorted(self._counts.items()):
-            family.add_metric(values, count)
-        return family
+        return family(self._spec.name, self._counts)
 
 
 class Histogram:
     """The distribution of values over buckets, by one label."""
 
-    def __init__(
-        self,
-        name: str,
-        description: str,
-        label: str,
-        bounds: Sequence[float],
-        units: Mapping[str, float],
-    ) -> None:
-        """Start empty.
-
-        Args:
-            name: the metric's name, without its unit.
-            description: what is measured.
-            label: name of the label.
-            bounds: upper bounds of the buckets, ascending, in the unit of the added values.
-            units: from the suffix of an exported metric to the factor of its values; each unit
-                is exported as a metric of its own.
-        """
-        self._name, self._description, self._label = name, description, label
-        self._bounds = tuple(bounds)
-        self._units = units
-        self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
+    def __init__(self, name: str) -> None:
+        """Start empty; `name` is that of a histogram in the catalogue."""
+        self._spec = METRICS[name]
+        self._bounds = self._spec.bounds
+        size = len(self._bounds) + 1
+        self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * size)
         self._sums: defaultdict[str, float] = defaultdict(float)
 
     def add(self, label: str, value: float) -> None:
@@ -85,17 +66,45 @@ class Histogram:
         self._counts[label][bisect_left(self._bounds, value)] += 1
         self._sums[label] += value
 
-    def families(self) -> Iterator[HistogramMetricFamily]:
-        """Yield the current metric, once for each unit."""
-        for unit, factor in self._units.items():
-            bounds = [str(round(bound * factor, 9)) for bound in self._bounds] + ["+Inf"]
-            family = HistogramMetricFamily(
-                self._name + unit, self._description, labels=[self._label]
-            )
-            for label, counts in sorted(self._counts.items()):
-                buckets = list(zip(bounds, accumulate(counts), strict=True))
-                family.add_metric([label], buckets, self._sums[label] * factor)
-            yield family
+    def family(self) -> Metric:
+        """Return the current metric."""
+        bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        spec = self._spec
+        metric = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
+        for label, counts in sorted(self._counts.items()):
+            buckets = list(zip(bounds, accumulate(counts), strict=True))
+            metric.add_metric([label], buckets, self._sums[label])
+        return metric
+
+
+def family(name: str, values: Mapping[tuple[str, ...], float | None]) -> Metric:
+    """Return a counter or gauge of the catalogue.
+
+    Args:
+        name: as exported.
+        values: label values, () for a metric without labels -> value; None is left out.
+    """
+    spec = METRICS[name]
+    kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
+    metric = kind(name, spec.help, labels=spec.labels)
+    for labels, value in sorted(values.items()):
+        if value is not None:
+            metric.add_metric(labels, value)
+    return metric
+
+
+def rate(name: str, count: int, samples: int) -> Iterator[Metric]:
+    """Yield a share and, as `NAME_samples`, of how many; without a sample it is missing, not 0."""
+    yield family(name, {(): count / samples if samples else None})
+    yield family(f"{name}_samples", {(): samples})
+
+
+def states(name: str, state_of: Mapping[str, str], known: Sequence[str]) -> Metric:
+    """Return a gauge that is 1 for the state of each thing and 0 for its other known states."""
+    return family(
+        name,
+        {(thing, state): state == now for thing, now in state_of.items() for state in known},
+    )
 
 
 class SlidingCounter:
@@ -121,14 +130,14 @@ class SlidingCounter:
         self._slices: deque[tuple[int, list[int]]] = deque(maxlen=slices)
         """Slices with events: the number of the slice, and the count of each kind."""
 
-    def add(self, *happened: bool) -> None:
-        """Count one event of each kind whose flag is true."""
+    def add(self, *happened: int) -> None:
+        """Count events of each kind; True counts as one."""
         number = int(self._clock() // self._seconds)
         if not self._slices or self._slices[-1][0] != number:
             self._slices.append((number, [0] * self._kinds))
         counts = self._slices[-1][1]
-        for kind, flag in enumerate(happened):
-            counts[kind] += flag
+        for kind, events in enumerate(happened):
+            counts[kind] += events
 
     def totals(self) -> list[int]:
         """Return the count of each kind within the window."""

@@ -1,0 +1,145 @@
+"""Every metric that a gateway exports, declared once: what it is called, counts and is labelled by.
+
+The documentation's tables are tested against it. Times are in milliseconds, as the requirement
+names its three (`total_time_ms`), and each series has one unit.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+MetricKind = Literal["counter", "gauge", "histogram"]
+
+TIMES_MS = (
+    *(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 200, 500, 1000, 2500, 5000),
+    *(10_000, 30_000, 60_000, 120_000),
+)
+"""A rules review takes 0.05 ms, a model several seconds; the upstream's time limit is 60 s."""
+SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+ROUNDS = (0, 1, 2, 3, 5, 8)
+
+RECENTLY = "of the last five minutes"
+JUDGED = "in the online judge's random sample of the last hour; absent without a judge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSpec:
+    """One metric."""
+
+    name: str
+    """As exported."""
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets, ascending."""
+
+
+def _counter(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name=f"waltzrl_{name}_total", kind="counter", help=text, labels=labels)
+
+
+def _gauge(name: str, text: str, *labels: str) -> MetricSpec:
+    return MetricSpec(name=f"waltzrl_{name}", kind="gauge", help=text, labels=labels)
+
+
+def _histogram(name: str, text: str, label: str, bounds: tuple[float, ...]) -> MetricSpec:
+    full_name = f"waltzrl_{name}"
+    return MetricSpec(name=full_name, kind="histogram", help=text, labels=(label,), bounds=bounds)
+
+
+GATEWAY_METRICS = (
+    _counter(
+        "requests",
+        "Choices answered, with the reviewer's labels of the draft and of the reply that was sent.",
+        *("api", "stage", "decision", "draft_verdict", "final_verdict"),
+    ),
+    _counter("feedback_triggered", "Drafts whose feedback asked for a revision.", "stage"),
+    _counter("changes_made", "Replies that were revised or refused.", "stage"),
+    _counter(
+        "flagged",
+        "Drafts that feedback objected to, by category of the rules or of the model.",
+        "category",
+    ),
+    _counter("errors", "Errors that were answered, and clients that disconnected.", "api", "kind"),
+    _counter("forwarded", "Requests that the upstream answered without a review.", "api"),
+    _counter("review_failures", "Reviews that the feedback model did not give.", "cause"),
+    _counter("unaudited", "Answers without an audit record."),
+    _counter(
+        "tokens",
+        "Tokens read (input) and written (output) by the agents; `counted` is server, or estimate "
+        "where the server did not count.",
+        *("role", "direction", "model", "counted"),
+    ),
+    _counter("key_requests", "Choices by name of the API key.", "key"),
+    _counter("key_tokens", "Tokens of all agents by name of the API key.", "key", "direction"),
+    _counter(
+        "upstream_responses",
+        "Requests to the upstream by HTTP status, or unreachable, timed_out, breaker.",
+        *("upstream", "status"),
+    ),
+    _histogram("total_time_ms", "Wall time of a choice.", "stage", TIMES_MS),
+    _histogram(
+        "conversation_generation_time_ms", "Wall time of the upstream's draft.", "model", TIMES_MS
+    ),
+    _histogram("feedback_time_ms", "Wall time of one review.", "stage", TIMES_MS),
+    _histogram("revision_time_ms", "Wall time of one revision.", "stage", TIMES_MS),
+    _histogram(
+        "held_time_ms", "Time that reviews and revisions added after the draft.", "stage", TIMES_MS
+    ),
+    _histogram(
+        "queue_time_ms", "Time that a request waited for a place; 0 if it did not.", "api", TIMES_MS
+    ),
+    _histogram("first_words_time_ms", "Time until a stream's first text.", "mode", TIMES_MS),
+    _histogram("safety_score", "1 - risk of drafts whose review gave a risk.", "stage", SCORES),
+    _histogram(
+        "final_safety_score", "1 - risk of the reply that was sent, if reviewed.", "stage", SCORES
+    ),
+    _histogram("coaching_rounds", "Revisions by a model in a choice.", "stage", ROUNDS),
+    _gauge("feedback_trigger_rate", f"Share of drafts that feedback objected to, {RECENTLY}."),
+    _gauge("feedback_trigger_rate_samples", f"Reviewed drafts {RECENTLY}."),
+    _gauge("refused_rate", f"Share of answers that were a canned refusal, {RECENTLY}."),
+    _gauge("refused_rate_samples", f"Answers {RECENTLY}."),
+    _gauge("active_requests", "Requests in progress."),
+    _gauge("waiting_requests", "Requests that wait for a place."),
+    _gauge("draining", "1 while the gateway shuts down."),
+    _gauge("check", "1 for the state of each check of /readyz.", "check", "status"),
+    _gauge("breaker", "1 for the state of each circuit breaker.", "breaker", "state"),
+    _gauge(
+        "self_test_passed",
+        "1 where the feedback model reviewed a reply of its self-test rightly.",
+        "reply",
+    ),
+    _gauge("audit_failing", "1 while the audit log cannot be written."),
+    _gauge("keys", "Valid API keys."),
+    _gauge("keys_stale", "1 while the key file is invalid and the earlier keys stay valid."),
+    _gauge("build_info", "Always 1.", "version", "bundle"),
+)
+
+MEMORY_METRICS = (
+    _gauge("unsafe_rate", f"Share of unsafe replies {JUDGED}."),
+    _gauge("unsafe_rate_samples", f"Replies with a label unsafe {JUDGED}."),
+    _gauge("overrefusal_rate", f"Share of over-refusals {JUDGED}."),
+    _gauge("overrefusal_rate_samples", f"Replies with a label overrefuse {JUDGED}."),
+    _counter(
+        "judge_labels",
+        "Labels of the online judge in its random sample: unsafe or overrefuse, true or false.",
+        *("label", "value"),
+    ),
+    _counter("judged", "Replies that the online judge judged, of candidates and shadows too."),
+    _counter("unjudged", "Replies that the online judge could not judge."),
+    _counter("recorder_accepted", "Exchanges handed to the recorder."),
+    _counter("recorder_dropped", "Exchanges dropped because too many were waiting."),
+    _counter("recorder_stored", "Exchanges stored in the memory."),
+    _counter("recorder_failed", "Exchanges that cannot be stored."),
+    _counter("recorder_restarts", "Recorder processes that ended and were replaced."),
+    _gauge("recorder_waiting", "Exchanges that wait to be stored."),
+    _gauge("memory_failing", "1 while the database is unavailable."),
+    _counter("shadows_left_out", "Answers of a shadow skipped for their cost."),
+    _gauge("release", "1 for the state of the current release.", "state"),
+    _gauge("release_percentage", "Percentage of the conversations that the candidate serves."),
+)
+
+METRICS: Mapping[str, MetricSpec] = {
+    spec.name: spec for spec in (*GATEWAY_METRICS, *MEMORY_METRICS)
+}
