@@ -2,7 +2,7 @@
 """The language of a text is told by script, function words and letters."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from waltzrl.rules import language_of, load_rulebook
@@ -139,6 +139,7 @@ def test_english_requests_and_replies_are_not_taken_for_another_language():
 
 
 @given(st.text(max_size=200))
+@example("V0A\u00c30O")
 def test_repeating_a_text_does_not_change_a_language_that_was_told(text):
     if code := language_of(text):
         assert language_of(f"{text}\n{text}") == code

@@ -46,8 +46,8 @@ def language_of(text: str) -> str:
     lowered = text.lower()
     counts = Counter(_LATIN_RUN.findall(lowered))
     languages, letters = _signs()
-    counts.update(letters.intersection(lowered))  # each once
-    votes: Counter[str] = Counter(en=0)  # the first of equals is the most common one
+    counts.update({letter: lowered.count(letter) for letter in letters.intersection(lowered)})
+    votes = Counter(dict.fromkeys(_languages(), 0))  # of equals the first is the most common one
     for sign in counts.keys() & languages.keys():
         for code in languages[sign]:
             votes[code] += counts[sign]
@@ -56,9 +56,14 @@ def language_of(text: str) -> str:
 
 
 @cache
+def _languages() -> dict[str, dict[str, str]]:
+    return tomllib.loads((files("waltzrl.rules") / "languages.toml").read_text("utf-8"))
+
+
+@cache
 def _signs() -> tuple[dict[str, list[str]], frozenset[str]]:
     """Return the languages that each word or letter speaks for, and the letters."""
-    languages = tomllib.loads((files("waltzrl.rules") / "languages.toml").read_text("utf-8"))
+    languages = _languages()
     speaks_for: dict[str, list[str]] = {}
     for code, signs in languages.items():
         for sign in (*signs["words"].split(), *signs["letters"]):
