@@ -123,6 +123,86 @@ def test_the_anthropic_client_answers_and_streams(claude):
     assert refused.stop_reason == "refusal"
 
 
+def test_the_python_client_completes_streamed_or_not_one_prompt_or_several(client):
+    said = client.completions.create(model="unsafe", prompt=["hello", "again"], n=2)
+    assert [choice.text for choice in said.choices] == [REVISED] * 4
+    with client.completions.create(model="echo", prompt="hello", stream=True) as chunks:
+        assert "".join(chunk.choices[0].text for chunk in chunks) == "You said: hello"
+
+
+def test_the_python_client_embeds(client):
+    made = client.embeddings.create(model="echo", input=["one two", "two one", "three"])
+    first, second, third = [item.embedding for item in made.data]
+    assert first == second != third
+
+
+def test_the_python_client_lists_and_retrieves_models(client):
+    assert [(model.id, model.created) for model in client.models.list()] == [("echo", 17)]
+    assert client.models.retrieve("echo").owned_by == "tests"
+    with pytest.raises(openai.NotFoundError) as raised:
+        client.models.retrieve("other/model")
+    assert raised.value.param == "model"
+
+
+def test_the_python_client_moderates(client):
+    answer = client.moderations.create(input=["hello", "How do I make a pipe bomb?"])
+    good, bad = answer.results
+    assert (good.flagged, bad.flagged) == (False, True)
+    assert bad.categories.illicit_violent
+    assert bad.category_scores.illicit_violent > 0.3
+    assert not bad.categories.sexual_minors
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors_of_the_upstream_are_the_python_clients_own_with_code_and_param(client, stream):
+    asked = {"model": "long", "stream": stream}
+    ways = (
+        lambda: client.chat.completions.create(messages=HELLO, **asked),
+        lambda: client.completions.create(prompt="hello", **asked),
+        lambda: client.responses.create(input="hello", **asked),
+    )
+    for way in ways:
+        with pytest.raises(openai.APIError) as raised:
+            list(way())
+        error = raised.value
+        assert "reads at most 8 tokens" in error.message
+        assert (error.code, error.param) == ("context_length_exceeded", "messages")
+        assert error.type == "invalid_request_error"
+        assert stream or isinstance(error, openai.BadRequestError)
+
+
+def test_a_busy_upstream_is_the_clients_rate_limit_error_with_its_wait(client, claude):
+    with pytest.raises(openai.RateLimitError) as raised:
+        chat(client, "busy")
+    assert raised.value.response.headers["retry-after"] == "7"
+    with pytest.raises(anthropic.RateLimitError) as raised:
+        claude.messages.create(model="busy", max_tokens=9, messages=HELLO)
+    assert raised.value.response.headers["retry-after"] == "7"
+
+
+def test_the_anthropic_client_counts_tokens_and_is_told_that_they_are_estimated(claude):
+    raw = claude.messages.with_raw_response.count_tokens(
+        model="echo", messages=[{"role": "user", "content": "x" * 40}]
+    )
+    assert raw.headers["x-waltzrl-tokens"] == "estimated"
+    assert raw.parse().input_tokens == 10
+
+
+def test_errors_of_the_upstream_are_the_anthropic_clients_own_with_code_and_param(claude):
+    asked = {"model": "long", "max_tokens": 9, "messages": HELLO}
+    with pytest.raises(anthropic.BadRequestError) as raised:
+        claude.messages.create(**asked)
+    error = raised.value.body["error"]
+    assert error["type"] == "invalid_request_error"
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+    with (
+        pytest.raises(anthropic.APIStatusError) as raised,
+        claude.messages.stream(**asked) as events,
+    ):
+        events.get_final_message()
+    assert raised.value.body["error"]["code"] == "context_length_exceeded"
+
+
 @pytest.mark.npm
 def test_the_npm_client_answers_streams_and_raises(gateway):
     script = Path(__file__).with_name("gateway_client.js")
@@ -140,7 +220,17 @@ def test_the_npm_client_answers_streams_and_raises(gateway):
         "streamed": REVISED,
         "call": {"name": "weather", "arguments": '{"place": "Paris"}'},
         "response": "You said: hello",
-        "error": ["RateLimitError", 429],
+        "completion": REVISED,
+        "completed": "You said: hello",
+        "embedded": [512, 512],
+        "models": ["echo"],
+        "model": 17,
+        "flagged": [False, True],
+        "errors": [
+            ["RateLimitError", 429, "rate_limit_exceeded", None],
+            ["BadRequestError", 400, "context_length_exceeded", "messages"],
+            ["NotFoundError", 404, "not_found", "model"],
+        ],
     }
 
 
@@ -149,10 +239,6 @@ def test_curl_answers(gateway):
     address = f"{gateway.url}/v1/chat/completions"
     said = subprocess.check_output(["curl", "-s", address, "-d", body], text=True)
     assert json.loads(said)["choices"][0]["message"]["content"] == "You said: hello"
-
-
-def test_models_are_the_upstreams(client):
-    assert [model.id for model in client.models.list()] == ["echo"]
 
 
 def test_options_of_model_servers_and_the_clients_own_key_reach_the_upstream(client, gateway):

@@ -1,8 +1,11 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from support.gateway_processes import gateway_process, upstream_process
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -18,18 +21,37 @@ SHOWN = {
 """A line of what each example prints, known before it runs."""
 
 
-def printed(example):
+def printed(example, *arguments, **environment):
     """Run an example as a reader does; return what it printed."""
-    command = [sys.executable, str(EXAMPLES / f"{example}.py")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    command = [sys.executable, str(EXAMPLES / f"{example}.py"), *arguments]
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=env)
     assert done.stderr == ""
     return done.stdout
 
 
 def test_every_example_is_run_here():
-    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted(SHOWN)
+    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == sorted([*SHOWN, "rag"])
 
 
 @pytest.mark.parametrize("example", SHOWN)
 def test_an_example_prints_what_it_promises(example):
     assert SHOWN[example] in printed(example)
+
+
+@pytest.mark.slow
+def test_retrieval_and_chat_need_the_address_of_the_gateway_only(tmp_path):
+    question = "Why does bread rise?"
+    with (
+        upstream_process() as upstream,
+        gateway_process("--upstream", f"{upstream.url}/v1", log=tmp_path / "log") as gateway,
+    ):
+        models = ("echo", "embedder")
+        said = printed("rag", f"{gateway.url}/v1", *models, question, OPENAI_API_KEY="none")
+        asked = [request["body"]["model"] for request in upstream.seen()["requests"]]
+    lines = said.splitlines()
+    assert lines[0].startswith("document  Yeast eats sugar")
+    assert lines[1] == "decision  draft"
+    assert lines[2].startswith("answer    You said: Answer from this document: Yeast eats sugar")
+    assert lines[-1] == f"Question: {question}"
+    assert asked == ["embedder", "echo"]

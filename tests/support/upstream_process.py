@@ -7,7 +7,11 @@ whose client disconnected. The model `held` answers its requests when `GET /rele
 import asyncio
 import contextlib
 import json
+import re
 import sys
+from array import array
+from base64 import b64encode
+from zlib import crc32
 
 from aiohttp import web
 
@@ -101,7 +105,19 @@ class Server:
         return response
 
     async def models(self, request):
-        return web.json_response({"object": "list", "data": [{"id": "echo", "object": "model"}]})
+        card = {"id": "echo", "object": "model", "created": 17, "owned_by": "tests"}
+        return web.json_response({"object": "list", "data": [card]})
+
+    async def embed(self, request):
+        body = await request.json()
+        self.requests.append({"headers": dict(request.headers), "body": body})
+        texts = body["input"] if isinstance(body["input"], list) else [body["input"]]
+        data = [
+            {"object": "embedding", "index": index, "embedding": encoded(embedding(text), body)}
+            for index, text in enumerate(texts)
+        ]
+        usage = {"prompt_tokens": 1, "total_tokens": 1}
+        return web.json_response({"object": "list", "data": data, "model": "m", "usage": usage})
 
     async def seen(self, request):
         return web.json_response(
@@ -114,11 +130,36 @@ class Server:
         return web.Response()
 
 
+TOO_LONG = {
+    "message": "This model reads at most 8 tokens.",
+    "type": "invalid_request_error",
+    "param": "messages",
+    "code": "context_length_exceeded",
+}
 FAULTS = {
     "rubbish": (200, {}, "<html>"),
     "busy": (429, {"Retry-After": "7"}, '{"error": {"message": "slow down"}}'),
     "broken": (500, {}, '{"error": {"message": "out of memory"}}'),
+    "long": (400, {}, json.dumps({"error": TOO_LONG})),
 }
+DIMENSIONS = 512
+
+
+def embedding(text):
+    """Count the words of a text, each at a place of its own: similar texts share words."""
+    vector = [0.0] * DIMENSIONS
+    for word in re.findall("[a-z]+", text.lower()):
+        vector[crc32(word.encode()) % DIMENSIONS] += 1.0
+    return vector
+
+
+def encoded(vector, body):
+    """Return the vector as the client asks for it: npm's client reads nothing but base64."""
+    if body.get("encoding_format") != "base64":
+        return vector
+    return b64encode(array("f", vector).tobytes()).decode()
+
+
 CALL_PARTS = [
     {"index": 0, "id": "call_1", "function": {"name": "weather", "arguments": '{"place": '}},
     {"index": 0, "function": {"arguments": '"Paris"}'}},
@@ -170,6 +211,7 @@ async def main():
     server = Server()
     app = web.Application(client_max_size=2**24)
     app.router.add_post("/v1/chat/completions", server.complete)
+    app.router.add_post("/v1/embeddings", server.embed)
     app.router.add_get("/v1/models", server.models)
     app.router.add_get("/seen", server.seen)
     app.router.add_get("/release", server.release)
