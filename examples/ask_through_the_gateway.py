@@ -13,7 +13,7 @@ from waltzrl.rules import load_rulebook
 from waltzrl.serving.exchange import Assignment, Bundle, GatewayRequest, ServedChoice
 from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
 from waltzrl.serving.keys import ANONYMOUS
-from waltzrl.serving.upstream import PolicyUpstream
+from waltzrl.serving.policy_upstream import PolicyUpstream
 from waltzrl.serving.wire import CHAT
 
 REQUEST = {
