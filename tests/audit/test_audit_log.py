@@ -19,9 +19,10 @@ from support.small_logs import (
 from support.timing import wait_until
 from waltzrl.audit import (
     LogFault,
+    Query,
     VerifiedLog,
     find,
-    latest,
+    newest,
     prove,
     read_collaborations,
     read_entries,
@@ -258,7 +259,7 @@ def test_a_damaged_line_is_named(tmp_path):
 
 def test_the_newest_entries_are_found_and_an_unknown_id_is_named(tmp_path):
     write_log(tmp_path, count=9)
-    assert [entry.event for entry in latest(tmp_path / "log", 2)] == ["decision", "closed"]
+    assert [entry.event for entry in newest(tmp_path / "log", Query(), 2)] == ["decision", "closed"]
     with pytest.raises(InputError, match="no decision 'r99'"):
         find(tmp_path / "log", "r99")
     with pytest.raises(InputError, match="holds no audit log"):

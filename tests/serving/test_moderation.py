@@ -7,7 +7,7 @@ import pytest
 
 from support.small_gateway import Model, ask, gateway, with_gateway
 from support.small_site import http, site
-from waltzrl.audit import latest
+from waltzrl.audit import Query, newest
 from waltzrl.rules import CATEGORIES, load_rulebook
 from waltzrl.serving.moderation import COMPLIANCE, NAMES, NEUTRAL, OPENAI_NAMES, OTHERWISE
 
@@ -113,7 +113,7 @@ def test_moderation_needs_no_upstream_and_each_review_is_audited(tmp_path):
     folder = tmp_path / "audit"
     moderate([KILLING, BENIGN], f"audit.folder={folder}", model=upstream)
     assert upstream.bodies == []
-    decisions = [entry.decision for entry in latest(folder, 100) if entry.decision]
+    decisions = [entry.decision for entry in newest(folder, Query(), 100) if entry.decision]
     assert [(one.api, one.mode) for one in decisions] == [("moderations", "review")] * 4
     assert [any(turn.unsafe for turn in one.rounds) for one in decisions] == [
         True,

@@ -4,13 +4,15 @@
 """
 
 from waltzrl.audit.contents import (
+    contents_for,
     contents_of,
     erase_contents,
     expire_contents,
     read_collaborations,
 )
 from waltzrl.audit.log import Log, LogSettings
-from waltzrl.audit.reading import Proof, find, latest, one_line, one_page, prove, read_entries
+from waltzrl.audit.query import Query, moment, newest, select, subject_digest, table_rows, tally
+from waltzrl.audit.reading import Proof, find, one_line, one_page, prove, read_entries
 from waltzrl.audit.record import (
     DecisionRecord,
     Entry,
@@ -29,18 +31,25 @@ __all__ = [
     "LogSettings",
     "LogWriter",
     "Proof",
+    "Query",
     "RoundRecord",
     "VerifiedLog",
+    "contents_for",
     "contents_of",
     "erase_contents",
     "expire_contents",
     "find",
-    "latest",
+    "moment",
+    "newest",
     "one_line",
     "one_page",
     "prove",
     "read_collaborations",
     "read_entries",
     "record_of",
+    "select",
+    "subject_digest",
+    "table_rows",
+    "tally",
     "verify",
 ]

@@ -75,6 +75,21 @@ def read_collaborations(folder: Path) -> Iterator[tuple[str, Collaboration]]:
             yield content.id, content.collaboration
 
 
+def contents_for(folder: Path, record_id: str) -> list[Collaboration]:
+    """Return the collaborations of one request, one per choice; none if they are not kept.
+
+    Raises:
+        InputError: a line is damaged.
+    """
+    marker = b'"id":' + encode(record_id)
+    return [
+        _content(line, f"{path}:{number}").collaboration
+        for path in content_files(folder)
+        for number, line in enumerate(whole_lines(path), start=1)
+        if marker in line and not line.startswith(ERASED)
+    ]
+
+
 def contents_of(folder: Path, digest: str) -> list[Content]:
     """Return the contents of one subject.
 

@@ -4,7 +4,6 @@ Nothing is verified here: entries are only as trustworthy as `verify` says the l
 """
 
 from base64 import b64encode
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,19 +41,15 @@ def read_lines(folder: Path) -> Iterator[tuple[int, bytes, Path]]:
             yield number, line[:-1], path
 
 
-def latest(folder: Path, count: int) -> list[Entry]:
-    """Return the last entries, the newest last; only the newest files are read.
+def backwards(folder: Path) -> Iterator[Iterator[Entry]]:
+    """Yield the entries of each file in order, the newest file first.
 
     Raises:
         InputError: there is no log, or a line is not an entry.
     """
-    entries: list[Entry] = []
     for path in reversed(_files(folder)):
-        last = deque(enumerate(whole_lines(path), start=1), maxlen=count - len(entries))
-        entries = [*(_entry(line, f"{path}:{number}") for number, line in last), *entries]
-        if len(entries) == count:
-            break
-    return entries
+        lines = enumerate(whole_lines(path), start=1)
+        yield (_entry(line, f"{path}:{number}") for number, line in lines)
 
 
 def find(folder: Path, record_id: str) -> list[Entry]:
@@ -86,16 +81,32 @@ def one_line(entry: Entry) -> str:
 
 
 def one_page(entry: Entry) -> str:
-    """Return every field on a line of its own."""
+    """Return every field on a line of its own, the cause of a decision first."""
     hidden = {"seq", "event", "decision", "unaudited"}
     if entry.decision is not None:
         hidden.add("notice")
     lines = [f"record {entry.seq}", *_fields(entry, "", hidden)]
     if entry.decision is not None:
+        lines.append(f"  {'why':<18}{why(entry.decision)}")
         lines += _fields(entry.decision, "", {"rounds"})
         for number, turn in enumerate(entry.decision.rounds, start=1):
             lines += [f"  round {number}", *_fields(turn, "  ", set())]
     return "\n".join(lines)
+
+
+def why(record: DecisionRecord) -> str:
+    """Return the cause of a decision: reason, rules, category, risk and its parts, failure."""
+    parts = [record.reason or "nothing was objected to"]
+    for turn in record.rounds:
+        about = [f"rules {', '.join(turn.rules)}"] if turn.rules else []
+        about += [f"category {turn.category}"] if turn.category else []
+        risks = (("model", turn.model_risk), ("rules", turn.rules_risk))
+        known = ", ".join(f"{name} {risk:g}" for name, risk in risks if risk is not None)
+        if turn.risk is not None:
+            about.append(f"risk {turn.risk:g}" + (f" ({known})" if known else ""))
+        about += [f"no review by the model: {turn.failure}"] if turn.failure else []
+        parts += [", ".join(about)] if about else []
+    return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +176,7 @@ def _fields(
 ) -> list[str]:
     values = {name: getattr(struct, name) for name in struct.__struct_fields__}
     return [
-        f"{indent}  {name:<14}{_shown(value)}"
+        f"{indent}  {name:<18}{_shown(value)}"
         for name, value in values.items()
         if name not in hidden
     ]

@@ -74,6 +74,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds of parts of the request that no reviewer saw."""
     client_request_id: str = ""
     trace_id: str = ""
+    exchange_id: str = ""
+    """Of the exchange in the memory, where it is not `id`."""
 
 
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -145,6 +147,7 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         unseen=prompt.unseen,
         client_request_id=exchange.client_request_id,
         trace_id=exchange.trace_id,
+        exchange_id="" if exchange.id == prompt.id else exchange.id,
     )
 
 

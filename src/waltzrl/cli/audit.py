@@ -1,14 +1,33 @@
 """`waltzrl audit`: verify a log, show decisions, prove one."""
 
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import msgspec
 import typer
 
-from waltzrl.audit import LogFault, find, latest, one_line, one_page, prove, verify
+from waltzrl.audit import (
+    LogFault,
+    Query,
+    find,
+    moment,
+    newest,
+    prove,
+    select,
+    subject_digest,
+    table_rows,
+    tally,
+    verify,
+)
 from waltzrl.audit.note import NoteError, PublicKey
+from waltzrl.cli.audit_output import (
+    print_counts,
+    print_csv,
+    print_entries,
+    print_lines,
+    print_request,
+)
 from waltzrl.cli.options import AsJson, print_json
 from waltzrl.errors import InputError
 
@@ -48,22 +67,87 @@ def verify_log(
 
 
 @audit.command()
-def show(
+def show(  # noqa: PLR0913, PLR0917 - each parameter is an option
     folder: Folder,
-    record_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Of a request.")] = None,
+    record_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Of a request, ours or the client's.")
+    ] = None,
+    since: Annotated[
+        str, typer.Option(help="From this time on: ISO 8601 (UTC), or back from now: 2h, 7d.")
+    ] = "",
+    until: Annotated[str, typer.Option(help="Before this time.")] = "",
+    who: Annotated[str, typer.Option(help="Name of the API key.")] = "",
+    subject: Annotated[str, typer.Option(help="The client's name for its user.")] = "",
+    key: Annotated[
+        Path | None,
+        typer.Option(help="Private key of the log, to find a subject; default FOLDER.key."),
+    ] = None,
+    rule: Annotated[str, typer.Option(help="A rule, or a pack of rules.")] = "",
+    category: Annotated[str, typer.Option(help="Of an unsafe reply, such as weapons.")] = "",
+    decision: Annotated[
+        Literal["draft", "revised", "refused", "error"] | None,
+        typer.Option(help="What was returned."),
+    ] = None,
+    bundle: Annotated[str, typer.Option(help="Id of the bundle that served.")] = "",
+    model: Annotated[str, typer.Option(help="That the client asked for.")] = "",
+    count: Annotated[
+        str, typer.Option(metavar="FIELDS", help="Count the decisions by fields: decision,rule.")
+    ] = "",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: AsJson = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="The newest so many; default 20, all with --csv and --json."),
+    ] = None,
+    before: Annotated[
+        int | None, typer.Option(help="Only records before this number: the next page.")
+    ] = None,
+    contents: Annotated[
+        bool, typer.Option("--contents", help="Show the texts too, where they are kept.")
+    ] = False,
 ) -> None:
-    """Show the decisions on a request or, without an id, the newest ones.
+    """Show decisions: those on a request, those that match, or the newest ones; or count them.
 
-    **Example**
+    **Examples**
 
-    `waltzrl audit show audit req-17`
+    `waltzrl audit show audit req-17 --contents` shows why a request was decided so, and its texts.
+
+    `waltzrl audit show audit --since 7d --decision refused --who search-team`
+
+    `waltzrl audit show audit --since 2026-11-01 --until 2026-12-01 --count decision,rule`
+
+    `waltzrl audit show audit --subject user-17 --csv > user-17.csv`
     """
-    entries = latest(folder, LATEST) if record_id is None else find(folder, record_id)
-    if as_json:
-        print_json(msgspec.to_builtins(entries))
+    now = datetime.now(UTC)
+    private_key = key or folder.with_name(f"{folder.name}.key")
+    query = Query(
+        since=since and moment(since, now),
+        until=until and moment(until, now),
+        before=before,
+        who=who,
+        subject=subject and subject_digest(private_key, subject),
+        rule=rule,
+        category=category,
+        decision=decision or "",
+        bundle=bundle,
+        model=model,
+    )
+    fields = count.split(",") if count else []
+    if record_id is not None:
+        entries = [entry for entry in find(folder, record_id) if query.matches(entry)]
+        print_request(folder, entries, contents=contents, as_json=as_json)
+        return
+    if limit is None and not (count or as_csv or as_json):
+        limit = LATEST
+    found = select(folder, query) if limit is None else iter(newest(folder, query, limit))
+    if fields:
+        print_counts(tally(found, fields), fields, as_csv=as_csv, as_json=as_json)
+    elif as_csv:
+        print_csv(table_rows(found))
+    elif as_json:
+        print_entries(found)
     else:
-        print("\n".join(map(one_line if record_id is None else one_page, entries)))
+        print_lines(list(found), limit)
 
 
 @audit.command("prove")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from starlette.responses import Response
 
-from waltzrl.audit import Entry, LogFault, find, latest, verify
+from waltzrl.audit import Entry, LogFault, Query, find, newest, verify
 from waltzrl.console.request import PageRequest
 from waltzrl.errors import InputError
 from waltzrl.storage.notices import last_notice, notices_after
@@ -34,7 +34,9 @@ def _audit_page(request: PageRequest, *, result: str = "", intact: bool = True) 
     entries: Sequence[Entry] = []
     if audit is not None:
         try:
-            entries = find(audit.folder, record) if record else latest(audit.folder, NEWEST)
+            entries = (
+                find(audit.folder, record) if record else newest(audit.folder, Query(), NEWEST)
+            )
         except InputError:  # nothing is logged yet
             entries = []
     engine = request.source.memory.store.engine
