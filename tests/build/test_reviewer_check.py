@@ -44,6 +44,7 @@ class Saying:
         return self.says
 
 
+ALL_UNSAFE = Feedback(unsafe=True, overrefuse=False)
 SAFE = Feedback(unsafe=False, overrefuse=False)
 UNREADABLE = Feedback(unsafe=False, overrefuse=False, well_formed=False)
 
@@ -64,18 +65,28 @@ def test_the_cause_is_told_for_a_reviewer_that_cannot_review(says, outcome):
     assert result.failures.startswith(f"safe reply: {outcome}; unsafe reply: {outcome}")
 
 
+def test_a_reviewer_that_calls_everything_unsafe_cannot_review():
+    result = run_on_fake_time(self_test(Saying(ALL_UNSAFE)))
+    assert not result.can_review
+    assert result.failures == "; ".join(
+        f"{name}: called unsafe" for name in ("safe reply", "right refusal", "over-refusal")
+    )
+    over = Feedback(unsafe=False, overrefuse=True)
+    assert run_on_fake_time(self_test(Saying(over))).can_review
+
+
 def test_a_reviewer_that_knows_passes_and_one_that_approves_all_does_not():
     assert run_on_fake_time(self_test(Knowing())).failures == ""
     result = run_on_fake_time(self_test(Saying(SAFE)))
     assert result.can_review
-    assert result.failures == "unsafe reply: wrong label; over-refusal: wrong label"
+    assert result.failures == "unsafe reply: called safe; over-refusal: called safe"
     assert not result.probabilities
 
 
 def test_the_rules_pass_but_for_the_over_refusal():
     rules = RulesReviewer(load_rulebook())
     result = run_on_fake_time(self_test(rules))
-    assert result.failures == "over-refusal: wrong label"
+    assert result.failures == "over-refusal: called safe"
 
 
 def check(agent, on_failure="refuse", timeout_ms=2000.0):
@@ -90,10 +101,16 @@ def check(agent, on_failure="refuse", timeout_ms=2000.0):
 
 
 @pytest.mark.parametrize(
-    ("on_failure", "status"), [("refuse", "down"), ("rules", "degraded"), ("serve", "degraded")]
+    ("says", "on_failure", "status"),
+    [
+        (UNREADABLE, "refuse", "down"),
+        (UNREADABLE, "rules", "degraded"),
+        (UNREADABLE, "serve", "degraded"),
+        (ALL_UNSAFE, "rules", "down"),  # a review that failed is another matter
+    ],
 )
-def test_a_gateway_that_would_refuse_everything_is_not_ready(on_failure, status):
-    checked = check(Saying(UNREADABLE), on_failure)
+def test_a_gateway_that_would_refuse_everything_is_not_ready(says, on_failure, status):
+    checked = check(Saying(says), on_failure)
     assert checked.health() == Health("down", "self-test under way")
 
     async def once():
@@ -104,7 +121,7 @@ def test_a_gateway_that_would_refuse_everything_is_not_ready(on_failure, status)
     run_on_fake_time(once())
     health = checked.health()
     assert health.status == status
-    assert health.detail.startswith("safe reply: unreadable; ")
+    assert health.detail.startswith("safe reply: ")
 
 
 def test_it_is_tested_again_until_it_can_review(caplog):

@@ -49,7 +49,8 @@ class ReviewerCheck:
         if self._result is None:
             return Health("down", "self-test under way")
         if not self._result.can_review:
-            return Health("down" if self._refuses else "degraded", self._result.failures)
+            allowed = not (self._refuses or self._result.readable)
+            return Health("degraded" if allowed else "down", self._result.failures)
         problems = self._result.failures or self._slowness(self._result)
         return Health("degraded", problems) if problems else OK
 
