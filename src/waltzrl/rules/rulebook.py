@@ -1,6 +1,6 @@
 """The rules of stage 1 at work: scan, see through disguises, weigh the context."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -11,6 +11,7 @@ from waltzrl.errors import InputError
 from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, TextReading, readings
 from waltzrl.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
+from waltzrl.rules.pattern import RulePattern
 from waltzrl.rules.scan import Folded, PatternScanner, compiled, foldable
 
 OPENING = 320
@@ -121,13 +122,14 @@ class RuleReader:
             local: ignore matches that hidden characters or an encoding stretch beyond the longest
                 pattern, so that only characters within `horizon` can influence a finding.
         """
-        numbered = [(rule, pattern) for rule in rules for pattern in rule.patterns]
-        self._first_exception = len(numbered)
-        numbered += [(rule, pattern) for rule in rules for pattern in rule.exceptions]
-        self._rules = [rule for rule, _pattern in numbered]
-        patterns = [pattern for _rule, pattern in numbered]
-        self._scanner = PatternScanner(patterns, signs=[DISGUISE, MARKUP])
-        self._longest = max((p.longest for p in patterns), default=0) if local else None
+        self._rules = [rule for rule in rules for _pattern in rule.patterns]
+        self._exceptions: dict[str, TextScanner] = {}
+        """By rule; compiled when the rule first matches: few texts need any."""
+        patterns = [pattern for rule in rules for pattern in rule.patterns]
+        exceptions = [pattern for rule in rules for pattern in rule.exceptions]
+        longest = max((p.longest for p in (*patterns, *exceptions)), default=0)
+        self._longest = longest if local else None
+        self._scanner = TextScanner(patterns, self._longest)
         self.horizon = (self._longest or 0) + max(REACH, ROT13_REACH, MARK_REACH)
 
     def read(self, text: str) -> tuple[RuleFinding, ...]:
@@ -145,49 +147,26 @@ class RuleReader:
 
     def _counted(self, text: str) -> set[tuple[int, int, int]]:
         """Return the hits of patterns, without those that end within an exception of their rule."""
-        hits = set(self._hits(text))
-        exceptions = {hit for hit in hits if hit[0] >= self._first_exception}
-        if not exceptions:
-            return hits
+        hits = set(self._scanner.hits(text))
+        if hits:
+            matching = {self._rules[number].id: self._rules[number] for number, _, _ in hits}
+            for rule in matching.values():
+                if rule.exceptions:
+                    hits -= self._excused(rule, hits, text)
+        return hits
+
+    def _excused(
+        self, rule: Rule, hits: Iterable[tuple[int, int, int]], text: str
+    ) -> set[tuple[int, int, int]]:
+        if rule.id not in self._exceptions:
+            self._exceptions[rule.id] = TextScanner(rule.exceptions, self._longest)
+        exceptions = {(first, last) for _, first, last in self._exceptions[rule.id].hits(text)}
         return {
             (number, start, end)
-            for number, start, end in hits - exceptions
-            if not any(
-                self._rules[number] is self._rules[other] and first < end <= last
-                for other, first, last in exceptions
-            )
+            for number, start, end in hits
+            if self._rules[number] is rule
+            and any(first < end <= last for first, last in exceptions)
         }
-
-    def _hits(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """Yield pattern number, start and end in the original text, possibly more than once."""
-        if not foldable(text):
-            yield from self._scan(text.encode("latin-1", "replace"))
-            return
-        folded = Folded(text)
-        for number, start, end in self._scan(folded.text.encode("latin-1", "replace")):
-            first, last = folded.origin(start), folded.origin(end - 1)
-            if self._longest is None or last - first < self._longest:
-                yield number, first, last + 1
-
-    def _scan(self, raw: bytes) -> Iterator[tuple[int, int, int]]:
-        """Yield what the patterns match in the text itself and behind its disguises."""
-        keys = self._scanner.keys(raw)
-        if not keys:
-            return
-        yield from self._scanner.scan(raw, keys)
-        for reading in self._readings(raw, keys):
-            for number, start, end in self._scanner.scan(reading.text):
-                first, last = reading.origin(start), reading.origin(end - 1)
-                is_short = self._longest is None or last - first < self._longest
-                if is_short and reading.trusts(first, last + 1):
-                    yield number, first, last + 1
-
-    def _readings(self, raw: bytes, keys: Sequence[int]) -> Iterator[TextReading]:
-        disguise, markup = self._scanner.signs
-        if disguise in keys:
-            yield from readings(raw)
-        if markup in keys:
-            yield Unmarked(raw)
 
     def _finding(self, text: str, number: int, start: int, end: int) -> RuleFinding:
         rule = self._rules[number]
@@ -200,6 +179,52 @@ class RuleReader:
             start=start,
             end=end,
         )
+
+
+class TextScanner:
+    """Patterns, searched for in a text itself and behind its disguises."""
+
+    def __init__(self, patterns: Sequence[RulePattern], longest: int | None) -> None:
+        """Compile `patterns`.
+
+        Args:
+            patterns: numbered in this order.
+            longest: characters of the longest match, in the original text, that counts; None for
+                no limit.
+        """
+        self._patterns = PatternScanner(patterns, signs=[DISGUISE, MARKUP])
+        self._longest = longest
+
+    def hits(self, text: str) -> Iterator[tuple[int, int, int]]:
+        """Yield pattern number, start and end in the original text, possibly more than once."""
+        if not foldable(text):
+            yield from self._scan(text.encode("latin-1", "replace"))
+            return
+        folded = Folded(text)
+        for number, start, end in self._scan(folded.text.encode("latin-1", "replace")):
+            first, last = folded.origin(start), folded.origin(end - 1)
+            if self._longest is None or last - first < self._longest:
+                yield number, first, last + 1
+
+    def _scan(self, raw: bytes) -> Iterator[tuple[int, int, int]]:
+        """Yield what the patterns match in the text itself and behind its disguises."""
+        keys = self._patterns.keys(raw)
+        if not keys:
+            return
+        yield from self._patterns.scan(raw, keys)
+        for reading in self._readings(raw, keys):
+            for number, start, end in self._patterns.scan(reading.text):
+                first, last = reading.origin(start), reading.origin(end - 1)
+                is_short = self._longest is None or last - first < self._longest
+                if is_short and reading.trusts(first, last + 1):
+                    yield number, first, last + 1
+
+    def _readings(self, raw: bytes, keys: Sequence[int]) -> Iterator[TextReading]:
+        disguise, markup = self._patterns.signs
+        if disguise in keys:
+            yield from readings(raw)
+        if markup in keys:
+            yield Unmarked(raw)
 
 
 def _merged(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
