@@ -1,15 +1,17 @@
 """A policy of this process in the upstream's place."""
 
 import asyncio
+import json
 from contextlib import aclosing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.tiny_models import tiny_model
+from support.tiny_models import CHAT_TEMPLATE, tiny_model, tiny_tokenizer
 from waltzrl.errors import PolicyError, RequestError
 from waltzrl.policies import ScriptedPolicy
+from waltzrl.policies.json_schema import JsonSchema
 from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.records import Message, Reply, ToolCall, Usage
 from waltzrl.serving.exchange import ModelCard
@@ -35,8 +37,8 @@ class Full:
         raise PolicyError("the conversation is too long")
 
 
-def complete(policy, **more):
-    return asyncio.run(PolicyUpstream("m", policy, 48).complete({**HELLO, **more}, None))
+def complete(policy, most=48, **more):
+    return asyncio.run(PolicyUpstream("m", policy, most).complete({**HELLO, **more}, None))
 
 
 def test_it_is_shown_the_turns_calls_and_their_results_included():
@@ -88,8 +90,9 @@ class Growing:
         return Reply(text=sampling.cut(self.written), usage=usage)
 
 
-async def deltas_of(policy, **more):
-    async with aclosing(PolicyUpstream("m", policy, 48).stream({**HELLO, **more}, None)) as deltas:
+async def deltas_of(policy, most=48, **more):
+    upstream = PolicyUpstream("m", policy, most)
+    async with aclosing(upstream.stream({**HELLO, **more}, None)) as deltas:
         return [delta async for delta in deltas]
 
 
@@ -176,8 +179,11 @@ def test_a_stream_adds_up_to_the_whole_reply(texts, size, tools, stop):
         ("logprobs", True),
         ("top_k", 40),
         ("reasoning_effort", "high"),
-        ("response_format", {"type": "json_object"}),
+        ("response_format.type", {"type": "grammar"}),
+        ("response_format.json_schema", {"type": "json_schema", "json_schema": {"schema": []}}),
+        ("response_format.json_schema", {"type": "json_schema"}),
         ("tool_choice", "required"),
+        ("tool_choice", {"type": "function", "function": {"name": "launch"}}),
         ("top_p", 0),
         ("top_p", 1.5),
         ("seed", "x"),
@@ -190,7 +196,7 @@ def test_a_stream_adds_up_to_the_whole_reply(texts, size, tools, stop):
 )
 def test_what_the_model_cannot_honour_is_refused_by_its_name(field, value):
     with pytest.raises(RequestError) as raised:
-        complete(Sampled(), **{field.partition("[")[0]: value})
+        complete(Sampled(), **{field.partition("[")[0].partition(".")[0]: value})
     assert (raised.value.status, raised.value.param) == (400, field)
 
 
@@ -245,3 +251,80 @@ def test_a_real_model_without_a_place_for_tools_refuses_them():
     causal_lm = tiny_model()
     with pytest.raises(RequestError, match="tools: the model's chat template has no place"):
         complete(LocalPolicy(causal_lm.model, causal_lm.tokenizer), tools=TOOLS)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "kind": {"enum": ["bread", "cake"]},
+        "grams": {"type": "integer"},
+        "sweet": {"type": "boolean"},
+    },
+    "required": ["kind", "grams", "sweet"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "dough", "schema": SCHEMA}}
+
+
+@pytest.fixture(scope="module")
+def real():
+    causal_lm = tiny_model()
+    return LocalPolicy(causal_lm.model, causal_lm.tokenizer, decoding=Decoding(in_thread=True))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_real_model_keeps_to_a_schema(real, temperature):
+    chance = {"temperature": temperature, "most": 100}
+    for seed in range(2):
+        whole = complete(real, response_format=FORMAT, seed=seed, **chance)
+        dough = json.loads(whole.reply.text)
+        assert whole.finish == "stop"
+        assert sorted(dough) == ["grams", "kind", "sweet"]
+        assert (dough["kind"] in ("bread", "cake"), type(dough["grams"])) == (True, int)
+        deltas = asyncio.run(deltas_of(real, response_format=FORMAT, seed=seed, **chance))
+        assert "".join(delta.text for delta in deltas) == whole.reply.text
+
+
+def test_a_real_model_writes_the_beginning_of_an_object(real):
+    for seed in range(2):
+        more = {"temperature": 1.0, "seed": seed, "max_tokens": 30}
+        whole = complete(real, response_format={"type": "json_object"}, **more)
+        state = JsonSchema({}).state(whole.reply.text.rstrip("\ufffd"))
+        assert state == {"stop": "complete", "length": "possible"}[whole.finish]
+
+
+class CallingModel(LocalPolicy):
+    """A real model whose template has a place for tools."""
+
+    def __init__(self):
+        template = f"{{{{ tools and '' }}}}{CHAT_TEMPLATE}"
+        super().__init__(tiny_model().model, tiny_tokenizer(template))
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "bake"}}])
+def test_a_real_model_calls_when_it_must(choice):
+    function = {"name": "bake", "parameters": SCHEMA}
+    asked = {"tools": [*TOOLS, {"type": "function", "function": function}], "most": 100}
+    if choice == "required":
+        asked["tools"] = asked["tools"][1:]
+    upstream_reply = complete(CallingModel(), tool_choice=choice, **asked)
+    (call,) = upstream_reply.reply.calls
+    assert (call.name, upstream_reply.finish) == ("bake", "tool_calls")
+    assert sorted(json.loads(call.arguments)) == ["grams", "kind", "sweet"]
+    assert upstream_reply.reply.text == ""
+
+
+def test_what_excludes_each_other_is_refused():
+    for more, param in (
+        ({"response_format": FORMAT, "tools": TOOLS}, "response_format"),
+        ({"response_format": FORMAT, "top_p": 0.5}, "top_p"),
+    ):
+        with pytest.raises(RequestError) as raised:
+            complete(Sampled(), **more)
+        assert raised.value.param == param
+
+
+def test_a_policy_that_writes_no_json_fails():
+    with pytest.raises(RequestError, match="no JSON that fits") as raised:
+        complete(Growing("Hello."), response_format=FORMAT)
+    assert raised.value.status == 502

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from waltzrl.policies.json_format import BEFORE_VALUE, JsonField, JsonFormat, means
+from waltzrl.policies.json_schema import JsonSchema
 
 SPACES = "\u0120\u010a\u0109\u2581 \t\n"
 """White space, as text and as vocabularies spell it."""
@@ -103,6 +104,71 @@ class LabelReader:
         if not set(labels) <= set(self._found):
             return ()
         return tuple([self._found[label] for label in labels])
+
+
+class SchemaGuide:
+    """Permits only the tokens of a JSON object that fits a schema."""
+
+    probabilities = ()
+    """It has no labels."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        schema: JsonSchema,
+        temperature: float,
+        seed: int,
+    ) -> None:
+        """Start a reply.
+
+        Args:
+            tokenizer: of the model that replies.
+            schema: of the reply.
+            temperature: 0 takes the likeliest token that is permitted.
+            seed: of its random numbers.
+        """
+        self._tokenizer = tokenizer
+        self._schema = schema
+        added = tokenizer.added_tokens_decoder
+        self._special = frozenset(number for number, token in added.items() if token.special)
+        self._temperature = temperature
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def next(self, ids: Sequence[int], logits: Tensor) -> int | None:
+        """Choose the token after `ids` by its logits [V]; None if no token is permitted."""
+        scores = logits.float().cpu()
+        if self._temperature:
+            # The largest sum of a logit and Gumbel noise is a sample of the softmax, also among
+            # the permitted tokens alone.
+            uniform = torch.rand(scores.shape, generator=self._generator).clamp_min(1e-30)
+            scores = scores / self._temperature - (-uniform.log()).log()
+        before = self._text(ids)
+        for count in (LIKELIEST, len(scores)):
+            for token in scores.topk(min(count, len(scores))).indices.tolist():
+                if token not in self._special and self._permits(before, [*ids, token]):
+                    return int(token)
+        return None
+
+    def finished(self, ids: Sequence[int]) -> bool:
+        """Return whether the tokens spell a whole object that fits."""
+        return self._schema.state(self._text(ids)) == "complete"
+
+    def _permits(self, before: str, ids: Sequence[int]) -> bool:
+        text = self._text(ids)
+        if text == before:  # such as a token without text, of which there could be any number
+            return False
+        whole = text.rstrip(UNFINISHED)
+        # Any other character may stand for one that is not complete.
+        return self._schema.state(text if text == whole else f"{whole}?") != "impossible"
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+
+LIKELIEST = 64
+"""Tokens that are tried before all others."""
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""What tokenizers write for a part of a character."""
 
 
 class JsonGuide:

@@ -18,8 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies.chat_completion import Json, chat_message
 from waltzrl.policies.decode import Ask, Decoded, decode
-from waltzrl.policies.guide import JsonGuide, LabelReader, LabelVocabulary
-from waltzrl.policies.json_format import JsonFormat
+from waltzrl.policies.guide import JsonGuide, LabelReader, LabelVocabulary, SchemaGuide
 from waltzrl.policies.policy import Sampling
 from waltzrl.policies.weights import activated, end_ids, narrow
 from waltzrl.records import Message, Reply, Tokens, ToolCall, Usage
@@ -109,7 +108,7 @@ class LocalPolicy:
                 f" {self._context}; shorten the conversation or lower max_new_tokens",
                 reason="context exceeded",
             )
-        guide = self._guide(sampling.format) if sampling.format else None
+        guide = self._guide(sampling)
         decoded = await self._decode(_Call(prompt=prompt, sampling=sampling, guide=guide))
         text = guide.text if isinstance(guide, JsonGuide) else self._text(decoded.ids)
         return Reply(
@@ -213,7 +212,11 @@ class LocalPolicy:
         enough, guide = call.sampling.enough, call.guide
 
         def done(ids: Sequence[int]) -> bool:
-            ended = isinstance(guide, JsonGuide) and guide.finished
+            ended = (
+                guide.finished(ids)
+                if isinstance(guide, SchemaGuide)
+                else isinstance(guide, JsonGuide) and guide.finished
+            )
             return ended or (enough is not None and enough(self._text(ids)))
 
         return Ask(
@@ -224,7 +227,15 @@ class LocalPolicy:
             guide=None if guide is None else guide.next,
         )
 
-    def _guide(self, json_format: JsonFormat) -> JsonGuide | LabelReader:
+    def _guide(self, sampling: Sampling) -> JsonGuide | LabelReader | SchemaGuide | None:
+        if sampling.schema is not None:
+            seed = sampling.seed
+            if seed is None:
+                seed = int(torch.randint(2**62, (1,), generator=self._generator))
+            return SchemaGuide(self.tokenizer, sampling.schema, sampling.temperature, seed)
+        json_format = sampling.format
+        if json_format is None:
+            return None
         if self._vocabulary is None or self._vocabulary.labels != json_format.labels:
             self._vocabulary = LabelVocabulary(self.tokenizer, json_format.labels)
         guide = JsonGuide if json_format.labels_first else LabelReader
@@ -273,7 +284,7 @@ class _Call:
 
     prompt: tuple[int, ...]
     sampling: Sampling
-    guide: JsonGuide | LabelReader | None
+    guide: JsonGuide | LabelReader | SchemaGuide | None
 
 
 class Batcher(Generic[Call, Result]):

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from waltzrl.policies.chat_completion import Json
 from waltzrl.policies.json_format import JsonFormat
+from waltzrl.policies.json_schema import JsonSchema
 from waltzrl.records import Message, Reply
 
 
@@ -23,6 +24,8 @@ class Sampling:
     """Of this reply alone; None takes the policy's own random numbers."""
     tools: Sequence[Json] = ()
     """Definitions of functions, in the format of chat completions, that the reply may call."""
+    schema: JsonSchema | None = None
+    """The reply is a JSON object that fits it, unless it is cut at the limit."""
     enough: Callable[[str], bool] | None = None
     """Called with the text so far; True stops the generation there.
 

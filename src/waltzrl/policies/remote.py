@@ -148,8 +148,8 @@ class RemotePolicy:
             body["top_p"] = sampling.top_p
         if sampling.seed is not None:
             body["seed"] = sampling.seed
-        if sampling.tools:
-            raise PolicyError("a remote policy replies with text and calls no tools; remove them")
+        if sampling.tools or sampling.schema:
+            raise PolicyError("a remote policy has no tools and no schemas; remove them")
         if sampling.enough is not None:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         read = partial(self._read_completion, enough=sampling.enough)

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from waltzrl.errors import PolicyError, RequestError
+from waltzrl.errors import InputError, PolicyError, RequestError
 from waltzrl.policies import Policy, Sampling
+from waltzrl.policies.json_schema import JsonSchema
 from waltzrl.policies.tool_calls import OPENING, before_calls, read_calls
 from waltzrl.records import Reply
 from waltzrl.serving.exchange import (
@@ -208,6 +209,9 @@ def _cut(text: str, stops: Sequence[str]) -> str:
 def _finished(reply: Reply, request: _Request) -> UpstreamReply:
     text = _cut(reply.text, request.stops)
     finish: Finish = reply.finish
+    schema = request.sampling.schema
+    if schema and finish == "stop" and text == reply.text and schema.state(text) != "complete":
+        raise RequestError(502, "upstream", "the model wrote no JSON that fits the schema")
     if not request.tool_names:
         return UpstreamReply(reply=replace(reply, text=text), finish=finish)
     text, calls = read_calls(text, request.tool_names)
@@ -221,20 +225,15 @@ def _read(body: Mapping[str, Json], max_new_tokens: int) -> _Request:
     for key, value in body.items():
         if key not in READ and key not in WITHOUT_EFFECT and value not in NEUTRAL:
             raise unsupported_field(key, "a model in this process cannot honour it; remove it")
-    response_format = body.get("response_format")
-    if response_format is not None and as_object(response_format, "response_format") != TEXT:
-        raise unsupported_field("response_format", "a model in this process writes text")
     tools = _tools(body)
+    tool_names = [_name(tool, index) for index, tool in enumerate(tools)]
     return _Request(
         messages=body["messages"],
         sampling=_sampling(body, tools, max_new_tokens),
         stops=_stops(body.get("stop")),
-        tool_names=[_name(tool, index) for index, tool in enumerate(tools)],
+        tool_names=tool_names,
         parallel_calls=body.get("parallel_tool_calls") is not False,
     )
-
-
-TEXT: dict[str, Json] = {"type": "text"}
 
 
 def _sampling(body: Mapping[str, Json], tools: Sequence[Json], max_new_tokens: int) -> Sampling:
@@ -245,6 +244,12 @@ def _sampling(body: Mapping[str, Json], tools: Sequence[Json], max_new_tokens: i
     top_p = _number(body, "top_p", 1.0)
     if not 0 < top_p <= 1:
         raise invalid_field("top_p", top_p, "a number above 0 and at most 1")
+    schema = _schema(body.get("response_format"))
+    if schema and tools:
+        raise unsupported_field("response_format", "it cannot be combined with tools; remove one")
+    schema = schema or _call_schema(body.get("tool_choice"), tools)
+    if schema and top_p < 1:
+        raise unsupported_field("top_p", "it cannot be combined with a format; remove it")
     seed = body.get("seed")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise invalid_field("seed", seed, "a whole number")
@@ -254,6 +259,7 @@ def _sampling(body: Mapping[str, Json], tools: Sequence[Json], max_new_tokens: i
         top_p=top_p,
         seed=None if seed is None else seed % 2**63,
         tools=tuple(tools),
+        schema=schema,
     )
 
 
@@ -275,14 +281,61 @@ def _stops(stop: Json) -> Sequence[str]:
     return [as_name(text, f"stop[{index}]") for index, text in enumerate(stops)]
 
 
+def _schema(response_format: Json) -> JsonSchema | None:
+    """Return the schema that the reply must fit."""
+    if response_format is None:
+        return None
+    fields = as_object(response_format, "response_format")
+    kind = fields.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return JsonSchema({})
+    if kind != "json_schema":
+        raise invalid_field("response_format.type", kind, "text, json_object or json_schema")
+    where = "response_format.json_schema"
+    return _checked(as_object(fields.get("json_schema"), where).get("schema", {}), where)
+
+
+def _call_schema(choice: Json, tools: Sequence[Json]) -> JsonSchema | None:
+    """Return the schema of a call, if the reply must be one."""
+    if choice in (None, "auto", "none"):
+        return None
+    named = choice.get("function") if isinstance(choice, dict) else None
+    name = named.get("name") if isinstance(named, dict) else None
+    functions = [as_object(as_object(tool, "tools")["function"], "tools") for tool in tools]
+    permitted = [f for f in functions if choice == "required" or f["name"] == name]
+    if not permitted:
+        raise invalid_field("tool_choice", choice, "none, auto, required or a function in tools")
+    definitions: dict[str, Json] = {}
+    for function in permitted:  # references point into the whole schema
+        parameters = as_object(function.get("parameters", {}), "tools")
+        definitions |= as_object(parameters.get("$defs", {}), "tools")
+    calls: list[Json] = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": function["name"]},
+                "arguments": function.get("parameters") or {"type": "object"},
+            },
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for function in permitted
+    ]
+    return _checked({"anyOf": calls, "$defs": definitions}, "tools")
+
+
+def _checked(schema: Json, where: str) -> JsonSchema:
+    try:
+        return JsonSchema(schema)
+    except InputError as error:
+        raise unsupported_field(where, str(error)) from error
+
+
 def _tools(body: Mapping[str, Json]) -> Sequence[Json]:
-    """Return the tools that the model may call: it chooses by itself, or gets none."""
-    choice = body.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise unsupported_field(
-            "tool_choice", "a model in this process chooses by itself; use auto"
-        )
-    if body.get("tools") is None or choice == "none":
+    """Return the tools that the model may call."""
+    if body.get("tools") is None or body.get("tool_choice") == "none":
         return ()
     return as_list(body["tools"], "tools")
 

@@ -1,0 +1,156 @@
+"""JSON that fits a schema, while it grows."""
+
+import json
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from waltzrl.errors import InputError
+from waltzrl.policies.json_schema import JsonSchema
+
+ANY = JsonSchema({})
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text() | st.floats(-9, 9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+objects = st.dictionaries(st.text(), values, max_size=4)
+
+
+SIZES = JsonSchema(
+    {
+        "type": "object",
+        "properties": {"size": {"enum": ["small", "large"]}, "n": {"type": "integer"}},
+        "required": ["size"],
+        "additionalProperties": False,
+    }
+)
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str
+    size: Literal["small", "smaller", 7]
+    parts: "list[Part]" = []
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(strict=True)
+    part: Part | None
+    amount: float
+    notes: dict[str, int]
+
+
+ORDER = JsonSchema(Order.model_json_schema())
+parts = st.recursive(
+    st.builds(Part, name=st.text(), size=st.sampled_from(["small", "smaller", 7])),
+    lambda inner: st.builds(
+        Part,
+        name=st.text(max_size=3),
+        size=st.just("small"),
+        parts=st.lists(inner, max_size=2),
+    ),
+    max_leaves=3,
+)
+orders = st.builds(
+    Order,
+    part=st.none() | parts,
+    amount=st.floats(-100, 100),
+    notes=st.dictionaries(st.text(), st.integers(-9, 99), max_size=2),
+)
+
+
+@settings(max_examples=30)
+@given(objects, st.sampled_from([None, (",", ":"), (" , ", " : ")]))
+def test_every_object_is_complete_and_every_beginning_of_it_possible(value, separators):
+    text = json.dumps(value, separators=separators)
+    assert ANY.state(text) == "complete"
+    assert {ANY.state(text[:end]) for end in range(len(text))} == {"possible"}
+
+
+@settings(max_examples=30)
+@given(orders)
+def test_what_fits_a_schema_is_complete_and_every_beginning_of_it_possible(order):
+    text = json.dumps(order.model_dump(), ensure_ascii=False)
+    assert ORDER.state(text) == "complete"
+    assert {ORDER.state(text[:end]) for end in range(len(text))} == {"possible"}
+
+
+@given(orders, st.data())
+def test_a_changed_object_fits_exactly_when_it_is_valid(order, data):
+    value = order.model_dump()
+    place = data.draw(st.sampled_from([v for v in (value, value["part"]) if v is not None]))
+    name = data.draw(st.sampled_from([*place, "other"]))
+    if data.draw(st.booleans()):
+        place.pop(name, None)
+    else:
+        place[name] = data.draw(st.sampled_from([None, 1.5, 7, "small", [], {}, {"a": 1}, True]))
+    try:
+        TypeAdapter(Order).validate_json(json.dumps(value))
+        valid = True
+    except ValidationError:
+        valid = False
+    assert (ORDER.state(json.dumps(value, ensure_ascii=False)) == "complete") == valid
+
+
+@given(st.text('{}[]",:0123456789.eE+-truefalsn \\\\u\n', max_size=12))
+def test_what_is_complete_is_json(text):
+    state = ANY.state("{" + text)
+    try:
+        fits = isinstance(json.loads("{" + text), dict)
+    except ValueError:
+        fits = False
+    assert state != "complete" or fits
+    assert state != "impossible" or not fits or " " in text or "\n" in text
+
+
+@pytest.mark.parametrize(
+    "text", ["[", '"a"', "7", "{,", '{"a" 1', '{"a":1,}', '{"a":01', '{"a":tru}', '{"a":"\n']
+)
+def test_what_can_become_no_object_is_impossible(text):
+    assert ANY.state(text) == "impossible"
+
+
+def test_names_and_literals_are_kept_to_while_they_are_written():
+    schema = SIZES
+    states = {text: schema.state(text) for text in ('{"s', '{"x', '{"size": "l', '{"size": "m')}
+    assert list(states.values()) == ["possible", "impossible", "possible", "impossible"]
+    assert schema.state("{}") == "impossible"
+    assert schema.state('{"size": "small"}') == "complete"
+    assert schema.state('{"size": "small", "n": 1.') == "impossible"
+    assert schema.state('{"size": "small", "n": 1, ') == "impossible"
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"properties": {"a": {"pattern": "x"}}}, "'pattern' cannot be enforced"),
+        ({"anyOf": [{"minimum": 1}]}, "'minimum' cannot be enforced"),
+        ({"properties": []}, "properties: got list; need an object"),
+        ({"$ref": "#/$defs/a"}, "'#/\\$defs/a' leads nowhere"),
+        ({"$ref": "http://a.b"}, "must point into the schema"),
+        ([], "the schema: got list"),
+    ],
+)
+def test_a_schema_that_cannot_be_enforced_says_why(schema, problem):
+    with pytest.raises(InputError, match=problem):
+        JsonSchema(schema)
+
+
+def test_a_reference_to_itself_ends():
+    assert JsonSchema({"$ref": "#"}).state("{") == "impossible"
+
+
+ALPHABET = '{}[]",:.-0123456789 abcdefghijklmnoprstuzABCDE_\\\n'
+
+
+@settings(max_examples=15)
+@given(st.sampled_from([ANY, ORDER, SIZES]), st.randoms(use_true_random=False))
+def test_no_possible_text_is_a_dead_end(schema, chance):
+    text = ""
+    while schema.state(text) == "possible" and len(text) < 80:
+        following = [c for c in ALPHABET if schema.state(text + c) != "impossible"]
+        assert following, text
+        text += chance.choice(following)
