@@ -90,6 +90,12 @@ def test_what_is_remembered_is_scrubbed_and_so_is_what_is_returned(memory):
     assert kept.request_hash == request_hash("Write to [MAIL]")
 
 
+def test_the_clients_ids_are_remembered(memory):
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    (kept,) = memory.remember([told(client_request_id="shop-17", trace_id=trace)])
+    assert (kept.client_request_id, kept.trace_id) == ("shop-17", trace)
+
+
 def test_an_interaction_without_an_answer_is_an_evaluation_too(memory):
     lost = told(decision="error", reason="upstream", collaboration=None)
     (kept,) = memory.remember([lost])

@@ -39,6 +39,12 @@ def request_span(what, traceparent=""):
     return next(s for s in spans_of(what, traceparent) if s.name == "waltzrl.request")
 
 
+def test_the_clients_own_id_is_an_attribute():
+    exchange = msgspec.structs.replace(REVISED.exchange, client_request_id="shop-17")
+    span = request_span(msgspec.structs.replace(REVISED, exchange=exchange))
+    assert span.attributes["waltzrl.client_request_id"] == "shop-17"
+
+
 def test_each_turn_is_a_span_below_the_request():
     spans = spans_of(REVISED)
     root = request_span(REVISED)

@@ -195,30 +195,33 @@ class GatewayMetrics(Collector):
         if collaboration.draft.origin == "policy":
             model = self._model(exchange.model)
             self._generation.add(model, collaboration.draft.milliseconds)
-        revisions = [reply for reply in collaboration.replies[1:] if reply.origin == "policy"]
-        self._rounds.add(stage, len(revisions))
-        for revision in revisions:
-            self._revision.add(stage, revision.milliseconds)
+        revisions = 0
+        for turn in collaboration.rounds:
+            if turn.revision is not None and turn.revision.origin == "policy":
+                revisions += 1
+                self._revision.add(stage, turn.revision.milliseconds)
+        self._rounds.add(stage, revisions)
 
     def _add_tokens(self, exchange: ServedExchange, collaboration: Collaboration, key: str) -> None:
         """Count the tokens of both roles; what a server did not count is estimated."""
-        prompt = collaboration.prompt
-        written = [("conversation", reply) for reply in collaboration.replies]
-        written += [
-            ("feedback", turn.feedback.reply)
-            for turn in collaboration.rounds
-            if turn.feedback.reply is not None
-        ]
-        for role, reply in written:
-            if reply.origin != "policy":
-                continue
-            usage = reply.usage or _estimated(prompt, reply)
-            named = exchange.model if role == "conversation" else usage.model
-            labels = (self._model(named), "estimate" if usage.estimated else "server")
-            self._tokens.add(role, "input", *labels, amount=usage.input_tokens)
-            self._tokens.add(role, "output", *labels, amount=usage.output_tokens)
-            self._key_tokens.add(key, "input", amount=usage.input_tokens)
-            self._key_tokens.add(key, "output", amount=usage.output_tokens)
+        prompt, model = collaboration.prompt, self._model(exchange.model)
+        self._add_reply("conversation", model, key, prompt, collaboration.draft)
+        for turn in collaboration.rounds:
+            if (reply := turn.feedback.reply) is not None:
+                named = "" if reply.usage is None else reply.usage.model
+                self._add_reply("feedback", self._model(named), key, prompt, reply)
+            if turn.revision is not None:
+                self._add_reply("conversation", model, key, prompt, turn.revision)
+
+    def _add_reply(self, role: str, model: str, key: str, prompt: Prompt, reply: Reply) -> None:
+        if reply.origin != "policy":
+            return
+        usage = reply.usage or _estimated(prompt, reply)
+        counted = "estimate" if usage.estimated else "server"
+        self._tokens.add(role, "input", model, counted, amount=usage.input_tokens)
+        self._tokens.add(role, "output", model, counted, amount=usage.output_tokens)
+        self._key_tokens.add(key, "input", amount=usage.input_tokens)
+        self._key_tokens.add(key, "output", amount=usage.output_tokens)
 
     def _model(self, name: str) -> str:
         if name not in self._models:
