@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall, Usage
-from waltzrl.serving.chat_reader import StreamReader, read_completion, spells
+from waltzrl.serving.chat_reader import StreamReader, read_completion, repeats_a_key, spells
 from waltzrl.serving.exchange import UpstreamDelta
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
@@ -86,6 +86,11 @@ def test_keys_that_hold_no_other_words_leave_the_bytes_as_they_are(answer):
         completion(choice={"text": HIDDEN}),
         completion(choice={"token_ids": [1, 2]}),
         completion(hidden=HIDDEN),
+        completion(usage={"prompt_tokens": 3, "hidden": HIDDEN}),
+        completion(usage={"prompt_tokens_details": {"hidden": HIDDEN}}),
+        completion(usage={"prompt_tokens_details": {HIDDEN: 1}}),
+        completion(system_fingerprint=100 * HIDDEN),
+        completion(id=100 * HIDDEN),
         completion(prompt_logprobs=[HIDDEN]),
         completion(choices=[*completion()["choices"], *completion()["choices"]]),
         completion(
@@ -113,6 +118,23 @@ def test_a_reply_that_another_reader_may_read_differently_is_spelt_anew(once, tw
     upstream_reply = read_completion(raw.replace(once, twice, 1).encode(), 5.0)
     assert (upstream_reply.reply.text, upstream_reply.raw) == ("Hello.", None)
     assert read_completion(raw.encode(), 5.0).raw is not None
+
+
+@given(
+    st.recursive(
+        st.none() | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    ),
+    st.booleans(),
+)
+def test_an_answer_without_a_repeated_key_repeats_none(value, is_ascii):
+    assert not repeats_a_key(json.dumps(value, ensure_ascii=is_ascii).encode())
+
+
+@given(st.text(), st.text(), st.booleans())
+def test_a_repeated_key_is_seen_whatever_the_values_quote(key, text, is_ascii):
+    name, value = (json.dumps(part, ensure_ascii=is_ascii) for part in (key, text))
+    assert repeats_a_key(f'[{{{name} : {value}, "b": {value}, {name}:{value}}}]'.encode())
 
 
 @given(

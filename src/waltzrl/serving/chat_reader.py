@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Literal, TypeGuard, get_args
 
 import msgspec
 
@@ -74,7 +74,7 @@ def _completion(
     thoughts = {message.reasoning or None, message.reasoning_content or None} - {None}
     twice = (message.content and message.refusal) or len(thoughts) > 1
     unread = twice or len(completion.choices) > 1
-    if answer and (unread or not spells(details.logprobs, reply.text) or _repeats_a_key(answer)):
+    if answer and (unread or not spells(details.logprobs, reply.text) or repeats_a_key(answer)):
         answer = None
     return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details)
 
@@ -113,11 +113,15 @@ def _details(
     fingerprint, tier = completion.system_fingerprint, completion.service_tier
     return ReplyDetails(
         created=int(created) if isinstance(created, int | float) else None,
-        system_fingerprint=fingerprint if isinstance(fingerprint, str) else None,
-        service_tier=tier if isinstance(tier, str) else None,
+        system_fingerprint=fingerprint if _is_name(fingerprint) else None,
+        service_tier=tier if _is_name(tier) else None,
         logprobs=None if logprobs is None else tuple(logprobs),
         usage={} if usage is None else _usage_details(usage),
     )
+
+
+def _is_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME
 
 
 def _logprobs(choice: "_WholeChoice | _LenientChoice | _Choice") -> list[TokenLogprob] | None:
@@ -145,7 +149,7 @@ def _counts(part: Mapping[object, object]) -> dict[str, int]:
     }
 
 
-COUNTED = (
+CountedName = Literal[
     "cached_tokens",
     "audio_tokens",
     "text_tokens",
@@ -153,12 +157,17 @@ COUNTED = (
     "reasoning_tokens",
     "accepted_prediction_tokens",
     "rejected_prediction_tokens",
-)
-"""Parts of a token count that are passed on; any other name could be text."""
+]
+"""A part of a token count that is passed on; any other name could be text."""
+COUNTED: tuple[CountedName, ...] = get_args(CountedName)
 
 
-def _repeats_a_key(answer: bytes) -> bool:
+def repeats_a_key(answer: bytes) -> bool:
     """Return whether an object has a key twice: a client may read the value that we did not."""
+    # Most replies have no key twice, in whichever objects, and none with an escape in its name.
+    keys = KEY.findall(answer)
+    if len(set(keys)) == len(keys) == len(KEY_END.findall(answer)):
+        return False
     try:
         UNIQUE_KEYS.decode(answer.decode())
     except ValueError:
@@ -171,6 +180,9 @@ def _require_unique_keys(pairs: Sequence[tuple[str, object]]) -> None:
         raise ValueError
 
 
+KEY = re.compile(rb'"([^"\\]*)"[ \t\r\n]*:')
+KEY_END = re.compile(rb'"[ \t\r\n]*:')
+"""The end of every key, and perhaps of a quotation within a string."""
 UNIQUE_KEYS = json.JSONDecoder(object_pairs_hook=_require_unique_keys)
 
 
@@ -263,6 +275,15 @@ class _Usage(msgspec.Struct):
     completion_tokens_details: object = None
 
 
+Counts = Mapping[CountedName, int | None] | None
+
+
+class _WholeUsage(_Usage, forbid_unknown_fields=True):
+    prompt_tokens_details: Counts = None
+    completion_tokens_details: Counts = None
+    total_tokens: int | None = None
+
+
 def _usage(usage: _Usage | None, model: object) -> Usage | None:
     """Return the server's token counts, with its id of the model."""
     if usage is None:
@@ -310,6 +331,11 @@ class _Lenient(msgspec.Struct):
     service_tier: object = None
 
 
+LONGEST_NAME = 200
+"""A longer one could be text that nobody reviewed."""
+Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
+
+
 class _WholeFunction(_Function, forbid_unknown_fields=True):
     pass
 
@@ -346,13 +372,13 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
     """All fields that a completion may have, and no others: its bytes hold no unread text."""
 
     choices: list[_WholeChoice]
-    id: str | None = None
-    object: str | None = None
+    id: Name | None = None
+    object: Name | None = None
     created: int | float | None = None
-    model: str | None = None
-    usage: _Usage | None = None
-    system_fingerprint: str | None = None
-    service_tier: str | None = None
+    model: Name | None = None
+    usage: _WholeUsage | None = None
+    system_fingerprint: Name | None = None
+    service_tier: Name | None = None
     prompt_logprobs: None = None
     prompt_token_ids: None = None
     kv_transfer_params: None = None
