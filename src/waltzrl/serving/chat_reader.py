@@ -71,8 +71,8 @@ def _completion(
         milliseconds=milliseconds,
     )
     details = _details(completion, _logprobs(choice))
-    thoughts = {message.reasoning or None, message.reasoning_content or None} - {None}
-    twice = (message.content and message.refusal) or len(thoughts) > 1
+    reasoning, other = message.reasoning, message.reasoning_content
+    twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
     unread = twice or len(completion.choices) > 1
     if answer and (unread or not spells(details.logprobs, reply.text) or repeats_a_key(answer)):
         answer = None
