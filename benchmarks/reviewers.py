@@ -83,7 +83,7 @@ def drawn(file: Path, most: int) -> Iterator[Labelled]:
         key=lambda row: hashlib.sha256(f"{row['prompt']}\0{row['response']}".encode()).digest()
     )
     for label in ("unsafe", "safe"):
-        for row in [row for row in rows if row["response_label"] == label][:most]:
+        for row in [row for row in rows if row.get("response_label") == label][:most]:
             yield row["prompt"], row["response"], label == "unsafe"
 
 
