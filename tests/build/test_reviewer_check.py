@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,8 @@ def test_the_cause_is_told_for_a_reviewer_that_cannot_review(says, outcome):
 
 
 def test_a_reviewer_that_calls_everything_unsafe_cannot_review():
+    both = replace(ALL_UNSAFE, overrefuse=True)  # as SmolLM2-135M does
+    assert not run_on_fake_time(self_test(Saying(both))).can_review
     result = run_on_fake_time(self_test(Saying(ALL_UNSAFE)))
     assert not result.can_review
     assert result.failures == "; ".join(
