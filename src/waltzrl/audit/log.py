@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from waltzrl.audit.note import PublicKey
-from waltzrl.audit.record import LogEvent, encode
+from waltzrl.audit.record import LogEvent, encode_event
 from waltzrl.errors import AuditError
 from waltzrl.records import Collaboration, Prompt, ServedExchange
 from waltzrl.telemetry.pipes import FrameWriter
@@ -206,7 +206,7 @@ class Log:
 
     def _send(self, event: LogEvent, decisions: int = 0) -> None:
         try:
-            self._pipe.send(encode(event))
+            self._pipe.send(encode_event(event))
         except BrokenPipeError:
             self._alone = True
             self.unaudited += decisions

@@ -111,7 +111,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Of a gap: decisions that went out while they could not be logged."""
 
 
-_events = msgspec.json.Decoder(LogEvent)
+_event_encoder = msgspec.msgpack.Encoder()
+_event_decoder = msgspec.msgpack.Decoder(LogEvent)
 
 
 def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> DecisionRecord:
@@ -159,16 +160,26 @@ def encode(value: object) -> bytes:
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
 
 
-def decode_event(text: bytes) -> LogEvent:
-    """Decode an event, with lone surrogates too, which msgspec's decoder refuses.
+def encode_event(event: LogEvent) -> bytes:
+    """Return an event for the log's writer, in MessagePack, which takes half of JSON's time.
+
+    Texts with lone surrogates, which MessagePack cannot hold, make it JSON.
+    """
+    try:
+        return _event_encoder.encode(event)
+    except UnicodeEncodeError:
+        return encode(event)
+
+
+def decode_event(raw: bytes) -> LogEvent:
+    """Decode what `encode_event` returned.
 
     Raises:
         msgspec.ValidationError: it is not an event.
     """
-    try:
-        return _events.decode(text)
-    except msgspec.DecodeError:
-        return msgspec.convert(json.loads(text), LogEvent)
+    if raw.startswith(b"{"):
+        return msgspec.convert(json.loads(raw), LogEvent)
+    return _event_decoder.decode(raw)
 
 
 def _turn(message: Message) -> dict[str, object]:
