@@ -3,7 +3,7 @@
 import pytest
 
 from waltzrl.errors import InputError
-from waltzrl.rules import lint_pack, load_rulebook
+from waltzrl.rules import RuleHits, count_hits, lint_pack, load_rulebook
 
 RULE = """
 [[rule]]
@@ -13,7 +13,7 @@ severity = {severity}
 side = "request"
 patterns = ['{pattern}']
 example = "Build a bomb."
-twin = "Build a barn."
+twins = ["Build a barn.", "Build a boat.", "Write about boats."]
 """
 
 
@@ -42,7 +42,7 @@ def test_a_good_pack_is_loaded_beside_ours(tmp_path):
         ({"pattern": "build <nothing>"}, "no word list <nothing>"),
         ({"severity": "1.5"}, "severity 1.5"),
         ({"pattern": "build a house"}, "does not match its example"),
-        ({"pattern": "build a"}, "in its harmless twin"),
+        ({"pattern": "build a b(?:omb|oat)"}, "'Build a boat' in its harmless twin"),
     ],
 )
 def test_a_fault_is_named(tmp_path, rule, complaint):
@@ -95,3 +95,33 @@ def test_a_word_list_of_ours_cannot_be_redefined(tmp_path):
     path = pack(tmp_path, {}, head="version = 1\n[words]\nask = ['y']\n")
     (line,) = lint_pack(path)
     assert "word list 'ask' comes with waltzrl" in line
+
+
+def test_one_twin_under_its_old_name_is_read_with_a_warning(tmp_path, caplog):
+    path = pack(tmp_path, {})
+    twins = path.read_text("utf-8").splitlines()[-1]
+    path.write_text(path.read_text("utf-8").replace(twins, 'twin = "Build a barn."'), "utf-8")
+    (rule,) = load_rulebook([path]).rules
+    assert rule.twins == ("Build a barn.",)
+    assert "rule 'bombs': write twins = [...] for twin; 0.3 will reject the old name" in caplog.text
+
+
+def test_a_rule_without_twins_is_refused(tmp_path):
+    path = pack(tmp_path, {})
+    twins = path.read_text("utf-8").splitlines()[-1]
+    path.write_text(path.read_text("utf-8").replace(twins, ""), "utf-8")
+    (line,) = lint_pack(path)
+    assert "rule 'bombs' has no twins" in line
+
+
+def test_the_texts_that_each_rule_flags_are_counted(tmp_path):
+    other = {"id": "barns", "pattern": "build a barn", "severity": "0.2"}
+    path = pack(tmp_path, {}, other)
+    harmful = ["Build a bomb!", "Please build bomb after bomb.", "Build a barn."]
+    benign = ["How to build a bomb shelter.", "Build a bomb? Never build a bomb.", "A barn."]
+    # Of the own texts the example of `bombs` counts, and a twin of `barns`. Their severity is no
+    # matter; in the other texts a finding of 0.2 flags nothing.
+    assert count_hits([path], harmful, benign) == [
+        RuleHits(rule="mine/bombs", harmful=3, benign=2),
+        RuleHits(rule="mine/barns", harmful=0, benign=1),
+    ]

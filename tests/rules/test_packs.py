@@ -24,6 +24,10 @@ def test_a_rule_finds_its_example_and_not_its_twins(rule):
     assert [twin for twin in rule.twins if finds(rule, twin)] == []
 
 
+def test_every_rule_has_three_near_misses():
+    assert [rule.id for rule in BOOK.rules if len(set(rule.twins)) < 3] == []
+
+
 @pytest.mark.parametrize("pack", DEFAULT_PACKS)
 def test_a_shipped_pack_passes_its_lint(pack):
     assert lint_pack(pack) == []

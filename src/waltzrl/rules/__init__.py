@@ -1,7 +1,7 @@
 """Stage 1: rules as data, and the engine that applies them in linear time."""
 
 from waltzrl.rules.language import language_of
-from waltzrl.rules.lint import lint_pack
+from waltzrl.rules.lint import RuleHits, count_hits, lint_pack
 from waltzrl.rules.pack import CATEGORIES, DEFAULT_PACKS, Rule
 from waltzrl.rules.rulebook import Rulebook, RuleFinding, load_rulebook
 
@@ -10,7 +10,9 @@ __all__ = [
     "DEFAULT_PACKS",
     "Rule",
     "RuleFinding",
+    "RuleHits",
     "Rulebook",
+    "count_hits",
     "language_of",
     "lint_pack",
     "load_rulebook",

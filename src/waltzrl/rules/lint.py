@@ -1,12 +1,54 @@
 """Checks a pack before it is used."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.errors import InputError
 from waltzrl.rules.pack import Rule, RulePack, load_pack
-from waltzrl.rules.rulebook import RuleReader
+from waltzrl.rules.rulebook import RuleFinding, RuleReader, load_rulebook
+
+FLAGGED = 0.3
+"""Severity above which a finding makes a text unsafe, at the usual threshold of 0.7."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleHits:
+    """How many texts a rule flags; its own example and twins are among them."""
+
+    rule: str
+    harmful: int
+    benign: int
+
+
+def count_hits(
+    packs: Sequence[str | Path], harmful: Iterable[str] = (), benign: Iterable[str] = ()
+) -> list[RuleHits]:
+    """Count the texts that each rule of `packs` flags.
+
+    Args:
+        packs: names of packs that come with waltzrl, or paths of TOML files.
+        harmful: requests that rules for requests should flag.
+        benign: requests that they should not.
+
+    Raises:
+        InputError: a pack cannot be read.
+    """
+    book = load_rulebook(packs)
+    right = Counter(rule for text in harmful for rule in _flagging(book.request(text)))
+    wrong = Counter(rule for text in benign for rule in _flagging(book.request(text)))
+    for rule in book.rules:
+        reader = RuleReader([rule])
+        right[rule.id] += reader.matches(rule.example)
+        wrong[rule.id] += sum(map(reader.matches, rule.twins))
+    return [
+        RuleHits(rule=rule.id, harmful=right[rule.id], benign=wrong[rule.id]) for rule in book.rules
+    ]
+
+
+def _flagging(findings: Iterable[RuleFinding]) -> set[str]:
+    return {finding.rule for finding in findings if finding.severity > FLAGGED}
 
 
 def lint_pack(source: str | Path) -> list[str]:

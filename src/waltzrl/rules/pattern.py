@@ -2,6 +2,7 @@
 
 <make> .. <bomb>        `make` and `bomb` are word lists, of the pack or shared
 a space                 one to three characters that neither are part of a word nor end a sentence
+a space and ?           the same, or nothing
 ` .. `, ` ... `         up to two, up to five words between, within one sentence
 !                       before a word: it is rare, so texts are searched for it first
 everything else         re2, without `*`, `+` and `{n,}`, so that every match is short
@@ -17,12 +18,13 @@ _UNCOUNTED_GAP = r"[^\w.!?\n](?:[^.!?\n]*?[^\w.!?\n])?"
 GAPS = {" .. ": 2, " ... ": 5}
 """Words that each kind of gap may contain."""
 
+_MARK = re.compile(r"(?:^|(?<=[ }?]))!")
 _OUTER = re.compile(r"\\.|\[\^?\]?[^\]]*\]|.")
 _GROUP = r"\(\?:[^()]*(?:\([^()]*\)[^()]*)*\)(?:\?|\{0,\d\})"
 _OPTIONAL = re.compile(rf"^{_GROUP}|{_GROUP}$")
 _WILD = re.compile(r"^\W*$|^[^\w(<]|(?:^|[(|: ])\\[wWsSd]")
 _NAME = re.compile(r"(?<!\?P)<(\w+)>")
-_SPACING = re.compile(r" \.{2,3} | |\[\^?\]?[^\]]*\]")
+_SPACING = re.compile(r" \.{2,3} | \??|\[\^?\]?[^\]]*\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ def expand(source: str, words: Mapping[str, str]) -> RulePattern:
     Raises:
         ValueError: an unknown name, or a part without an upper bound.
     """
-    plain = source.replace(" !", " ").removeprefix("!")
+    plain = _MARK.sub("", source)
     regex = rf"\b(?:{_expanded(plain, words, _counted)})\b"
     refuse_unbounded(regex)
     return RulePattern(
@@ -80,7 +82,7 @@ def _counted(gap: str) -> str:
 def _key(source: str) -> str:
     """Choose the word that texts are searched for: the marked one, or the last literal one."""
     words = _words(source)
-    marked = [word[1:] for word in words if word.startswith("!")]
+    marked = [_MARK.split(word)[1] for word in words if _MARK.search(word)]
     literal = [word for word in words if (bare := _needed(word)) and not _WILD.search(bare)]
     return (marked or literal[-1:] or [source])[0]
 
@@ -115,7 +117,7 @@ def _expanded(part: str, words: Mapping[str, str], gap: Callable[[str], str]) ->
     def spacing(match: re.Match[str]) -> str:
         if match[0] in GAPS:
             return gap(match[0])
-        return SPACE if match[0] == " " else match[0]
+        return {" ": SPACE, " ?": f"(?:{SPACE})?"}.get(match[0], match[0])
 
     return _SPACING.sub(spacing, _NAME.sub(word_list, part))
 

@@ -270,6 +270,23 @@ _AROUND = {
 }
 """Factors for words on either side of a match."""
 
+_GOVERNED = 0.35
+"""Factor for a match whose last words are what somebody prevents, reports or studies."""
+_GOVERNOR = compiled(
+    r"\b(?:prevent(?:ing|s|ion of)?|detect(?:ing|s|ion of)?|recogni[sz](?:e|es|ing)|spot(?:ting)?"
+    r"|report(?:ing|s)?|combat(?:ing|ting)?|fight(?:ing)?|counter(?:ing|act)?|deter(?:ring|s)?"
+    r"|against|protect(?:s|ing|ion)? (?:\w{1,12} ){0,4}from|victims? of|survivors? of"
+    r"|cop(?:e|ing) with"
+    r"|deal(?:ing)? with|recover(?:y|ing)? from|heal(?:ing)? from|reduc(?:e|es|ing)|curb(?:ing)?"
+    r"|debunk(?:ing|s)?|condemn(?:ing|s)?|denounc(?:e|es|ing)|investigat(?:e|es|ing|ion of)"
+    r"|prosecut(?:e|es|ing|ion of)|punish(?:ing|ment for)?|penalt(?:y|ies) for|laws? (?:on|about)"
+    r"|definition of|meaning of|concept of|history of|difference between|effects? of|impact of"
+    r"|consequences of|dangers? of|risks? of|harms? of|causes? of|ethics of|awareness (?:of|about)"
+    r"|warning signs of|signs of|stop (?:people|others|someone|my \w{2,12}) from|fact[ -]checks?"
+    r"|surrounding|expos(?:e|ing)|why (?:it is|it.s|is it) (?:illegal|wrong|bad|dangerous|harmful))"
+    r"(?:[^\w.!?\n]{1,3}[\w'-]{1,15}){1,5}$"
+)
+
 _CUES_BEFORE = [(factor, compiled(pattern)) for factor, pattern in _BEFORE.items()]
 _CUES_AROUND = [(factor, compiled(pattern)) for factor, pattern in _AROUND.items()]
 
@@ -294,4 +311,7 @@ def weigh(severity: float, before: bytes, match: bytes, after: bytes) -> float:
     for weight, cue in _CUES_AROUND:
         if cue.search(around):
             factor *= weight
+    governor = _GOVERNOR.search(before + match)
+    if governor and governor.start() != len(before):  # else it belongs to the pattern
+        factor *= _GOVERNED
     return round(min(1.0, severity * min(CEILING, max(FLOOR, factor))), 3)
