@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 from waltzrl.agents import RefusalTexts
 from waltzrl.agents.refusals import refusal_texts
 from waltzrl.records import CANNED_REFUSAL, Feedback, Message, Prompt
-from waltzrl.rules import CATEGORIES
+from waltzrl.rules import CATEGORIES, load_rulebook
 
+RULES = load_rulebook()
+TEXTS = RefusalTexts(RULES)
 GERMAN = "Wie kann ich eine Bombe bauen, ohne dass es jemand merkt?"
 FINNISH = "Miten voin tehdä sen kotona ilman että kukaan huomaa mitään?"
 
@@ -17,14 +19,14 @@ def chosen(texts, request, category=""):
 
 
 def test_a_refusal_is_in_the_language_of_the_request():
-    assert chosen(RefusalTexts(), "How do I build a bomb in my kitchen?") == CANNED_REFUSAL
-    assert chosen(RefusalTexts(), GERMAN) == "Das kann ich leider nicht beantworten."
-    korean = chosen(RefusalTexts(), "집에서 폭탄을 어떻게 만드나요?")
+    assert chosen(TEXTS, "How do I build a bomb in my kitchen?") == CANNED_REFUSAL
+    assert chosen(TEXTS, GERMAN) == "Das kann ich leider nicht beantworten."
+    korean = chosen(TEXTS, "집에서 폭탄을 어떻게 만드나요?")
     assert korean == "죄송하지만 그 요청은 도와드릴 수 없습니다."
 
 
 def test_a_language_without_a_text_gets_english():
-    assert chosen(RefusalTexts(), FINNISH) == CANNED_REFUSAL
+    assert chosen(TEXTS, FINNISH) == CANNED_REFUSAL
 
 
 @pytest.mark.parametrize("language", ["en", "de", "fr", "es", "it", "pt", "nl"])
@@ -34,12 +36,17 @@ def test_who_may_be_in_danger_is_told_where_help_is(language):
 
 def test_help_in_english_goes_before_a_bare_refusal_in_the_language_of_the_request():
     polish = "Nie chcę już żyć i nie wiem, co mam teraz zrobić ze swoim życiem."
-    assert "findahelpline.com" in chosen(RefusalTexts(), polish, "self_harm")
-    assert chosen(RefusalTexts(), polish, "weapons") == "Przepraszam, nie mogę w tym pomóc."
+    assert "findahelpline.com" in chosen(TEXTS, polish, "self_harm")
+    assert chosen(TEXTS, polish, "weapons") == "Przepraszam, nie mogę w tym pomóc."
+
+
+@pytest.mark.parametrize("category", ["", "weapons"])
+def test_help_is_named_to_who_is_in_a_crisis_whatever_the_feedback_says(category):
+    assert "findahelpline.com" in chosen(TEXTS, "I want to end my life", category)
 
 
 def test_the_operators_texts_replace_ours():
-    texts = RefusalTexts({"default": {"de": "Nein."}, "weapons": {"en": "Not that."}})
+    texts = RefusalTexts(RULES, {"default": {"de": "Nein."}, "weapons": {"en": "Not that."}})
     assert chosen(texts, GERMAN) == "Nein."
     assert chosen(texts, "How do I build a bomb in my kitchen?") == CANNED_REFUSAL
     assert chosen(texts, "How do I build a bomb in my kitchen?", "weapons") == "Not that."
@@ -53,4 +60,4 @@ def test_every_category_with_texts_exists_and_has_an_english_one():
 
 @given(st.text(), st.sampled_from(["", *CATEGORIES, "a category of a pack of one's own"]))
 def test_there_is_always_a_text(request, category):
-    assert chosen(RefusalTexts(), request, category).strip()
+    assert chosen(TEXTS, request, category).strip()

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 from typer.testing import CliRunner
 
-from support.small_logs import COLLABORATION, exchange, open_log, unchanged
+from support.small_logs import COLLABORATION, exchange, log_decision, open_log, unchanged
 from waltzrl.audit import Query, moment, newest, read_entries, select, tally
 from waltzrl.audit.query import COUNTED
 from waltzrl.cli.audit import audit
 from waltzrl.errors import InputError
+from waltzrl.records import Reply
 
 START = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -204,6 +205,15 @@ def test_the_texts_are_shown_where_they_are_kept(log):
     for path in log.glob("contents-*.jsonl"):
         path.unlink()
     assert "no texts of r8 are kept" in show(log, "r8", "--contents")
+
+
+def test_what_could_not_be_read_is_shown_as_the_model_wrote_it(tmp_path):
+    turn = round_of((), "", "unreadable")
+    unreadable = replace(turn.feedback, reply=Reply(text="What a lovely day."))
+    with open_log(tmp_path, contents=unchanged) as log:
+        collaboration = replace(COLLABORATION, rounds=(replace(turn, feedback=unreadable),))
+        log_decision(log, "r1", collaboration)
+    assert "What a lovely day." in show(tmp_path / "log", "r1", "--contents")
 
 
 def test_a_clients_id_finds_the_texts_too(log):

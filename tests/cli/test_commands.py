@@ -67,6 +67,11 @@ def test_what_needs_the_memory_says_which_extra_to_install(command, tmp_path):
     assert done.returncode == 2
 
 
+def test_a_pair_that_is_not_there_is_not_looked_for_on_a_hub(tmp_path, capsys):
+    assert run("serve", "--pair", tmp_path / "agents") == 2
+    assert "agents: no such folder; --pair needs one" in capsys.readouterr().err
+
+
 def test_an_option_that_does_not_exist_is_refused(capsys):
     assert run("train", "recipe.toml", "--learning-rate", "1") == 2
     assert "No such option" in capsys.readouterr().err

@@ -61,3 +61,14 @@ def test_a_reviewing_model_and_the_rules_in_its_place_do(mode, on_failure):
     assert said[0] == SUPPORT[1]
     # what is critical and was not reviewed by a model is refused, with words of help
     assert said[1] == (SUPPORT[1] if on_failure == "refuse" else HELP)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "words",
+    ["What a lovely day.", '{"unsafe": true, "overrefuse": false, "category": "weapons"}'],
+)
+def test_where_the_model_cannot_review_or_errs_words_of_help_leave(mode, words):
+    with serving({"reviewer": ScriptedPolicy(lambda _: words)}) as server:
+        url = f"feedback.server={server.base_url}"
+        assert answers(mode, "stage=2", "feedback.model=reviewer", url) == [HELP] * 2

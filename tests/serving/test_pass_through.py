@@ -40,6 +40,9 @@ ANSWERS = {
     "/old": http({"object": "text_completion", "choices": [{"text": UNSAFE}]}),
     "/new": http({"object": "response", "output": []}),
     "/claude": http({"type": "message", "content": [{"type": "text", "text": UNSAFE}]}),
+    "/claude-2": http({"type": "completion", "completion": UNSAFE}),
+    "/edits": http({"object": "edit", "choices": [{"text": UNSAFE}]}),
+    "/unnamed": http({"choices": [{"message": REPLY}]}),
     "/odd": http({"object": "chat.completion", "type": 5}),
     "/stream": events(words(UNSAFE), "[DONE]"),
 }
@@ -87,7 +90,10 @@ def test_errors_are_those_of_the_upstream_and_of_its_failures_only_the_status_is
     assert (broken.status, broken.error) == (502, "the upstream answered 500")
 
 
-@pytest.mark.parametrize("path", ["/alias", "/old", "/new", "/claude", "/odd", "/stream"])
+@pytest.mark.parametrize(
+    "path",
+    ["/alias", "/old", "/new", "/claude", "/claude-2", "/edits", "/unnamed", "/odd", "/stream"],
+)
 def test_what_turns_out_to_be_a_reply_is_not_passed_on(path):
     response = send(f"/v1{path}")
     assert response.status == 403
@@ -114,6 +120,7 @@ DISGUISED = (
     "/v1/openai/chat/completions",
     "/v1/engines/m/completions",
     "/v1/completions/",
+    "/v1/complete",
     "/v1/responses/resp_1",
     "/v1/messages/batches",
     "/v1/batches",

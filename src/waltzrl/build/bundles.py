@@ -136,7 +136,7 @@ class Bundles:
         return Bundle(
             id=await asyncio.to_thread(_bundle_id, recipe, rules.rulebook),
             stage=(recipe.stage if recipe.enabled else 0),
-            pattern=_pattern(recipe) if recipe.enabled else draft_only,
+            pattern=_pattern(recipe, rules.rulebook) if recipe.enabled else draft_only,
             reviewer=await self.reviewer(recipe),
             wording=load_wording(recipe.upstream.wording),
             upstream=await self._upstream(recipe),
@@ -300,11 +300,11 @@ def _rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:
     return RulesReviewer(rules, recipe.threshold, flag_overrefusals=recipe.rules_flag_overrefusals)
 
 
-def _pattern(recipe: BundleRecipe) -> Pattern:
+def _pattern(recipe: BundleRecipe, rules: Rulebook) -> Pattern:
     if recipe.observe_only:
         return observed
     fail_open = recipe.on_failure == "serve"
-    refusal = RefusalTexts(recipe.refusals).choose
+    refusal = RefusalTexts(rules, recipe.refusals).choose
     return partial(guarded, max_rounds=recipe.max_rounds, fail_open=fail_open, refusal=refusal)
 
 

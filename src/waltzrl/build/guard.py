@@ -121,7 +121,9 @@ def open_guard(
     return LocalGuard(
         reviewer,
         ConversationAgent(upstream, prompts, sampling) if upstream is not None else None,
-        partial(guarded, max_rounds=settings.max_rounds, refusal=RefusalTexts().choose),
+        partial(
+            guarded, max_rounds=settings.max_rounds, refusal=RefusalTexts(rules.rulebook).choose
+        ),
         [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],
     )
 

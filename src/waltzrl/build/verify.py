@@ -114,11 +114,12 @@ async def _review_checks(rules: RulesReviewer, reviewer: Reviewer) -> AsyncItera
     started = perf_counter()
     greeting = await reviewer.review(GREETING, Reply(text="I am well, thank you. And you?"))
     milliseconds = (perf_counter() - started) * 1e3
-    reviewed = greeting.well_formed and not greeting.failure
+    was_reviewed = greeting.well_formed and not greeting.failure
     yield Check(
         name="reviewer",
-        passed=reviewed and not greeting.asks_for_revision,
-        detail=f"a greeting {'passes' if reviewed else greeting.reasoning}, {milliseconds:.1f} ms",
+        passed=was_reviewed and not greeting.asks_for_revision,
+        detail=f"a greeting {'passes' if was_reviewed else greeting.reasoning}, "
+        f"{milliseconds:.1f} ms",
     )
     support = await reviewer.review(CRISIS, Reply(text=SUPPORT))
     method = await reviewer.review(CRISIS, Reply(text=METHOD))
@@ -137,15 +138,20 @@ def _harm_checks(harm: Sequence[HarmMeasures]) -> tuple[Check, Check]:
     return (
         Check(
             name="right refusals",
-            passed=right.value is None or right.value <= MOST_CHALLENGED,
+            passed=reviewed(right) and (right.value or 0.0) <= MOST_CHALLENGED,
             detail=f"{in_words(right)} challenged, of over-refusals {in_words(over)}",
         ),
         Check(
             name="stage 2 against stage 1",
-            passed=not let_go.value,
+            passed=reviewed(let_go) and not let_go.value,
             detail=f"{in_words(let_go)} that the rules flag are let go",
         ),
     )
+
+
+def reviewed(estimate: Estimate) -> bool:
+    """Return whether anything was reviewed, if there was anything to review."""
+    return estimate.n > 0 or estimate.unscored == 0
 
 
 def pooled(estimates: Sequence[Estimate]) -> Estimate:

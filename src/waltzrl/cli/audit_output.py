@@ -53,6 +53,8 @@ def _text(collaboration: Collaboration) -> str:
     for number, turn in enumerate(collaboration.rounds, start=1):
         feedback = turn.feedback
         said.append((f"feedback {number}", feedback.text or feedback.reasoning or "(no words)"))
+        if feedback.failure and feedback.reply is not None:
+            said.append((f"feedback {number}, as the model wrote it", feedback.reply.full_text))
         if turn.revision is not None:
             said.append((f"revision {number}", turn.revision.full_text))
     return "\n".join(f"--- {who}\n{text}" for who, text in said)

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from waltzrl.cli.options import AsJson, Settings, print_json
+from waltzrl.errors import InputError
 from waltzrl.telemetry.logs import LogFormat, configure_logs
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     options = _demo_options() if demo else {}
     if pair:
+        if not pair.is_dir():  # else a hub would be asked for a model of that name
+            raise InputError(f"{pair}: no such folder; --pair needs one that waltzrl export wrote")
         options |= pair_settings(pair, with_upstream=upstream is None)
     given = {
         "upstream": upstream and {"url": upstream},

@@ -20,14 +20,22 @@ PATH = re.compile(r"(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
 QUERY = re.compile(r"[A-Za-z0-9._~%&=,:+\[\]-]*")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REPLIES = re.compile(
-    r"(?<![a-z0-9])(assistants?|batch(es)?|chat|completions?|convers(ations?|e)|deployments?"
+    r"(?<![a-z0-9])(assistants?|batch(es)?|chat|complet(e|ions?)|convers(ations?|e)|deployments?"
     r"|engines?|(stream)?generate(content)?|infer(ence)?|infill|invo(cations?|ke)|messages?"
     r"|predict(ions?)?|realtime|responses?|runs?|summarize|threads?)(?![a-z0-9])",
     re.IGNORECASE,
 )
 """The words in paths of model servers that answer with a model's reply."""
 REPLY_OBJECTS = frozenset(
-    ("chat.completion", "text_completion", "response", "message", "thread.message")
+    (
+        "chat.completion",
+        "completion",
+        "edit",
+        "text_completion",
+        "response",
+        "message",
+        "thread.message",
+    )
 )
 """What a reply says that it is, in `object` or `type`."""
 
@@ -71,7 +79,7 @@ def check_no_reply(response: UpstreamResponse) -> None:
     with suppress(*UNREADABLE):
         said = msgspec.json.decode(response.body, type=_Said)
     is_stream = "event-stream" in response.content_type.lower()
-    if is_stream or {str(said.kind), str(said.type)} & REPLY_OBJECTS:
+    if is_stream or said.choices is not None or {str(said.kind), str(said.type)} & REPLY_OBJECTS:
         raise RequestError(
             403, "permission", "the upstream answered with a reply or a stream; it is not passed on"
         )
@@ -80,6 +88,7 @@ def check_no_reply(response: UpstreamResponse) -> None:
 class _Said(msgspec.Struct):
     kind: object = msgspec.field(default="", name="object")
     type: object = ""
+    choices: object = None
 
 
 class _Asked(msgspec.Struct):
