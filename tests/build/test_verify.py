@@ -39,7 +39,7 @@ def test_the_default_gateway_passes_every_check_on_our_own_prompts(capsys):
     generated, rules = harm
     assert (generated["name"], rules["name"]) == ("generator:test", "rules")
     assert generated["right_refusals"]["n"] + generated["over_refusals"]["n"] == 60
-    assert rules["let_go"]["n"] >= 20
+    assert rules["let_go"]["n"] >= 10
 
 
 def test_rules_that_challenge_refusals_fail_on_right_ones(capsys, data):
