@@ -6,26 +6,20 @@ import pytest
 
 from support.small_gateway import CHAT, Model, ask, gateway
 from support.small_site import site
-from waltzrl.build.gateway import open_gateway, serve
+from waltzrl.build.gateway import description, open_gateway
 from waltzrl.config.gateway import load_gateway
 from waltzrl.errors import CheckpointError
-from waltzrl.serving.server import listen
 
 URL = "http://127.0.0.1:9/v1"
 
 
-class AnnouncedError(Exception):
-    """Ends the gateway once it has said what it serves."""
-
-
 def announced(*settings: str) -> str:
-    def announce(_listener, description):
-        raise AnnouncedError(description)
+    async def describe():
+        recipe = load_gateway(None, {}, [f"upstream.url={URL}", *settings], {})
+        async with open_gateway(recipe) as app:
+            return description(recipe, app)
 
-    recipe = load_gateway(None, {}, [f"upstream.url={URL}", *settings], {})
-    with listen("127.0.0.1", 0) as listener, pytest.raises(AnnouncedError) as error:
-        asyncio.run(serve(recipe, listener, open_to_all=False, announce=announce))
-    return str(error.value)
+    return asyncio.run(describe())
 
 
 def test_the_start_says_that_the_rules_are_english():

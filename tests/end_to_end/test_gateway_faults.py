@@ -171,7 +171,7 @@ def test_told_to_stop_it_answers_what_is_under_way_and_signs_the_whole_log(serve
 
 
 def test_on_a_full_disk_nothing_is_answered_unaudited(serve, tmp_path):
-    with serve("--audit", str(tmp_path / "audit"), largest_file_kb=64) as gateway:
+    with serve("--audit", str(tmp_path / "audit"), largest_file_kb=128) as gateway:
         outcomes = asyncio.run(
             _load(gateway.url + CHAT, at_once=4, enough=lambda statuses: 503 in statuses)
         )
@@ -186,7 +186,7 @@ def test_on_a_full_disk_nothing_is_answered_unaudited(serve, tmp_path):
 
 def test_on_a_full_disk_the_operator_may_choose_to_answer_unaudited(serve, tmp_path):
     told = ("--audit", str(tmp_path / "audit"), "--set", "audit.on_failure=serve")
-    with serve(*told, largest_file_kb=64) as gateway:
+    with serve(*told, largest_file_kb=128) as gateway:
         outcomes = asyncio.run(
             _load(
                 gateway.url + CHAT,

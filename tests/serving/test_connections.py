@@ -13,7 +13,8 @@ from support.small_site import events, words
 from support.small_tls import write_certificate
 from support.timing import until
 from waltzrl.errors import InputError
-from waltzrl.serving.server import listen, open_tls, run
+from waltzrl.serving.listener import listen, open_tls
+from waltzrl.serving.server import Server
 
 BODY = json.dumps({"model": "echo", "messages": HELLO}).encode()
 HEAD = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(BODY))
@@ -26,7 +27,7 @@ async def served(*overrides, tls=None, model=None):
     async with gateway(*overrides, model=model) as app:
         listener = listen("127.0.0.1", 0)
         address = listener.getsockname()
-        server = asyncio.create_task(run(app, app.access, listener, tls))
+        server = asyncio.create_task(Server(app, app.access, tls).serve_on(listener))
         try:
             yield app, address
         finally:

@@ -12,7 +12,7 @@ from waltzrl.cli.keys import keys as keys_command
 from waltzrl.errors import InputError
 from waltzrl.serving.access import KeyRing, presented_key
 from waltzrl.serving.keys import ANONYMOUS, add_key, read_keys, revoke_keys
-from waltzrl.serving.server import check_bind
+from waltzrl.serving.listener import check_bind
 
 
 @pytest.fixture

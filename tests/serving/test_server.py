@@ -6,7 +6,8 @@ import pytest
 
 from support.small_gateway import gateway
 from waltzrl.serving.connection import LONGEST_HEAD
-from waltzrl.serving.server import listen, run
+from waltzrl.serving.listener import listen
+from waltzrl.serving.server import Server
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
 NEXT = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
@@ -20,7 +21,7 @@ def is_answered(*parts):
     async def send_all():
         async with gateway() as app:
             listener = listen("127.0.0.1", 0)
-            server = asyncio.create_task(run(app, app.access, listener))
+            server = asyncio.create_task(Server(app, app.access).serve_on(listener))
             reader, writer = await asyncio.open_connection(*listener.getsockname())
             try:
                 for part in (*parts, NEXT):

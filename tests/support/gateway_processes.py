@@ -72,6 +72,13 @@ class Server:
             with error:
                 return error.code, dict(error.headers), error.read().decode()
 
+    def workers(self):
+        """Return the process ids of a gateway's workers."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        command = "waltzrl.build.worker"
+        return {n for n in map(int, children) if command in Path(f"/proc/{n}/cmdline").read_text()}
+
     def metric(self, name):
         """Return the sum of a metric's samples."""
         lines = self.get("/metrics")[2].splitlines()
@@ -95,6 +102,6 @@ def _address(process, log):
 
     def line():
         assert process.poll() is None, log.read_text()
-        return re.search(r"clients use (http://[^/]+)/v1", log.read_text())
+        return re.search(r"clients use (https?://[^/]+)/v1", log.read_text())
 
     return wait_until(line)[1]

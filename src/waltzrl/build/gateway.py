@@ -3,34 +3,28 @@
 GatewayRecipe -> upstream, rules, bundles, audit, metrics -> App
 """
 
-import asyncio
 import logging
-import socket
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
 )
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from waltzrl import __version__
 from waltzrl.agents import RulesReviewer
-from waltzrl.audit import LocalLog, Log, LogSettings, expire_contents
-from waltzrl.build.background import in_background
+from waltzrl.audit import LocalLog, Log
+from waltzrl.build.audit import contents_expire, log_key, log_settings
 from waltzrl.build.bundles import Bundles
-from waltzrl.config.gateway import AuditConfig, GatewayRecipe, PrivacyConfig
+from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.errors import WaltzError
-from waltzrl.privacy import scrub_collaboration
-from waltzrl.records import Collaboration, Prompt
+from waltzrl.records import Prompt
 from waltzrl.serving.access import AccessControl, KeyRing
 from waltzrl.serving.app import App, ExtraRoutes, MemoryRoutes
 from waltzrl.serving.events import log_decision
@@ -44,15 +38,12 @@ from waltzrl.serving.gateway import (
 )
 from waltzrl.serving.health import OK, Health, Readiness
 from waltzrl.serving.keys import ANONYMOUS, Caller
-from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus
-from waltzrl.serving.server import check_bind, open_tls, run
+from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus, OtherMetrics
+from waltzrl.serving.shares import RateTable, WorkerLoad
 from waltzrl.serving.split import PercentageSplit
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow, UnfilteredWindow, Window
-from waltzrl.telemetry.logs import fields
-
-DAY_SECONDS = 86_400.0
-RETENTION_INTERVAL_SECONDS = 600.0
+from waltzrl.telemetry.families import Family
 
 logger = logging.getLogger(__name__)
 
@@ -60,67 +51,30 @@ if TYPE_CHECKING:
     from waltzrl.build.online import OnlineServices
 
 
-async def serve(
-    recipe: GatewayRecipe,
-    listener: socket.socket,
-    *,
-    open_to_all: bool,
-    announce: Callable[[socket.socket, str], None],
-) -> None:
-    """Serve a recipe until the process receives a signal to stop.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """What one worker of a gateway shares with the others."""
 
-    Args:
-        recipe: what to serve.
-        listener: the socket to listen on.
-        open_to_all: accept clients from the network even without API keys.
-        announce: called with the socket and a description once requests are accepted.
-
-    Raises:
-        InputError: weights, rules, keys, TLS files or the audit log cannot be read or written, or
-            clients from the network would need no API key.
-        AuditError: the audit log was altered, or is in use by another process.
-        MissingExtraError: the recipe needs an extra that is not installed.
-    """
-    files = recipe.tls
-    tls = None if files is None else open_tls(files.cert, files.key, files.client_ca)
-    logger.info("the gateway starts", extra=_settings_in_short(recipe))
-    async with open_gateway(recipe) as app:
-        check_bind(listener.getsockname()[0], app.access.keys, open_to_all=open_to_all)
-        stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
-        upstream = _upstream(recipe)
-        announce(listener, f"{stage} in front of {upstream}, streams: {recipe.stream_mode}")
-        await run(app, app.access, listener, tls)
-    logger.info("the gateway has stopped")
+    log: Log | None
+    """The audit log, which another process writes."""
+    load: WorkerLoad
+    rates: RateTable
+    other_metrics: OtherMetrics
 
 
-def _settings_in_short(recipe: GatewayRecipe) -> dict[str, object]:
-    feedback = recipe.feedback
-    return fields(
-        version=__version__,
-        stage=recipe.stage if recipe.enabled else 0,
-        upstream=_upstream(recipe),
-        feedback=feedback.model if feedback and recipe.stage == 2 else None,
-        threshold=recipe.threshold,
-        on_failure=recipe.on_failure,
-        streams=recipe.stream_mode,
-        keys=str(recipe.keys) if recipe.keys else None,
-        audit=str(recipe.audit.folder) if recipe.audit else None,
-        memory=recipe.memory is not None,
-        traces=recipe.traces,
-    )
-
-
-def _upstream(recipe: GatewayRecipe) -> str:
-    """Return the folder or the URL of the model, without a password."""
-    if recipe.upstream.url is None:
-        return str(recipe.upstream.folder)
-    parts = urlsplit(recipe.upstream.url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+def description(recipe: GatewayRecipe, app: App) -> str:
+    """Return what serves, in a few words."""
+    stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
+    return f"{stage} in front of {recipe.upstream.name}, streams: {recipe.stream_mode}"
 
 
 @asynccontextmanager
-async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
+async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> AsyncIterator[App]:
     """Build a gateway; on exit, connections, audit log and traces are closed.
+
+    Args:
+        recipe: what to serve.
+        shares: of one of several workers; None for a gateway in this process alone.
 
     Raises:
         InputError: weights, rules, keys or the audit log cannot be read or written.
@@ -138,15 +92,16 @@ async def open_gateway(recipe: GatewayRecipe) -> AsyncIterator[App]:
     )
     rules = bundles.rules(recipe.bundle)
     categories = {rule.id: rule.category for rule in rules.rulebook.rules}
-    access = AccessControl(KeyRing(recipe.keys, _anonymous(recipe)), recipe.limits)
+    keys = KeyRing(recipe.keys, _anonymous(recipe))
     async with AsyncExitStack() as stack:
-        log = stack.enter_context(_log(recipe.audit, recipe.privacy))
-        if recipe.audit is not None and recipe.audit.contents:
-            await stack.enter_async_context(in_background(_expire_contents(recipe.audit)))
+        shared = await stack.enter_async_context(_alone(recipe)) if shares is None else shares
+        log = shared.log
+        access = AccessControl(keys, recipe.limits, shared.load, shared.rates)
         metrics = GatewayMetrics(
             lambda: _status(access, bundles, selector, log, readiness),
             categories,
             knows_model=bundles.knows_model,
+            others=shared.other_metrics,
         )
         stack.push_async_callback(bundles.aclose)
         selector = await _selector(recipe, bundles)
@@ -204,26 +159,21 @@ async def _selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
     return PercentageSplit(await bundles.open(stage1), bundle, recipe.stage2_percentage)
 
 
-@contextmanager
-def _log(audit: AuditConfig | None, privacy: PrivacyConfig) -> Iterator[Log | None]:
-    if audit is None:
-        yield None
-        return
-    settings = LogSettings(on_failure=audit.on_failure, contents=_contents(audit, privacy))
-    key = audit.key or audit.folder.with_name(f"{audit.folder.name}.key")
-    with LocalLog.open(audit.folder, key=key, settings=settings) as log:
-        yield log
+@asynccontextmanager
+async def _alone(recipe: GatewayRecipe) -> AsyncIterator[Shares]:
+    """Share nothing: this process writes the audit log itself."""
+    async with AsyncExitStack() as stack:
+        log = None
+        if (audit := recipe.audit) is not None:
+            settings = log_settings(audit, recipe.privacy)
+            log = LocalLog.open(audit.folder, key=log_key(audit), settings=settings)
+            stack.enter_context(log)
+            await stack.enter_async_context(contents_expire(audit))
+        yield Shares(log=log, load=WorkerLoad(), rates=RateTable(), other_metrics=_no_metrics)
 
 
-async def _expire_contents(audit: AuditConfig) -> None:
-    """Remove the texts of old decisions, again and again."""
-    while True:
-        before = time.time() - audit.contents_days * DAY_SECONDS
-        try:
-            await asyncio.to_thread(expire_contents, audit.folder, before)
-        except (WaltzError, OSError) as error:
-            logger.error("cannot remove expired contents of the audit log: %s", error)  # noqa: TRY400
-        await asyncio.sleep(RETENTION_INTERVAL_SECONDS)
+async def _no_metrics() -> Sequence[Family]:
+    return ()
 
 
 @contextmanager
@@ -242,17 +192,6 @@ def _scrubbed_logs(scrub: Callable[[str], str]) -> Iterator[None]:
     finally:
         for handler, scrubber in scrubbers:
             handler.removeFilter(scrubber)
-
-
-def _contents(
-    audit: AuditConfig, privacy: PrivacyConfig
-) -> Callable[[Collaboration], Collaboration] | None:
-    """Return the function that scrubs contents before they are stored; None if none are."""
-    if not audit.contents:
-        return None
-    from waltzrl.build.redaction import open_redaction
-
-    return partial(scrub_collaboration, scrub=open_redaction(privacy.actions, privacy.key).scrub)
 
 
 @contextmanager

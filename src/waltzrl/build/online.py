@@ -260,7 +260,7 @@ def _copy_notice(log: Log | None, notice: Notice) -> None:
     logger.warning("%s: %s", notice.kind, ", ".join(fields))
     if log is not None:
         with suppress(AuditError):  # the log reports it, and refuses requests as configured
-            log.notice({"kind": notice.kind, **notice.body})
+            log.notice({"kind": notice.kind, **notice.body}, number=notice.id)
 
 
 def _unavailable(error: StorageError) -> RequestError:

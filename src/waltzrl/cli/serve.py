@@ -1,14 +1,16 @@
 """`waltzrl serve`: the gateway in front of a model."""
 
+import asyncio
 import json
 import logging
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import rich.table
 import typer
@@ -19,10 +21,13 @@ from waltzrl.errors import InputError
 from waltzrl.telemetry.logs import LogFormat, configure_logs
 
 if TYPE_CHECKING:
+    from waltzrl.build.worker_process import WorkerProcess
+    from waltzrl.config.gateway import GatewayRecipe
     from waltzrl.config.sources import Setting
     from waltzrl.config.validation import Table
 
 DEMO = Path("runs/demo")
+Sources: TypeAlias = "tuple[Path | None, Table, list[str], Mapping[str, str]]"
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +58,9 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     tls_key: Annotated[
         Path | None, typer.Option(help="Private key of the certificate, in PEM.")
     ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that serve, on one port; 1 by default.")
+    ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="Serve the agents of `waltzrl demo`.")
     ] = False,
@@ -82,13 +90,6 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl serve --demo` serves the agents that `make demo` trained, without an upstream.
     """
-    from waltzrl.config.gateway import explain_gateway, load_gateway, pair_settings
-
-    options = _demo_options() if demo else {}
-    if pair:
-        if not pair.is_dir():  # else a hub would be asked for a model of that name
-            raise InputError(f"{pair}: no such folder; --pair needs one that waltzrl export wrote")
-        options |= pair_settings(pair, with_upstream=upstream is None)
     given = {
         "upstream": upstream and {"url": upstream},
         "keys": keys,
@@ -96,24 +97,55 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "memory": memory and {"url": memory},
         "tls": (tls_cert or tls_key) and {"cert": tls_cert, "key": tls_key},
         "logs": log_format and {"format": log_format},
+        "workers": workers,
     }
-    options |= {key: value for key, value in given.items() if value}
-    arguments = (recipe, options, settings or [], os.environ)
+    options: Table = {key: value for key, value in given.items() if value}
+    sources = partial(_sources, recipe, options, settings or [], demo=demo, pair=pair)
     if explain:
-        _print_settings(explain_gateway(*arguments), as_json=as_json)
+        from waltzrl.config.gateway import explain_gateway
+
+        _print_settings(explain_gateway(*sources()), as_json=as_json)
         return
     configure_logs(log_format or "text", "info")
-    gateway = load_gateway(*arguments)
+    from waltzrl.build.worker_process import WorkerProcess
+
+    with WorkerProcess() as first:  # it imports its modules while the recipe is read
+        _supervise(first, sources(), host, port, open_to_all=open_to_all)
+
+
+def _supervise(
+    first: "WorkerProcess", sources: Sources, host: str, port: int, *, open_to_all: bool
+) -> None:
+    from waltzrl.build.supervisor import Supervisor
+    from waltzrl.config.gateway import load_gateway
+    from waltzrl.serving.listener import listen
+
+    load = partial(load_gateway, *sources)
+    gateway = load()
     configure_logs(gateway.logs.format, gateway.logs.level)
-    import uvloop
+    with listen(host, port) as listener:
+        announce = partial(_announce, listener)
+        supervisor = Supervisor(load, listener, open_to_all=open_to_all, announce=announce)
+        asyncio.run(supervisor.run(gateway, first))
 
-    from waltzrl.build.gateway import serve
-    from waltzrl.serving.server import listen
 
-    listener = listen(host, port)
-    scheme = "https" if gateway.tls else "http"
-    announce = partial(_announce, scheme=scheme, desk=gateway.memory is not None)
-    uvloop.run(serve(gateway, listener, open_to_all=open_to_all, announce=announce))
+def _sources(
+    recipe: Path | None,
+    options: "Table",
+    settings: list[str],
+    *,
+    demo: bool,
+    pair: Path | None,
+) -> Sources:
+    """Return where the settings come from: the arguments of `load_gateway`."""
+    base = _demo_options() if demo else {}
+    if pair:
+        if not pair.is_dir():  # else a hub would be asked for a model of that name
+            raise InputError(f"{pair}: no such folder; --pair needs one that waltzrl export wrote")
+        from waltzrl.config.gateway import pair_settings
+
+        base |= pair_settings(pair, with_upstream="upstream" not in options)
+    return recipe, base | options, settings, os.environ
 
 
 def _demo_options() -> "Table":
@@ -136,8 +168,8 @@ def _print_settings(settings: "list[Setting]", *, as_json: bool) -> None:
     Console().print(table)
 
 
-def _announce(listener: socket.socket, description: str, *, scheme: str, desk: bool) -> None:
+def _announce(listener: socket.socket, gateway: "GatewayRecipe", description: str) -> None:
     host, port = listener.getsockname()[:2]
-    url = f"{scheme}://{host}:{port}"
-    reviewers = f", reviewers {url}/desk" if desk else ""
+    url = f"{'https' if gateway.tls else 'http'}://{host}:{port}"
+    reviewers = f", reviewers {url}/desk" if gateway.memory else ""
     log.info("%s; clients use %s/v1%s", description, url, reviewers)

@@ -214,8 +214,10 @@ class GatewayRecipe(BundleRecipe):
     """How streams are reviewed; None is window in stage 1 and buffer in stage 2."""
     pass_through: bool = False
     """Send other paths below `/v1` to the upstream, whose answers are then not reviewed."""
+    workers: Annotated[int, Field(ge=1, le=32)] = 1
+    """Processes that serve, on one port; each uses one core."""
     limits: Limits = field(default_factory=Limits)
-    """Sizes, times and numbers of requests."""
+    """Sizes, times and numbers of requests, for all workers together."""
     tls: TlsConfig | None = None
     """Serve HTTPS; None serves HTTP."""
     keys: Path | None = None
@@ -283,6 +285,12 @@ def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str])
 def bundle_table(recipe: BundleRecipe) -> Table:
     """Return a bundle's recipe with all its defaults, to be stored as JSON."""
     table: Table = TypeAdapter(BundleRecipe).dump_python(recipe, mode="json")
+    return table
+
+
+def recipe_table(recipe: GatewayRecipe) -> Table:
+    """Return a gateway's recipe with all its defaults, in JSON's types."""
+    table: Table = TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json")
     return table
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -40,6 +41,14 @@ class UpstreamConfig(ServerConfig):
     api_key_env: str = "WALTZRL_UPSTREAM_KEY"
     """Environment variable with the API key of `url`. If it is not set, and the gateway has no API
     keys of its own, each client's key is forwarded."""
+
+    @property
+    def name(self) -> str:
+        """The folder, or the URL without a password."""
+        if self.url is None:
+            return str(self.folder)
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
     def __post_init__(self) -> None:
         if (self.url is None) == (self.folder is None):

@@ -10,7 +10,7 @@ from pathlib import Path
 from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.records import Prompt
-from waltzrl.serving.server import listen
+from waltzrl.serving.listener import listen
 from waltzrl.training import CONVERSATION
 
 AT_ONCE = 32

@@ -16,6 +16,7 @@ import msgspec
 from waltzrl.errors import InputError, RequestError
 from waltzrl.serving.keys import ANONYMOUS, Caller, Key, read_keys
 from waltzrl.serving.limits import Admission, Limits, RateLimits, check_request_size
+from waltzrl.serving.shares import RateTable, WorkerLoad
 from waltzrl.telemetry.logs import RequestContext
 
 Event: TypeAlias = MutableMapping[str, Any]  # as ASGI defines it
@@ -151,11 +152,26 @@ class KeyRing:
 class AccessControl:
     """Checks the API key of a request, its caller's rate, and the size of its body."""
 
-    def __init__(self, keys: KeyRing, limits: Limits) -> None:
+    def __init__(
+        self,
+        keys: KeyRing,
+        limits: Limits,
+        load: WorkerLoad | None = None,
+        rates: RateTable | None = None,
+    ) -> None:
+        """Check by these keys and limits.
+
+        Args:
+            keys: of the callers.
+            limits: for all workers together.
+            load: of all workers; None for a single one.
+            rates: of all workers; None for a single one.
+        """
         self.keys = keys
         self.limits = limits
-        self.admission = Admission(limits)
-        self._rates = RateLimits()
+        self.load = load or WorkerLoad()
+        self.admission = Admission(limits, self.load)
+        self._rates = RateLimits(rates)
 
     def caller(self, headers: RequestHeaders) -> Caller:
         """Return the caller of a request.

@@ -166,7 +166,7 @@ class App:
         self._gateway = gateway
         self.access = access
         self._streams = streams
-        self._metrics = metrics
+        self.metrics = metrics
         self.readiness = readiness
         self._memory = extra.memory
         self._pass_through = extra.pass_through
@@ -227,14 +227,14 @@ class App:
             http.caller = self.access.caller(http.headers)
             self.readiness.require()
             async with self.access.admission as waited:
-                self._metrics.queued(route.name, waited)
+                self.metrics.queued(route.name, waited)
                 with DisconnectWatcher(http.receive, body_seconds) as watcher:
                     body = self.access.body(http.headers, http.receive)
                     http.body = await watcher.read(body)
                     await route.handler(http)
         except RequestError as error:
             if not http.reached_gateway:
-                self._metrics.failed(route.name, error.kind)
+                self.metrics.failed(route.name, error.kind)
             await http.refuse(error)
         except Exception:  # the one boundary: no bug may send an unreviewed draft or a traceback
             log.exception("the request failed")
@@ -337,7 +337,7 @@ class App:
 
     async def _forwarded(self, http: HttpRequest, name: str, response: UpstreamResponse) -> None:
         """Return the upstream's response as it is, and count it under the route's name."""
-        self._metrics.forwarded(name)
+        self.metrics.forwarded(name)
         content_type = (b"content-type", response.content_type.encode("latin-1"))
         await http.reply(response.body, (content_type,), response.status)
 
@@ -368,7 +368,7 @@ class App:
 
     async def _exposition(self, http: HttpRequest) -> None:
         text = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
-        await http.reply(self._metrics.exposition(), (text,))
+        await http.reply(await self.metrics.scrape(), (text,))
 
     def _request(
         self, http: HttpRequest, chat: ChatRequest, mode: Mode = "whole"

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from waltzrl.errors import RequestError
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.keys import Caller
+from waltzrl.serving.shares import RateTable, WorkerLoad
 
 RETRY_AFTER_SECONDS = (1.0, 5.0)
 """`Retry-After` of an overload is random between these, which spreads the retries out."""
+
+LOOK_SECONDS = 0.005
+"""Between looks at the places that other workers have given back, while requests wait here."""
 
 ROUNDING_SECONDS = 1e-6
 """A client that waited for `Retry-After` is not refused for a rounding error below this."""
@@ -21,7 +25,7 @@ ROUNDING_SECONDS = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one worker of the gateway accepts."""
+    """How much the gateway accepts, all its workers together."""
 
     max_active: int = 256
     """Requests in progress at once. Lower it if the model behind the gateway slows down under load;
@@ -94,15 +98,23 @@ def check_reply_size(size: int, limits: Limits) -> None:
 
 
 class RateLimits:
-    """A token bucket per caller name; several keys of one name share it.
+    """A token bucket per caller name; several keys of one name, and all workers, share it.
 
     A bucket is stored as the time at which it will be full again (the "theoretical arrival time"
     of the generic cell rate algorithm, ITU-T I.371), so no task has to refill it.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, table: RateTable | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Keep the buckets in a table; None keeps them in this process.
+
+        Args:
+            table: the buckets' times.
+            clock: monotonic seconds, the same for all processes that share the table.
+        """
+        self._table = table or RateTable()
         self._clock = clock
-        self._full_at: dict[str, float] = {}
 
     def take(self, caller: Caller) -> None:
         """Take one token from the caller's bucket.
@@ -112,10 +124,14 @@ class RateLimits:
         """
         if caller.requests_per_minute is None:
             return
-        now = self._clock()
         seconds_each = 60.0 / caller.requests_per_minute
-        full_at = max(self._full_at.get(caller.name, now), now)
-        wait = full_at - now - (caller.burst - 1) * seconds_each
+        with self._table.lock():
+            now = self._clock()
+            cell = self._table.cell(caller.name, now)
+            full_at = max(self._table[cell], now)
+            wait = full_at - now - (caller.burst - 1) * seconds_each
+            if wait <= ROUNDING_SECONDS:
+                self._table[cell] = full_at + seconds_each
         if wait > ROUNDING_SECONDS:
             raise RequestError(
                 429,
@@ -124,7 +140,6 @@ class RateLimits:
                 f"{caller.burst} at once; try again in {math.ceil(wait)} s",
                 retry_after_seconds=wait,
             )
-        self._full_at[caller.name] = full_at + seconds_each
 
 
 class Admission:
@@ -135,16 +150,27 @@ class Admission:
 
     First come, first served: in an overload an admitted request has waited for at most
     `max_waiting` others. Last in, first out would be faster for most requests and far slower for
-    the others.
+    the others. The workers of a gateway share all places: one that could give a place to a request
+    of its own leaves it to another worker whose first request waits longer.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, load: WorkerLoad | None = None) -> None:
+        """Admit requests of this worker.
+
+        Args:
+            limits: for all workers together.
+            load: of all workers; None for a single one.
+        """
         self.active = 0
         self.draining = False
         """No new request is admitted."""
         self._limits = limits
-        self._waiting: OrderedDict[asyncio.Future[bool], None] = OrderedDict()
-        """In order of arrival; each resolves to True if it got a place, else to False."""
+        self._load = load or WorkerLoad()
+        self._waiting: OrderedDict[asyncio.Future[bool], float] = OrderedDict()
+        """In order of arrival, with its time; each resolves to True if it got a place, else to
+        False."""
+        self._looking: asyncio.TimerHandle | None = None
+        """The next look at the places that other workers have given back."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -163,11 +189,9 @@ class Admission:
         """
         if self.draining:
             raise _overloaded("the gateway is shutting down")
-        if self.active < self._limits.max_active:
-            self.active += 1
-            self._idle.clear()
+        if not self._waiting and self._take():
             return 0.0
-        if len(self._waiting) >= self._limits.max_waiting:
+        if self._load.total_waiting >= self._limits.max_waiting:
             raise _overloaded("too many requests are waiting")
         started = time.perf_counter()
         if not await self._wait():
@@ -194,14 +218,18 @@ class Admission:
     async def _wait(self) -> bool:
         loop = asyncio.get_running_loop()
         place: asyncio.Future[bool] = loop.create_future()
-        self._waiting[place] = None
+        self._waiting[place] = loop.time()
+        self._publish_waiting()
+        if self._load.is_shared and self._looking is None:
+            self._looking = loop.call_later(LOOK_SECONDS, self._look)
         alarm = loop.call_later(self._limits.max_wait_seconds, self._give_up, place)
         try:
             return await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled() and place.result():
                 self._give_back()  # it got a place just before it was cancelled
-            self._waiting.pop(place, None)
+            if self._waiting.pop(place, None) is not None:
+                self._publish_waiting()
             raise
         finally:
             alarm.cancel()
@@ -209,17 +237,50 @@ class Admission:
     def _give_up(self, place: asyncio.Future[bool]) -> None:
         if not place.done():
             del self._waiting[place]
+            self._publish_waiting()
             place.set_result(False)
 
+    def _take(self) -> bool:
+        """Take a place, if one is free in any worker."""
+        self._set_active(self.active + 1)  # first, so that two workers never take the last place
+        if self._load.total_active > self._limits.max_active:
+            self._set_active(self.active - 1)
+            return False
+        self._idle.clear()
+        return True
+
     def _give_back(self) -> None:
+        if self._load.others_wait_longer or not self._pass_on():
+            self._set_active(self.active - 1)
+            if self.active == 0:
+                self._idle.set()
+
+    def _pass_on(self) -> bool:
+        """Give a place that was taken to the first request that waits, if there is one."""
         while self._waiting:
             place, _ = self._waiting.popitem(last=False)
+            self._publish_waiting()
             if not place.done():
                 place.set_result(True)
-                return
-        self.active -= 1
-        if self.active == 0:
-            self._idle.set()
+                return True
+        return False
+
+    def _look(self) -> None:
+        """Look for places that other workers have given back."""
+        self._looking = None
+        while self._waiting and not self._load.others_wait_longer and self._take():
+            if not self._pass_on():
+                self._give_back()
+        if self._waiting:
+            self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
+    def _set_active(self, active: int) -> None:
+        self.active = active
+        self._load.set_active(active)
+
+    def _publish_waiting(self) -> None:
+        first = next(iter(self._waiting.values()), 0.0)
+        self._load.set_waiting(len(self._waiting), first)
 
 
 def _overloaded(why: str) -> RequestError:

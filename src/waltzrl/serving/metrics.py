@@ -5,11 +5,11 @@ thread-safe: call it from the event loop's thread only.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeAlias, get_args
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -36,6 +36,7 @@ from waltzrl.telemetry.counters import (
     rate,
     states,
 )
+from waltzrl.telemetry.families import Family, exposition, families_of, merged
 
 SLICE_SECONDS, SLICES = 10, 30
 MOST_KEYS = 200
@@ -71,6 +72,8 @@ KINDS = (
     "cancelled",
 )
 """The kinds of RequestError, and `cancelled` for clients that disconnected."""
+
+OtherMetrics: TypeAlias = Callable[[], Awaitable[Sequence[Family]]]
 
 Called = Literal["safe", "unsafe", "overrefuse", "unreviewed"]
 """The reviewer's label of a reply."""
@@ -110,6 +113,7 @@ class GatewayMetrics(Collector):
         categories: Mapping[str, str],
         *,
         knows_model: Callable[[str], bool] = lambda _: False,
+        others: OtherMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set all metrics to zero.
@@ -119,9 +123,11 @@ class GatewayMetrics(Collector):
             categories: rule id -> category, of the stage-1 rules.
             knows_model: whether a name is that of a model, and no text of a client; the others
                 count as other.
+            others: returns the metrics of the gateway's other workers; None if there are none.
             clock: monotonic seconds.
         """
         self._status = status
+        self._others = others
         self._categories = categories
         self._knows_model = knows_model
         self._keys: set[str] = set()
@@ -266,9 +272,17 @@ class GatewayMetrics(Collector):
         """Export the metrics of another package, too."""
         self._registry.register(collector)
 
-    def exposition(self) -> bytes:
-        """Return all metrics in Prometheus's text format 0.0.4."""
-        return generate_latest(self._registry)
+    def families(self) -> list[Family]:
+        """Return all metrics of this worker."""
+        return families_of(self._registry)
+
+    def exposition(self, others: Sequence[Family] = ()) -> bytes:
+        """Return all metrics, those of other workers added, in Prometheus's text format 0.0.4."""
+        return exposition(merged([self.families(), others]))
+
+    async def scrape(self) -> bytes:
+        """Return the metrics of all workers."""
+        return self.exposition(() if self._others is None else await self._others())
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric, for the registry."""

@@ -2,22 +2,19 @@
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from types import FrameType, TracebackType
-from typing import NoReturn, Self, TypeAlias
+from typing import Self, TypeAlias
 
 import uvicorn
 
-from waltzrl.errors import InputError, RequestError
-from waltzrl.serving.access import AccessControl, Event, KeyRing, Receive, Send
+from waltzrl.errors import RequestError
+from waltzrl.serving.access import AccessControl, Event, Receive, Send
 from waltzrl.serving.connection import ClientConnection
-from waltzrl.telemetry.logs import fields
 
 Application: TypeAlias = Callable[[Event, Receive, Send], Awaitable[None]]
 
@@ -26,122 +23,14 @@ DRAIN_SECONDS = 30.0
 
 GRACE_SECONDS = 0.25
 """Requests that take less are not watched for a disconnect."""
+RETIRE_SECONDS = 600.0
+"""A retiring process serves its open connections for so long."""
+YIELD_SECONDS = 0.002
+"""How long a worker leaves a new connection to workers that have fewer."""
 ACCEPT_PAUSE_SECONDS = 1.0
 """Before the next try when no connection can be accepted, as when there are too many open files."""
 
 log = logging.getLogger(__name__)
-
-
-async def run(
-    app: Application,
-    access: AccessControl,
-    listener: socket.socket,
-    tls: ssl.SSLContext | None = None,
-) -> None:
-    """Serve until the process is told to stop, then finish the requests in progress.
-
-    Args:
-        app: an ASGI application.
-        access: counts the requests in progress; its limits hold for connections too.
-        listener: the socket that `listen` returned.
-        tls: the context that `open_tls` returned; None serves HTTP without TLS.
-    """
-    config = uvicorn.Config(
-        app,
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_level="warning",
-        log_config=None,  # its lines are formatted as ours
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=5,
-    )
-    asyncio.get_running_loop().set_exception_handler(_log_exception)
-    gc.collect()
-    gc.freeze()  # later collections skip what is loaded by now, which makes their pauses shorter
-    await _Server(config, access, tls).serve([listener])
-
-
-def open_tls(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
-    """Read the files of a TLS server.
-
-    Args:
-        cert: certificate chain in PEM, the server's own certificate first.
-        key: its private key in PEM, without a password.
-        client_ca: certificates in PEM; clients must show one that these have signed. None asks
-            clients for none.
-
-    Raises:
-        InputError: a file cannot be read, or the key is not the certificate's.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.set_alpn_protocols(["http/1.1"])
-    for path in filter(None, (cert, key, client_ca)):
-        try:
-            path.open("rb").close()  # the errors of ssl do not name the file
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; TLS needs this file") from error
-    try:
-        context.load_cert_chain(cert, key, _no_password)
-    except ssl.SSLError as error:
-        why = "is not the key of" if error.reason == "KEY_VALUES_MISMATCH" else "cannot serve with"
-        raise InputError(
-            f"{key} {why} {cert} ({error.reason}); TLS needs a certificate chain and its private "
-            "key, both in PEM"
-        ) from error
-    if client_ca is not None:
-        try:
-            context.load_verify_locations(client_ca)
-        except ssl.SSLError as error:
-            raise InputError(f"{client_ca}: not certificates in PEM ({error.reason})") from error
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
-def _no_password() -> NoReturn:
-    raise InputError("the private key of TLS has a password; write it without one")
-
-
-def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """Log what no task handled; asyncio's own line would quote the exception's message."""
-    error = context.get("exception")
-    log.error(
-        "%s", context["message"], exc_info=error if isinstance(error, BaseException) else None
-    )
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Open the listening socket, so that a failure is reported before anything is loaded.
-
-    Raises:
-        InputError: the port is in use, or the address is not one of this machine.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(2048)  # early clients wait in the backlog until the gateway is loaded
-    except OSError as error:
-        listener.close()
-        raise InputError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host"
-        ) from error
-    return listener
-
-
-def check_bind(host: str, ring: KeyRing, *, open_to_all: bool) -> None:
-    """Refuse to listen on the network without API keys, unless the operator allows it.
-
-    Raises:
-        InputError: `host` is not loopback, there are no keys and `open_to_all` is False.
-    """
-    if ring.is_open and not open_to_all and not _is_loopback(host):
-        raise InputError(
-            f"without API keys the gateway listens on loopback only, not on {host}; make one "
-            "with `waltzrl keys add NAME --file keys.toml` and pass --keys keys.toml, or --open"
-        )
 
 
 class DisconnectWatcher:
@@ -227,42 +116,111 @@ class DisconnectWatcher:
             self._worker.cancel()
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server with its own accepting and draining."""
+class Server(uvicorn.Server):
+    """uvicorn's server with its own accepting, draining and leaving."""
 
     def __init__(
-        self, config: uvicorn.Config, access: AccessControl, tls: ssl.SSLContext | None
+        self, app: Application, access: AccessControl, tls: ssl.SSLContext | None = None
     ) -> None:
+        """Serve an application; `run` does all the work.
+
+        Args:
+            app: an ASGI application.
+            access: counts the requests in progress; its limits hold for connections too.
+            tls: the context that `open_tls` returned; None serves HTTP without TLS.
+        """
+        config = uvicorn.Config(
+            app,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            log_config=None,  # its lines are formatted as ours
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=5,
+        )
         super().__init__(config)
         self._access = access
         self._tls = tls
         self._handshakes: set[asyncio.Task[None]] = set()
+        self._retiring_until: float | None = None
+
+    async def serve_on(self, listener: socket.socket) -> None:
+        """Serve until told to stop, then finish the requests in progress.
+
+        Args:
+            listener: the socket that `listen` returned; other processes may accept from it too.
+        """
+        asyncio.get_running_loop().set_exception_handler(_log_exception)
+        gc.collect()
+        gc.freeze()  # later collections skip what is loaded by now, which shortens their pauses
+        await self.serve([listener])
+
+    def stop(self) -> None:
+        """Admit no more requests, and finish those in progress."""
+        self.should_exit = True
+
+    def retire(self) -> None:
+        """Leave to another process: accept no connection, serve those that are open to their end.
+
+        Every answer asks its client to close the connection, so that no request is on its way when
+        this process closes it.
+        """
+        self._stop_accepting()
+        self.config.encoded_headers.append((b"connection", b"close"))
+        self.server_state.default_headers = [
+            *self.server_state.default_headers,
+            (b"connection", b"close"),
+        ]
+        self._retiring_until = self._loop.time() + RETIRE_SECONDS
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections from the one listening socket."""
-        assert sockets is not None
+        assert sockets is not None, "`serve_on` gives one"
         self._loop = asyncio.get_running_loop()
         (self._listener,) = sockets
         self._listener.setblocking(False)
         self.servers = []
-        self._loop.add_reader(self._listener, self._accept)
+        self._accepting = True
+        self._accept_again()
         self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        self._publish()
+        if self._retiring_until is not None:
+            left = self.server_state.connections or self._handshakes
+            if not left or self._loop.time() > self._retiring_until:
+                self.stop()
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop. uvicorn would raise the signal again, before the audit log is closed."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit = True
+        self.stop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        log.info("the gateway shuts down", extra=fields(active=self._access.admission.active))
         if unfinished := await self._access.admission.drain(DRAIN_SECONDS):
             log.warning("%d requests were cancelled after %g s", unfinished, DRAIN_SECONDS)
-        self._loop.remove_reader(self._listener)
+        self._stop_accepting()
         for handshake in self._handshakes:
             handshake.cancel()
         await super().shutdown(sockets)
 
     def _accept(self) -> None:
+        """Accept a connection, unless a worker with fewer connections may do it in a moment."""
+        if self._access.load.others_have_fewer_connections:
+            self._loop.remove_reader(self._listener)
+            self._loop.call_later(YIELD_SECONDS, self._accept_now)
+        else:
+            self._accept_one()
+
+    def _accept_now(self) -> None:
+        if self._accepting:
+            self._accept_again()
+            self._accept_one()
+
+    def _accept_one(self) -> None:
         try:
             client, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -276,10 +234,21 @@ class _Server(uvicorn.Server):
         task = self._loop.create_task(self._connect(client))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
+        self._publish()
 
     def _accept_again(self) -> None:
-        if not self.should_exit:
+        if self._accepting:
             self._loop.add_reader(self._listener, self._accept)
+
+    def _stop_accepting(self) -> None:
+        self._accepting = False
+        self._loop.remove_reader(self._listener)
+        self._access.load.set_connections(None)
+
+    def _publish(self) -> None:
+        if self._accepting:
+            count = len(self.server_state.connections) + len(self._handshakes)
+            self._access.load.set_connections(count)
 
     async def _connect(self, client: socket.socket) -> None:
         limit = self._access.limits.max_head_seconds if self._tls is not None else None
@@ -294,8 +263,9 @@ class _Server(uvicorn.Server):
         return ClientConnection(self.config, self.server_state, self._access.limits)
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """Log what no task handled; asyncio's own line would quote the exception's message."""
+    error = context.get("exception")
+    log.error(
+        "%s", context["message"], exc_info=error if isinstance(error, BaseException) else None
+    )

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 MetricKind = Literal["counter", "gauge", "histogram"]
+Merge = Literal["sum", "max", "mean"]
+"""How the values of several workers become one; a mean is weighted by the metric NAME_samples."""
 
 TIMES_MS = (
     *(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 200, 500, 1000, 2500, 5000),
@@ -33,14 +35,21 @@ class MetricSpec:
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
     """Upper bounds of a histogram's buckets, ascending."""
+    merge: Merge = "max"
+    """Of a gauge; counters and histograms of several workers are added up."""
 
 
 def _counter(name: str, text: str, *labels: str) -> MetricSpec:
     return MetricSpec(name=f"waltzrl_{name}_total", kind="counter", help=text, labels=labels)
 
 
-def _gauge(name: str, text: str, *labels: str) -> MetricSpec:
-    return MetricSpec(name=f"waltzrl_{name}", kind="gauge", help=text, labels=labels)
+def _gauge(name: str, text: str, *labels: str, merge: Merge = "max") -> MetricSpec:
+    return MetricSpec(name=f"waltzrl_{name}", kind="gauge", help=text, labels=labels, merge=merge)
+
+
+def _rate(name: str, text: str, samples: str) -> tuple[MetricSpec, MetricSpec]:
+    """Return a share and the size of its sample."""
+    return _gauge(name, text, merge="mean"), _gauge(f"{name}_samples", samples, merge="sum")
 
 
 def _histogram(name: str, text: str, label: str, bounds: tuple[float, ...]) -> MetricSpec:
@@ -96,12 +105,18 @@ GATEWAY_METRICS = (
         "final_safety_score", "1 - risk of the reply that was sent, if reviewed.", "stage", SCORES
     ),
     _histogram("coaching_rounds", "Revisions by a model in a choice.", "stage", ROUNDS),
-    _gauge("feedback_trigger_rate", f"Share of drafts that feedback objected to, {RECENTLY}."),
-    _gauge("feedback_trigger_rate_samples", f"Reviewed drafts {RECENTLY}."),
-    _gauge("refused_rate", f"Share of answers that were a canned refusal, {RECENTLY}."),
-    _gauge("refused_rate_samples", f"Answers {RECENTLY}."),
-    _gauge("active_requests", "Requests in progress."),
-    _gauge("waiting_requests", "Requests that wait for a place."),
+    *_rate(
+        "feedback_trigger_rate",
+        f"Share of drafts that feedback objected to, {RECENTLY}.",
+        f"Reviewed drafts {RECENTLY}.",
+    ),
+    *_rate(
+        "refused_rate",
+        f"Share of answers that were a canned refusal, {RECENTLY}.",
+        f"Answers {RECENTLY}.",
+    ),
+    _gauge("active_requests", "Requests in progress.", merge="sum"),
+    _gauge("waiting_requests", "Requests that wait for a place.", merge="sum"),
     _gauge("draining", "1 while the gateway shuts down."),
     _gauge("check", "1 for the state of each check of /readyz.", "check", "status"),
     _gauge("breaker", "1 for the state of each circuit breaker.", "breaker", "state"),
@@ -117,10 +132,16 @@ GATEWAY_METRICS = (
 )
 
 MEMORY_METRICS = (
-    _gauge("unsafe_rate", f"Share of unsafe replies {JUDGED}."),
-    _gauge("unsafe_rate_samples", f"Replies with a label unsafe {JUDGED}."),
-    _gauge("overrefusal_rate", f"Share of over-refusals {JUDGED}."),
-    _gauge("overrefusal_rate_samples", f"Replies with a label overrefuse {JUDGED}."),
+    *_rate(
+        "unsafe_rate",
+        f"Share of unsafe replies {JUDGED}.",
+        f"Replies with a label unsafe {JUDGED}.",
+    ),
+    *_rate(
+        "overrefusal_rate",
+        f"Share of over-refusals {JUDGED}.",
+        f"Replies with a label overrefuse {JUDGED}.",
+    ),
     _counter(
         "judge_labels",
         "Labels of the online judge in its random sample: unsafe or overrefuse, true or false.",
@@ -133,7 +154,7 @@ MEMORY_METRICS = (
     _counter("recorder_stored", "Exchanges stored in the memory."),
     _counter("recorder_failed", "Exchanges that cannot be stored."),
     _counter("recorder_restarts", "Recorder processes that ended and were replaced."),
-    _gauge("recorder_waiting", "Exchanges that wait to be stored."),
+    _gauge("recorder_waiting", "Exchanges that wait to be stored.", merge="sum"),
     _gauge("memory_failing", "1 while the database is unavailable."),
     _counter("shadows_left_out", "Answers of a shadow skipped for their cost."),
     _gauge("release", "1 for the state of the current release.", "state"),

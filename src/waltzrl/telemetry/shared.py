@@ -1,5 +1,6 @@
 """Memory that the processes of one gateway share."""
 
+import errno
 import fcntl
 import mmap
 import os
@@ -26,7 +27,8 @@ class SharedMemory:
         else:
             with tempfile.TemporaryFile() as file:
                 descriptor = os.dup(file.fileno())
-        os.write(descriptor, bytes(size))  # not truncate: a full disk must fail here
+        if os.write(descriptor, bytes(size)) < size:  # not truncate, which reserves nothing
+            raise OSError(errno.ENOSPC, "no room for the memory that processes share")
         return cls(descriptor)
 
     @contextmanager

@@ -1,0 +1,289 @@
+"""Runs the worker processes of a gateway on one port: starts, replaces, reloads and stops them.
+
+SIGHUP: read the recipe -> start new workers -> ready -> the old ones retire
+SIGTERM, SIGINT: all workers finish their requests and stop; a second SIGINT kills them
+
+The supervisor keeps the listening socket open and writes the audit log; it serves no request.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import count
+from typing import Literal
+
+import msgspec
+
+from waltzrl import __version__
+from waltzrl.audit import LogWriter
+from waltzrl.audit.log import APPENDERS
+from waltzrl.build.audit import contents_expire, log_key, log_settings
+from waltzrl.build.shared_memory import GatewayMemory
+from waltzrl.build.worker_process import Assignment, Message, WorkerProcess
+from waltzrl.config.gateway import GatewayRecipe, recipe_table
+from waltzrl.errors import InputError, WaltzError
+from waltzrl.serving.shares import WORKERS
+from waltzrl.telemetry.families import Family, merged, totals
+from waltzrl.telemetry.logs import fields
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
+"""Before a worker that died is replaced; doubled each time, until one lives for longer."""
+STOP_SECONDS = 50.0
+"""Workers that take longer to stop are killed."""
+
+log = logging.getLogger(__name__)
+
+_families = msgspec.json.Decoder(list[Family]).decode
+
+
+class Supervisor:
+    """Supervises the workers of one gateway."""
+
+    def __init__(
+        self,
+        load: Callable[[], GatewayRecipe],
+        listener: socket.socket,
+        *,
+        open_to_all: bool,
+        announce: Callable[[GatewayRecipe, str], None],
+    ) -> None:
+        """Set up; `run` does all the work.
+
+        Args:
+            load: reads the recipe again; raises an InputError or another WaltzError.
+            listener: the socket on which all workers listen.
+            open_to_all: accept clients from the network even without API keys.
+            announce: called with the recipe and what serves, in words, when all workers serve.
+        """
+        self._load, self._listener = load, listener
+        self._open_to_all, self._announce = open_to_all, announce
+        self._memory = GatewayMemory()
+        self._log_numbers = count()
+        self._log: LogWriter | None = None
+        self._workers: set[WorkerProcess] = set()
+        """All that have an assignment, those that leave included."""
+        self._serving: set[WorkerProcess] = set()
+        """Those of the present recipe."""
+        self._keepers: list[asyncio.Task[None]] = []
+        self._past: list[Family] = []
+        """Counters of workers that have ended."""
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def run(self, recipe: GatewayRecipe, first: WorkerProcess) -> None:
+        """Serve until a signal to stop.
+
+        Args:
+            recipe: to begin with.
+            first: a process without an assignment.
+
+        Raises:
+            InputError: a worker cannot serve, or the audit log cannot be read or written.
+            AuditError: the audit log was altered, or is in use by another process.
+        """
+        loop = asyncio.get_running_loop()
+        stop, reload = asyncio.Event(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGHUP, reload.set)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_or_kill, stop, number)
+        log.info("the gateway starts", extra=_summary(recipe))
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._audit_log(recipe))
+            stack.push_async_callback(self._stop_all)
+            what = await self._serve(recipe, first)
+            self._announce(recipe, what)
+            reloading = asyncio.create_task(self._reload_on(reload, recipe))
+            stack.callback(reloading.cancel)
+            await stop.wait()
+            active = self._memory.load(0).total_active
+            log.info("the gateway shuts down", extra=fields(active=active))
+        log.info("the gateway has stopped")
+
+    @asynccontextmanager
+    async def _audit_log(self, recipe: GatewayRecipe) -> AsyncIterator[None]:
+        """Write the audit log during the block, if the recipe has one."""
+        if (audit := recipe.audit) is None:
+            yield
+            return
+        settings = log_settings(audit, recipe.privacy)
+        self._log = LogWriter.open(
+            audit.folder, key=log_key(audit), settings=settings, status=self._memory.log_status
+        )
+        try:
+            async with contents_expire(audit):
+                yield
+        finally:
+            await asyncio.to_thread(self._log.close)
+
+    async def _serve(self, recipe: GatewayRecipe, first: WorkerProcess | None = None) -> str:
+        """Start the workers of a recipe, then let those of the last recipe retire.
+
+        Raises:
+            InputError: one of them cannot serve; then all new ones are ended.
+        """
+        processes = [first or WorkerProcess()]
+        processes += [WorkerProcess() for _ in range(recipe.workers - 1)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                starts = [group.create_task(self._start(each, recipe)) for each in processes]
+        except* InputError as failed:
+            for process in processes:
+                process.kill()
+                self._forget(process)
+            raise InputError(str(failed.exceptions[0])) from None
+        for keeper in self._keepers:
+            keeper.cancel()
+        retiring, self._serving = self._serving, set(processes)
+        self._tell(retiring, "retire")
+        self._keepers = [asyncio.create_task(self._keep(each, recipe)) for each in processes]
+        return starts[0].result()
+
+    async def _start(self, worker: WorkerProcess, recipe: GatewayRecipe) -> str:
+        """Give a process its assignment; return what it serves, in words.
+
+        Raises:
+            InputError: it cannot serve.
+        """
+        numbers = {each.number for each in self._workers}
+        number = next(n for n in range(WORKERS) if n not in numbers)
+        log_number = next(self._log_numbers) % APPENDERS
+        pipe = None if self._log is None else self._log.connect(log_number)
+        assignment = Assignment(
+            recipe=msgspec.Raw(msgspec.json.encode(recipe_table(recipe))),
+            number=number,
+            log_number=log_number,
+            public_key="" if self._log is None else str(self._log.public_key),
+            open_to_all=self._open_to_all,
+        )
+        self._workers.add(worker)
+        descriptors = [self._listener.fileno(), self._memory.descriptor]
+        try:
+            return await worker.start(
+                assignment, descriptors if pipe is None else [*descriptors, pipe], self._scrape
+            )
+        finally:
+            if pipe is not None:
+                os.close(pipe)
+
+    async def _keep(self, worker: WorkerProcess, recipe: GatewayRecipe) -> None:
+        """Replace a worker whenever it dies."""
+        loop = asyncio.get_running_loop()
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            started = loop.time()
+            await worker.ended.wait()
+            self._forget(worker)
+            log.error("a worker ended with status %s; starting another", worker.status)
+            if loop.time() - started > LONGEST_PAUSE_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            worker = WorkerProcess()
+            try:
+                await self._start(worker, recipe)
+            except InputError as error:
+                log.error("%s", error)  # noqa: TRY400 - one line
+            except asyncio.CancelledError:
+                worker.kill()
+                self._forget(worker)
+                raise
+            else:
+                self._serving.add(worker)
+
+    async def _reload_on(self, signal_came: asyncio.Event, recipe: GatewayRecipe) -> None:
+        """Serve the recipe as it is now, whenever the signal comes."""
+        while True:
+            await signal_came.wait()
+            signal_came.clear()
+            try:
+                new = self._load()
+                _check_change(recipe, new)
+                what = await self._serve(new)
+            except (WaltzError, OSError) as error:
+                log.error("the recipe was not reloaded, and the earlier one serves on: %s", error)  # noqa: TRY400
+                continue
+            recipe = new
+            log.info("reloaded: %s", what)
+
+    async def _stop_all(self) -> None:
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        self._tell(self._workers, "stop")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await asyncio.gather(*(worker.ended.wait() for worker in self._workers))
+        self._kill_all()
+
+    def _tell(self, workers: Iterable[WorkerProcess], kind: Literal["retire", "stop"]) -> None:
+        for worker in workers:
+            worker.send(Message(kind=kind))
+            task = asyncio.create_task(self._see_off(worker))
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    async def _see_off(self, worker: WorkerProcess) -> None:
+        await worker.ended.wait()
+        self._forget(worker)
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        """Keep what a worker that has ended has counted, and free its number."""
+        if worker not in self._workers:
+            return
+        self._workers.discard(worker)
+        self._serving.discard(worker)
+        self._memory.load(worker.number).clear()
+        self._past = merged([self._past, totals(_families(worker.families))])
+
+    def _stop_or_kill(self, stop: asyncio.Event, number: int) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            self._kill_all()
+        stop.set()
+
+    def _kill_all(self) -> None:
+        for worker in list(self._workers):
+            worker.kill()
+            self._forget(worker)
+
+    def _scrape(self, asking: WorkerProcess) -> None:
+        task = asyncio.create_task(self._answer_scrape(asking))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _answer_scrape(self, asking: WorkerProcess) -> None:
+        others = [worker for worker in self._workers if worker is not asking]
+        await asyncio.gather(*(worker.report() for worker in others))
+        reports = [_families(worker.families) for worker in others]
+        families = msgspec.json.encode(merged([*reports, self._past]))
+        asking.send(Message(kind="scrape", families=msgspec.Raw(families)))
+
+
+def _check_change(old: GatewayRecipe, new: GatewayRecipe) -> None:
+    """Refuse changes for which the gateway has to be started again.
+
+    Raises:
+        InputError: the audit log would be another, or would be kept in another way.
+    """
+    if (old.audit, old.privacy) != (new.audit, new.privacy):
+        raise InputError("audit and privacy cannot change in a running gateway; start it again")
+
+
+def _summary(recipe: GatewayRecipe) -> dict[str, object]:
+    feedback = recipe.feedback
+    return fields(
+        version=__version__,
+        stage=recipe.stage if recipe.enabled else 0,
+        upstream=recipe.upstream.name,
+        feedback=feedback.model if feedback and recipe.stage == 2 else None,
+        threshold=recipe.threshold,
+        on_failure=recipe.on_failure,
+        streams=recipe.stream_mode,
+        keys=str(recipe.keys) if recipe.keys else None,
+        audit=str(recipe.audit.folder) if recipe.audit else None,
+        memory=recipe.memory is not None,
+        traces=recipe.traces,
+        workers=recipe.workers,
+    )

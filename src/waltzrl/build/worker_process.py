@@ -1,0 +1,181 @@
+"""A worker of the gateway as its supervisor sees it, and the messages between the two.
+
+It imports little, so that a worker process starts while its supervisor still reads the recipe.
+"""
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Literal, Self
+
+import msgspec
+
+from waltzrl.errors import InputError
+
+COMMAND = (sys.executable, "-m", "waltzrl.build.worker")
+LONGEST_MESSAGE = 64 * 2**20
+REPORT_SECONDS = 2.0
+"""Longest wait for the metrics of a worker."""
+NOTHING = msgspec.Raw(b"[]")
+
+log = logging.getLogger(__name__)
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is to do; the first line to it.
+
+    File descriptors come with it, in this order: the listening socket, the shared memory and, with
+    an audit log, the pipe to its writer.
+    """
+
+    recipe: msgspec.Raw
+    """JSON of a `GatewayRecipe`."""
+    number: int
+    """Of the worker, in the memory that all workers share."""
+    log_number: int
+    """Of the process, among those that append to the audit log."""
+    public_key: str
+    """Of the audit log; empty without one."""
+    open_to_all: bool
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of JSON."""
+
+    kind: Literal["ready", "failed", "report", "scrape", "retire", "stop"]
+    """From a worker: it serves, it cannot serve, its metrics, a request for those of the others.
+    To a worker: send your metrics, the metrics of the others, retire, stop."""
+    text: str = ""
+    """Of `ready` what it serves, of `failed` why it cannot."""
+    families: msgspec.Raw = NOTHING
+    """JSON of a list of `Family`."""
+
+    @property
+    def line(self) -> bytes:
+        return msgspec.json.encode(self) + b"\n"
+
+
+read_message = msgspec.json.Decoder(Message).decode
+
+
+class WorkerProcess:
+    """A process that imports its modules while it waits for its assignment."""
+
+    def __init__(self) -> None:
+        """Start it; as a context manager, it is killed at the end of the block."""
+        self._socket, other = socket.socketpair()
+        with other:
+            command = [*COMMAND, str(other.fileno())]
+            self._process = subprocess.Popen(command, pass_fds=[other.fileno()])
+        self.number = -1
+        """In the memory that all workers share, once it has an assignment."""
+        self.families = NOTHING
+        """Its metrics, as of its last report."""
+        self.ended = asyncio.Event()
+        self._writer: asyncio.StreamWriter | None = None
+        self._report: asyncio.Future[None] | None = None
+
+    async def start(
+        self,
+        assignment: Assignment,
+        descriptors: Sequence[int],
+        on_scrape: Callable[["WorkerProcess"], None],
+    ) -> str:
+        """Give it its assignment and wait until it serves; return what it serves, in words.
+
+        Args:
+            assignment: what it is to do.
+            descriptors: of files, as `Assignment` says.
+            on_scrape: called when it asks for the metrics of the other workers.
+
+        Raises:
+            InputError: it cannot serve; the message is its own.
+        """
+        self.number = assignment.number
+        line = msgspec.json.encode(assignment) + b"\n"
+        with suppress(BrokenPipeError):  # it has ended, as is found out below
+            socket.send_fds(self._socket, [line], list(descriptors))
+        reader, self._writer = await asyncio.open_connection(
+            sock=self._socket, limit=LONGEST_MESSAGE
+        )
+        first = await reader.readline()
+        message = read_message(first) if first.endswith(b"\n") else None
+        if message is None or message.kind != "ready":
+            self.kill()
+            raise InputError(message.text if message else self._how_it_ended())
+        self._listening = asyncio.create_task(self._listen(reader, on_scrape))
+        return message.text
+
+    def send(self, message: Message) -> None:
+        """Send a message; a worker that has ended does not get it."""
+        if self._writer is not None and not self.ended.is_set():
+            self._writer.write(message.line)
+
+    async def report(self) -> None:
+        """Bring `families` up to date, if the worker answers in time."""
+        if self._report is None:
+            self._report = asyncio.get_running_loop().create_future()
+            self.send(Message(kind="report"))
+        await asyncio.wait([self._report], timeout=REPORT_SECONDS)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.ended.is_set():
+            self.kill()
+
+    async def _listen(
+        self, reader: asyncio.StreamReader, on_scrape: Callable[["WorkerProcess"], None]
+    ) -> None:
+        """Take its messages until it ends."""
+        try:
+            while (line := await reader.readline()).endswith(b"\n"):
+                message = read_message(line)
+                if message.kind == "scrape":
+                    on_scrape(self)
+                elif message.kind == "failed":
+                    log.error("%s", message.text)
+                else:
+                    self.families = message.families
+                    self._end_report()
+        except ConnectionError:
+            pass  # killed with something unread
+        await asyncio.to_thread(self._process.wait)
+        self._close()
+
+    def _end_report(self) -> None:
+        if self._report is not None and not self._report.done():
+            self._report.set_result(None)
+        self._report = None
+
+    def _close(self) -> None:
+        self._end_report()
+        self.ended.set()
+        self._process.wait()
+        if self._writer is not None:
+            self._writer.close()
+        self._socket.close()
+
+    def _how_it_ended(self) -> str:
+        return f"a worker process ended with status {self._process.wait()}; see its messages"
+
+    @property
+    def status(self) -> int | None:
+        """Exit status; negative for a signal."""
+        return self._process.poll()
