@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import subprocess
 import sys
@@ -59,9 +60,17 @@ def test_python_m_waltzrl_is_the_command():
     ],
 )
 def test_what_needs_the_memory_says_which_extra_to_install(command, tmp_path):
-    code = "import sys; sys.modules['sqlalchemy'] = None; import waltzrl.cli as c; c.main()"
-    argv = [sys.executable, "-c", code, *command.split()]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    error = 'ModuleNotFoundError("No module named sqlalchemy", name="sqlalchemy")'
+    (tmp_path / "sqlalchemy.py").write_text(f"raise {error}")
+    found_first = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [sys.executable, "-m", "waltzrl", *command.split()],
+        env=os.environ | {"PYTHONPATH": found_first},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     *_log, message = done.stderr.splitlines()
     assert message == "error: the memory needs SQLAlchemy: pip install 'waltzrl[flywheel]'"
     assert done.returncode == 2
