@@ -17,6 +17,7 @@ pytestmark = pytest.mark.xdist_group("faults")
 
 HELLO = [{"role": "user", "content": "hello"}]
 CHAT = "/v1/chat/completions"
+with_workers = pytest.mark.parametrize("workers", ["1", "2"])
 
 
 @pytest.fixture(scope="module")
@@ -134,27 +135,31 @@ def test_a_held_stream_says_that_it_lives(serve):
     assert lines[1:] == ["\n", ": keepalive\n"]
 
 
+@with_workers
 def test_killed_under_load_the_audit_log_verifies_and_holds_all_but_the_last_moment(
-    serve, tmp_path
+    serve, tmp_path, workers
 ):
     folder = tmp_path / "audit"
-    with serve("--audit", str(folder)) as gateway:
+    with serve("--workers", workers, "--audit", str(folder)) as gateway:
         answered = asyncio.run(_load(gateway.url + CHAT, at_once=8, enough=has(1_000)))
         wait_until(lambda: sum(1 for _ in read_entries(folder)) > len(answered))  # it is committed
         late = asyncio.run(_load(gateway.url + CHAT, at_once=8, enough=has(200)))
         gateway.process.kill()
         gateway.process.wait()
     assert set(answered) == {200}
-    with serve("--audit", str(folder)) as gateway:
+    with serve("--workers", workers, "--audit", str(folder)) as gateway:
         assert ask(gateway, "echo")[0] == 200
     verified = verify(folder, PublicKey.parse((tmp_path / "audit.key.pub").read_text()))
     assert verified.records >= len(answered)
     assert verified.records <= len(answered) + len(late) + 20
 
 
-def test_told_to_stop_it_answers_what_is_under_way_and_signs_the_whole_log(serve, tmp_path):
+@with_workers
+def test_told_to_stop_it_answers_what_is_under_way_and_signs_the_whole_log(
+    serve, tmp_path, workers
+):
     folder = tmp_path / "audit"
-    with serve("--audit", str(folder)) as gateway:
+    with serve("--workers", workers, "--audit", str(folder)) as gateway:
         body = json.dumps({"model": "slow", "messages": HELLO})
         command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-d", body]
         clients = [
@@ -170,8 +175,11 @@ def test_told_to_stop_it_answers_what_is_under_way_and_signs_the_whole_log(serve
     assert verified.records == verified.signed == answered + 2  # the log's own begin and end
 
 
-def test_on_a_full_disk_nothing_is_answered_unaudited(serve, tmp_path):
-    with serve("--audit", str(tmp_path / "audit"), largest_file_kb=128) as gateway:
+@with_workers
+def test_on_a_full_disk_nothing_is_answered_unaudited(serve, tmp_path, workers):
+    with serve(
+        "--workers", workers, "--audit", str(tmp_path / "audit"), largest_file_kb=128
+    ) as gateway:
         outcomes = asyncio.run(
             _load(gateway.url + CHAT, at_once=4, enough=lambda statuses: 503 in statuses)
         )
@@ -184,9 +192,10 @@ def test_on_a_full_disk_nothing_is_answered_unaudited(serve, tmp_path):
     assert "audit" in (tmp_path / "gateway.log").read_text()
 
 
-def test_on_a_full_disk_the_operator_may_choose_to_answer_unaudited(serve, tmp_path):
+@with_workers
+def test_on_a_full_disk_the_operator_may_choose_to_answer_unaudited(serve, tmp_path, workers):
     told = ("--audit", str(tmp_path / "audit"), "--set", "audit.on_failure=serve")
-    with serve(*told, largest_file_kb=128) as gateway:
+    with serve("--workers", workers, *told, largest_file_kb=128) as gateway:
         outcomes = asyncio.run(
             _load(
                 gateway.url + CHAT,
@@ -225,7 +234,10 @@ async def _status(session, url, model):
         return response.status
 
 
-def test_what_is_more_than_it_can_take_is_refused_at_once_and_the_rest_is_answered(serve, upstream):
+@with_workers
+def test_what_is_more_than_it_can_take_is_refused_at_once_and_the_rest_is_answered(
+    serve, upstream, workers
+):
     """Five waves of ten times the capacity: 8 requests are served, 8 wait, 64 are refused."""
     limits = ("--set", "limits.max_active=8", "--set", "limits.max_waiting=8")
 
@@ -240,7 +252,7 @@ def test_what_is_more_than_it_can_take_is_refused_at_once_and_the_rest_is_answer
                 upstream.get("/release")
             return refused, await asyncio.gather(*requests)
 
-    with serve(*limits, "--set", "limits.max_wait_seconds=60") as gateway:
+    with serve("--workers", workers, *limits, "--set", "limits.max_wait_seconds=60") as gateway:
         for _ in range(5):
             refused, statuses = asyncio.run(wave(gateway.url + CHAT))
             assert refused == [503] * 64

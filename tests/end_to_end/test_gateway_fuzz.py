@@ -95,7 +95,7 @@ def against_a_gateway(log, attack):
 
     async def work():
         async with site(lenient) as upstream:
-            with gateway_process("--upstream", upstream.url, log=log) as gateway:
+            with gateway_process("--upstream", upstream.url, "--workers", "2", log=log) as gateway:
                 outcomes = await attack(gateway)
                 assert await asyncio.to_thread(still_answers, gateway)
                 return outcomes
