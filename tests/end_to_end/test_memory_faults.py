@@ -104,10 +104,8 @@ def by(number, answers):
 
 
 def recorders_of(gateway):
-    """Return the processes that a gateway has started."""
-    pid = gateway.process.pid
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [Path(f"/proc/{child}") for child in children.split()]
+    """Return the recorders that a gateway has started."""
+    return [Path(f"/proc/{pid}") for pid in gateway.processes("waltzrl.build.recorder")]
 
 
 def test_a_gateway_says_where_its_desk_is(gateways, tmp_path):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from support.timing import wait_until
@@ -74,15 +74,28 @@ class Server:
 
     def workers(self):
         """Return the process ids of a gateway's workers."""
-        pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        command = "waltzrl.build.worker"
-        return {n for n in map(int, children) if command in Path(f"/proc/{n}/cmdline").read_text()}
+        return self.processes("waltzrl.build.worker")
+
+    def processes(self, module):
+        """Return the ids of the processes that run a module and were started by this one."""
+        found = set()
+        for pid in _descendants(self.process.pid):
+            with suppress(FileNotFoundError):
+                if module in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
+                    found.add(pid)
+        return found
 
     def metric(self, name):
         """Return the sum of a metric's samples."""
         lines = self.get("/metrics")[2].splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+def _descendants(pid):
+    with suppress(FileNotFoundError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            yield int(child)
+            yield from _descendants(child)
 
 
 @contextmanager
