@@ -108,6 +108,6 @@ def _lock(path: Path) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise AuditError(
-            f"{path} is in use by a running log; give each process its own folder and key"
+            f"{path} is in use by a running log; give each gateway its own folder and key"
         ) from None
     return descriptor
