@@ -23,7 +23,7 @@ from waltzrl.audit import LogWriter
 from waltzrl.audit.log import APPENDERS
 from waltzrl.build.audit import contents_expire, log_key, log_settings
 from waltzrl.build.shared_memory import GatewayMemory
-from waltzrl.build.worker_process import Assignment, Message, WorkerProcess
+from waltzrl.build.worker_process import WorkerMessage, WorkerProcess, WorkerSetup
 from waltzrl.config.gateway import GatewayRecipe, recipe_table
 from waltzrl.errors import InputError, WaltzError
 from waltzrl.serving.shares import WORKERS
@@ -65,7 +65,7 @@ class Supervisor:
         self._log_numbers = count()
         self._log: LogWriter | None = None
         self._workers: set[WorkerProcess] = set()
-        """All that have an assignment, those that leave included."""
+        """All that have an setup, those that leave included."""
         self._serving: set[WorkerProcess] = set()
         """Those of the present recipe."""
         self._keepers: list[asyncio.Task[None]] = []
@@ -78,7 +78,7 @@ class Supervisor:
 
         Args:
             recipe: to begin with.
-            first: a process without an assignment.
+            first: a process without an setup.
 
         Raises:
             InputError: a worker cannot serve, or the audit log cannot be read or written.
@@ -142,7 +142,7 @@ class Supervisor:
         return starts[0].result()
 
     async def _start(self, worker: WorkerProcess, recipe: GatewayRecipe) -> str:
-        """Give a process its assignment; return what it serves, in words.
+        """Give a process its setup; return what it serves, in words.
 
         Raises:
             InputError: it cannot serve.
@@ -151,7 +151,7 @@ class Supervisor:
         number = next(n for n in range(WORKERS) if n not in numbers)
         log_number = next(self._log_numbers) % APPENDERS
         pipe = None if self._log is None else self._log.connect(log_number)
-        assignment = Assignment(
+        setup = WorkerSetup(
             recipe=msgspec.Raw(msgspec.json.encode(recipe_table(recipe))),
             number=number,
             log_number=log_number,
@@ -162,7 +162,7 @@ class Supervisor:
         descriptors = [self._listener.fileno(), self._memory.descriptor]
         try:
             return await worker.start(
-                assignment, descriptors if pipe is None else [*descriptors, pipe], self._scrape
+                setup, descriptors if pipe is None else [*descriptors, pipe], self._scrape
             )
         finally:
             if pipe is not None:
@@ -220,7 +220,7 @@ class Supervisor:
 
     def _tell(self, workers: Iterable[WorkerProcess], kind: Literal["retire", "stop"]) -> None:
         for worker in workers:
-            worker.send(Message(kind=kind))
+            worker.send(WorkerMessage(kind=kind))
             task = asyncio.create_task(self._see_off(worker))
             self._background.add(task)
             task.add_done_callback(self._background.discard)
@@ -258,7 +258,7 @@ class Supervisor:
         await asyncio.gather(*(worker.report() for worker in others))
         reports = [_families(worker.families) for worker in others]
         families = msgspec.json.encode(merged([*reports, self._past]))
-        asking.send(Message(kind="scrape", families=msgspec.Raw(families)))
+        asking.send(WorkerMessage(kind="scrape", families=msgspec.Raw(families)))
 
 
 def _check_change(old: GatewayRecipe, new: GatewayRecipe) -> None:

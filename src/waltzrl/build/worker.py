@@ -1,6 +1,6 @@
 """A worker process of the gateway: `python -m waltzrl.build.worker`, started by a supervisor.
 
-assignment -> open_gateway -> Server, until the supervisor says retire or stop, or has ended
+setup -> open_gateway -> Server, until the supervisor says retire or stop, or has ended
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from waltzrl.audit import Log, LogSettings
 from waltzrl.audit.note import PublicKey
 from waltzrl.build.gateway import Shares, description, open_gateway
 from waltzrl.build.shared_memory import GatewayMemory
-from waltzrl.build.worker_process import Assignment, Message, read_message
+from waltzrl.build.worker_process import WorkerMessage, WorkerSetup, read_message
 from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.config.validation import validated
 from waltzrl.errors import WaltzError, missing_extra
@@ -44,35 +44,33 @@ def main() -> None:
         if not part:
             return  # the supervisor has ended
     if line:
-        assignment = msgspec.json.decode(line, type=Assignment)
-        uvloop.run(_work(assignment, control, descriptors))
+        setup = msgspec.json.decode(line, type=WorkerSetup)
+        uvloop.run(_work(setup, control, descriptors))
 
 
-async def _work(assignment: Assignment, control: socket.socket, descriptors: Sequence[int]) -> None:
+async def _work(setup: WorkerSetup, control: socket.socket, descriptors: Sequence[int]) -> None:
     reader, writer = await asyncio.open_connection(sock=control, limit=1 << 26)
     supervisor = _Supervisor(reader, writer)
     try:
-        await _serve(assignment, supervisor, descriptors)
+        await _serve(setup, supervisor, descriptors)
     except (WaltzError, OSError) as error:
-        supervisor.send(Message(kind="failed", text=str(error)))
+        supervisor.send(WorkerMessage(kind="failed", text=str(error)))
     except ModuleNotFoundError as error:
         if (missing := missing_extra(error)) is None:
             raise
-        supervisor.send(Message(kind="failed", text=str(missing)))
+        supervisor.send(WorkerMessage(kind="failed", text=str(missing)))
     finally:
         writer.close()
         await writer.wait_closed()
 
 
-async def _serve(
-    assignment: Assignment, supervisor: "_Supervisor", descriptors: Sequence[int]
-) -> None:
+async def _serve(setup: WorkerSetup, supervisor: "_Supervisor", descriptors: Sequence[int]) -> None:
     """Serve until told to stop.
 
     Raises:
         WaltzError: as `open_gateway`.
     """
-    table = msgspec.json.decode(assignment.recipe)
+    table = msgspec.json.decode(setup.recipe)
     recipe = validated(GatewayRecipe, table, "the gateway's recipe")
     configure_logs(recipe.logs.format, recipe.logs.level)
     files = recipe.tls
@@ -83,10 +81,10 @@ async def _serve(
         log = None
         if recipe.audit is not None:
             settings = LogSettings(on_failure=recipe.audit.on_failure)
-            key, number = PublicKey.parse(assignment.public_key), assignment.log_number
+            key, number = PublicKey.parse(setup.public_key), setup.log_number
             log = Log(descriptors[2], memory.log_status, number, settings, key)
             stack.enter_context(log)
-        load = memory.load(assignment.number)
+        load = memory.load(setup.number)
         stack.callback(load.clear)
         shares = Shares(
             log=log,
@@ -96,9 +94,9 @@ async def _serve(
         )
         app = await stack.enter_async_context(open_gateway(recipe, shares))
         host = listener.getsockname()[0]
-        check_bind(host, app.access.keys, open_to_all=assignment.open_to_all)
+        check_bind(host, app.access.keys, open_to_all=setup.open_to_all)
         server = Server(app, app.access, tls)
-        supervisor.send(Message(kind="ready", text=description(recipe, app)))
+        supervisor.send(WorkerMessage(kind="ready", text=description(recipe, app)))
         listening = asyncio.create_task(supervisor.listen(server, app))
         stack.callback(listening.cancel)
         await server.serve_on(listener)
@@ -112,14 +110,14 @@ class _Supervisor:
         self._reader, self._writer = reader, writer
         self._others: asyncio.Future[list[Family]] | None = None
 
-    def send(self, message: Message) -> None:
+    def send(self, message: WorkerMessage) -> None:
         self._writer.write(message.line)
 
     async def other_metrics(self) -> Sequence[Family]:
         """Return the metrics of all other workers, added up."""
         if self._others is None:
             self._others = asyncio.get_running_loop().create_future()
-            self.send(Message(kind="scrape"))
+            self.send(WorkerMessage(kind="scrape"))
         return await asyncio.wait_for(asyncio.shield(self._others), SCRAPE_SECONDS)
 
     async def listen(self, server: Server, app: App) -> None:
@@ -138,9 +136,9 @@ class _Supervisor:
         server.stop()  # it has ended, and nobody writes the audit log
 
 
-def _report(app: App) -> Message:
+def _report(app: App) -> WorkerMessage:
     families = msgspec.json.encode(app.metrics.families())
-    return Message(kind="report", families=msgspec.Raw(families))
+    return WorkerMessage(kind="report", families=msgspec.Raw(families))
 
 
 if __name__ == "__main__":

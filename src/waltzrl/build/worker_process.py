@@ -26,7 +26,7 @@ NOTHING = msgspec.Raw(b"[]")
 log = logging.getLogger(__name__)
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker is to do; the first line to it.
 
     File descriptors come with it, in this order: the listening socket, the shared memory and, with
@@ -44,7 +44,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     open_to_all: bool
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WorkerMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of JSON."""
 
     kind: Literal["ready", "failed", "report", "scrape", "retire", "stop"]
@@ -60,11 +60,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.json.encode(self) + b"\n"
 
 
-read_message = msgspec.json.Decoder(Message).decode
+read_message = msgspec.json.Decoder(WorkerMessage).decode
 
 
 class WorkerProcess:
-    """A process that imports its modules while it waits for its assignment."""
+    """A process that imports its modules while it waits for its setup."""
 
     def __init__(self) -> None:
         """Start it; as a context manager, it is killed at the end of the block."""
@@ -73,7 +73,7 @@ class WorkerProcess:
             command = [*COMMAND, str(other.fileno())]
             self._process = subprocess.Popen(command, pass_fds=[other.fileno()])
         self.number = -1
-        """In the memory that all workers share, once it has an assignment."""
+        """In the memory that all workers share, once it has an setup."""
         self.families = NOTHING
         """Its metrics, as of its last report."""
         self.ended = asyncio.Event()
@@ -82,22 +82,22 @@ class WorkerProcess:
 
     async def start(
         self,
-        assignment: Assignment,
+        setup: WorkerSetup,
         descriptors: Sequence[int],
         on_scrape: Callable[["WorkerProcess"], None],
     ) -> str:
-        """Give it its assignment and wait until it serves; return what it serves, in words.
+        """Give it its setup and wait until it serves; return what it serves, in words.
 
         Args:
-            assignment: what it is to do.
-            descriptors: of files, as `Assignment` says.
+            setup: what it is to do.
+            descriptors: of files, as `WorkerSetup` says.
             on_scrape: called when it asks for the metrics of the other workers.
 
         Raises:
             InputError: it cannot serve; the message is its own.
         """
-        self.number = assignment.number
-        line = msgspec.json.encode(assignment) + b"\n"
+        self.number = setup.number
+        line = msgspec.json.encode(setup) + b"\n"
         with suppress(BrokenPipeError):  # it has ended, as is found out below
             socket.send_fds(self._socket, [line], list(descriptors))
         reader, self._writer = await asyncio.open_connection(
@@ -111,7 +111,7 @@ class WorkerProcess:
         self._listening = asyncio.create_task(self._listen(reader, on_scrape))
         return message.text
 
-    def send(self, message: Message) -> None:
+    def send(self, message: WorkerMessage) -> None:
         """Send a message; a worker that has ended does not get it."""
         if self._writer is not None and not self.ended.is_set():
             self._writer.write(message.line)
@@ -120,7 +120,7 @@ class WorkerProcess:
         """Bring `families` up to date, if the worker answers in time."""
         if self._report is None:
             self._report = asyncio.get_running_loop().create_future()
-            self.send(Message(kind="report"))
+            self.send(WorkerMessage(kind="report"))
         await asyncio.wait([self._report], timeout=REPORT_SECONDS)
 
     def kill(self) -> None:
