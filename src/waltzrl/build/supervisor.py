@@ -65,7 +65,7 @@ class Supervisor:
         self._log_numbers = count()
         self._log: LogWriter | None = None
         self._workers: set[WorkerProcess] = set()
-        """All that have an setup, those that leave included."""
+        """All that have a setup, those that leave included."""
         self._serving: set[WorkerProcess] = set()
         """Those of the present recipe."""
         self._keepers: list[asyncio.Task[None]] = []
@@ -78,7 +78,7 @@ class Supervisor:
 
         Args:
             recipe: to begin with.
-            first: a process without an setup.
+            first: a process without a setup.
 
         Raises:
             InputError: a worker cannot serve, or the audit log cannot be read or written.

@@ -73,7 +73,7 @@ class WorkerProcess:
             command = [*COMMAND, str(other.fileno())]
             self._process = subprocess.Popen(command, pass_fds=[other.fileno()])
         self.number = -1
-        """In the memory that all workers share, once it has an setup."""
+        """In the memory that all workers share, once it has a setup."""
         self.families = NOTHING
         """Its metrics, as of its last report."""
         self.ended = asyncio.Event()
