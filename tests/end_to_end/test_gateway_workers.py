@@ -262,6 +262,7 @@ def test_a_reload_takes_a_new_certificate(serve, tmp_path):
             return writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         finally:
             writer.close()
+            await writer.wait_closed()
 
     with serve("", "--tls-cert", str(cert), "--tls-key", str(key)) as gateway:
         first = asyncio.run(certificate(gateway))
