@@ -148,7 +148,8 @@ def test_a_recipe_that_cannot_serve_is_refused_and_the_earlier_one_serves_on(ser
         wait_until(lambda: "the recipe was not reloaded" in serve.log())
         assert said in serve.log()
         assert gateway.post(CHAT, BODY)[0] == 200
-        assert (gateway.workers(), bundle(gateway)) == (workers, served)
+        wait_until(lambda: gateway.workers() == workers)
+        assert bundle(gateway) == served
 
 
 def test_a_killed_worker_is_replaced_and_no_other_request_notices(serve, tmp_path):
@@ -168,11 +169,11 @@ def test_a_killed_worker_is_replaced_and_no_other_request_notices(serve, tmp_pat
     with serve("", "--audit", str(tmp_path / "audit")) as gateway:
         asyncio.run(work(gateway))
         total = gateway.metric("waltzrl_requests_total")
-    assert serve.log().count("a worker ended with status -9; starting another") == 2
+    assert serve.log().count("a worker has died; starting another") == 2
     result = verified(tmp_path)
-    decisions = sum(1 for entry in read_entries(tmp_path / "audit") if entry.decision)
-    assert result.records == result.signed == decisions + 2
-    assert decisions >= max(total, seen[200])
+    ids = [entry.decision.id for entry in read_entries(tmp_path / "audit") if entry.decision]
+    assert result.records == result.signed == len(ids) + 2
+    assert len(set(ids)) == len(ids) >= max(total, seen[200])
 
 
 def test_requests_in_flight_in_a_killed_worker_are_all_that_is_lost(serve, tmp_path):

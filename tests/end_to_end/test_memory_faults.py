@@ -107,7 +107,7 @@ def by(number, answers):
 
 def recorders_of(gateway):
     """Return the recorders that a gateway has started."""
-    return [Path(f"/proc/{pid}") for pid in gateway.processes("waltzrl.build.recorder")]
+    return [Path(f"/proc/{pid}") for pid in gateway.recorders()]
 
 
 def test_a_gateway_says_where_its_desk_is(gateways, tmp_path):

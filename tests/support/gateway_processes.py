@@ -74,14 +74,17 @@ class Server:
 
     def workers(self):
         """Return the process ids of a gateway's workers."""
-        return self.processes("waltzrl.build.worker")
+        return self._processes(lambda of: (of / "comm").read_text().strip() == "waltzrl-worker")
 
-    def processes(self, module):
-        """Return the ids of the processes that run a module and were started by this one."""
+    def recorders(self):
+        """Return the process ids of its workers' recorders."""
+        return self._processes(lambda of: "waltzrl.build.recorder" in (of / "cmdline").read_text())
+
+    def _processes(self, belongs):
         found = set()
         for pid in _descendants(self.process.pid):
-            with suppress(FileNotFoundError):
-                if module in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if belongs(Path(f"/proc/{pid}")):
                     found.add(pid)
         return found
 

@@ -22,6 +22,7 @@ from waltzrl import __version__
 from waltzrl.audit import LogWriter
 from waltzrl.audit.log import APPENDERS
 from waltzrl.build.audit import contents_expire, log_key, log_settings
+from waltzrl.build.fork_server import ForkServer
 from waltzrl.build.shared_memory import GatewayMemory
 from waltzrl.build.worker_process import WorkerMessage, WorkerProcess, WorkerSetup
 from waltzrl.config.gateway import GatewayRecipe, recipe_table
@@ -47,6 +48,7 @@ class Supervisor:
         self,
         load: Callable[[], GatewayRecipe],
         listener: socket.socket,
+        fork_server: ForkServer,
         *,
         open_to_all: bool,
         announce: Callable[[GatewayRecipe, str], None],
@@ -56,10 +58,11 @@ class Supervisor:
         Args:
             load: reads the recipe again; raises an InputError or another WaltzError.
             listener: the socket on which all workers listen.
+            fork_server: forks processes that do the work of a worker.
             open_to_all: accept clients from the network even without API keys.
             announce: called with the recipe and what serves, in words, when all workers serve.
         """
-        self._load, self._listener = load, listener
+        self._load, self._listener, self._fork_server = load, listener, fork_server
         self._open_to_all, self._announce = open_to_all, announce
         self._memory = GatewayMemory()
         self._log_numbers = count()
@@ -72,35 +75,40 @@ class Supervisor:
         self._past: list[Family] = []
         """Counters of workers that have ended."""
         self._background: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+        self._failure: WaltzError | None = None
+        """Why it had to stop."""
 
-    async def run(self, recipe: GatewayRecipe, first: WorkerProcess) -> None:
+    async def run(self, recipe: GatewayRecipe) -> None:
         """Serve until a signal to stop.
 
         Args:
             recipe: to begin with.
-            first: a process without a setup.
 
         Raises:
             InputError: a worker cannot serve, or the audit log cannot be read or written.
             AuditError: the audit log was altered, or is in use by another process.
+            WaltzError: the process that forks workers has ended.
         """
         loop = asyncio.get_running_loop()
-        stop, reload = asyncio.Event(), asyncio.Event()
+        reload = asyncio.Event()
         loop.add_signal_handler(signal.SIGHUP, reload.set)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop_or_kill, stop, number)
+            loop.add_signal_handler(number, self._stop_or_kill, number)
         log.info("the gateway starts", extra=_summary(recipe))
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._audit_log(recipe))
             stack.push_async_callback(self._stop_all)
-            what = await self._serve(recipe, first)
+            what = await self._serve(recipe)
             self._announce(recipe, what)
             reloading = asyncio.create_task(self._reload_on(reload, recipe))
             stack.callback(reloading.cancel)
-            await stop.wait()
+            await self._stop.wait()
             active = self._memory.load(0).total_active
             log.info("the gateway shuts down", extra=fields(active=active))
         log.info("the gateway has stopped")
+        if self._failure is not None:
+            raise self._failure
 
     @asynccontextmanager
     async def _audit_log(self, recipe: GatewayRecipe) -> AsyncIterator[None]:
@@ -118,14 +126,13 @@ class Supervisor:
         finally:
             await asyncio.to_thread(self._log.close)
 
-    async def _serve(self, recipe: GatewayRecipe, first: WorkerProcess | None = None) -> str:
+    async def _serve(self, recipe: GatewayRecipe) -> str:
         """Start the workers of a recipe, then let those of the last recipe retire.
 
         Raises:
             InputError: one of them cannot serve; then all new ones are ended.
         """
-        processes = [first or WorkerProcess()]
-        processes += [WorkerProcess() for _ in range(recipe.workers - 1)]
+        processes = [self._fork() for _ in range(recipe.workers)]
         try:
             async with asyncio.TaskGroup() as group:
                 starts = [group.create_task(self._start(each, recipe)) for each in processes]
@@ -140,6 +147,9 @@ class Supervisor:
         self._tell(retiring, "retire")
         self._keepers = [asyncio.create_task(self._keep(each, recipe)) for each in processes]
         return starts[0].result()
+
+    def _fork(self) -> WorkerProcess:
+        return WorkerProcess(*self._fork_server.fork())
 
     async def _start(self, worker: WorkerProcess, recipe: GatewayRecipe) -> str:
         """Give a process its setup; return what it serves, in words.
@@ -176,12 +186,17 @@ class Supervisor:
             started = loop.time()
             await worker.ended.wait()
             self._forget(worker)
-            log.error("a worker ended with status %s; starting another", worker.status)
+            log.error("a worker has died; starting another")
             if loop.time() - started > LONGEST_PAUSE_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-            worker = WorkerProcess()
+            try:
+                worker = self._fork()
+            except WaltzError as error:
+                self._failure = error
+                self._stop.set()
+                return
             try:
                 await self._start(worker, recipe)
             except InputError as error:
@@ -238,10 +253,10 @@ class Supervisor:
         self._memory.load(worker.number).clear()
         self._past = merged([self._past, totals(_families(worker.families))])
 
-    def _stop_or_kill(self, stop: asyncio.Event, number: int) -> None:
-        if stop.is_set() and number == signal.SIGINT:
+    def _stop_or_kill(self, number: int) -> None:
+        if self._stop.is_set() and number == signal.SIGINT:
             self._kill_all()
-        stop.set()
+        self._stop.set()
 
     def _kill_all(self) -> None:
         for worker in list(self._workers):

@@ -1,12 +1,10 @@
-"""A worker process of the gateway: `python -m waltzrl.build.worker`, started by a supervisor.
+"""The work of a worker process of the gateway, which a supervisor has forked.
 
 setup -> open_gateway -> Server, until the supervisor says retire or stop, or has ended
 """
 
 import asyncio
-import signal
 import socket
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
@@ -33,17 +31,13 @@ SCRAPE_SECONDS = 5.0
 _families = msgspec.json.Decoder(list[Family]).decode
 
 
-def main() -> None:
-    """Be a worker of the process at the other end of the socket that is our argument."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # they are for the supervisor
-        signal.signal(number, signal.SIG_IGN)
-    control = socket.socket(fileno=int(sys.argv[1]))
+def work(control: socket.socket) -> None:
+    """Be a worker of the supervisor at the other end of the socket."""
     line, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 8)
     while line and not line.endswith(b"\n"):
-        line += (part := control.recv(1 << 16))
-        if not part:
-            return  # the supervisor has ended
-    if line:
+        part = control.recv(1 << 16)
+        line = line + part if part else b""
+    if line:  # else the supervisor has ended
         setup = msgspec.json.decode(line, type=WorkerSetup)
         uvloop.run(_work(setup, control, descriptors))
 
@@ -139,7 +133,3 @@ class _Supervisor:
 def _report(app: App) -> WorkerMessage:
     families = msgspec.json.encode(app.metrics.families())
     return WorkerMessage(kind="report", families=msgspec.Raw(families))
-
-
-if __name__ == "__main__":
-    main()

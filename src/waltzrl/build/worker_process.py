@@ -1,23 +1,18 @@
-"""A worker of the gateway as its supervisor sees it, and the messages between the two.
-
-It imports little, so that a worker process starts while its supervisor still reads the recipe.
-"""
+"""A worker of the gateway as its supervisor sees it, and the messages between the two."""
 
 import asyncio
 import logging
+import os
+import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 import msgspec
 
 from waltzrl.errors import InputError
 
-COMMAND = (sys.executable, "-m", "waltzrl.build.worker")
 LONGEST_MESSAGE = 64 * 2**20
 REPORT_SECONDS = 2.0
 """Longest wait for the metrics of a worker."""
@@ -64,19 +59,16 @@ read_message = msgspec.json.Decoder(WorkerMessage).decode
 
 
 class WorkerProcess:
-    """A process that imports its modules while it waits for its setup."""
+    """A forked process that serves once it has its setup."""
 
-    def __init__(self) -> None:
-        """Start it; as a context manager, it is killed at the end of the block."""
-        self._socket, other = socket.socketpair()
-        with other:
-            command = [*COMMAND, str(other.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[other.fileno()])
+    def __init__(self, pid: int, control: socket.socket) -> None:
+        """Take over what `ForkServer.fork` returned."""
         self.number = -1
         """In the memory that all workers share, once it has a setup."""
         self.families = NOTHING
         """Its metrics, as of its last report."""
         self.ended = asyncio.Event()
+        self._pid, self._socket = pid, control
         self._writer: asyncio.StreamWriter | None = None
         self._report: asyncio.Future[None] | None = None
 
@@ -107,7 +99,7 @@ class WorkerProcess:
         message = read_message(first) if first.endswith(b"\n") else None
         if message is None or message.kind != "ready":
             self.kill()
-            raise InputError(message.text if message else self._how_it_ended())
+            raise InputError(message.text if message else "a worker process ended while it started")
         self._listening = asyncio.create_task(self._listen(reader, on_scrape))
         return message.text
 
@@ -125,20 +117,10 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End it at once."""
-        self._process.kill()
-        self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
         if not self.ended.is_set():
-            self.kill()
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._close()
 
     async def _listen(
         self, reader: asyncio.StreamReader, on_scrape: Callable[["WorkerProcess"], None]
@@ -156,7 +138,6 @@ class WorkerProcess:
                     self._end_report()
         except ConnectionError:
             pass  # killed with something unread
-        await asyncio.to_thread(self._process.wait)
         self._close()
 
     def _end_report(self) -> None:
@@ -167,15 +148,6 @@ class WorkerProcess:
     def _close(self) -> None:
         self._end_report()
         self.ended.set()
-        self._process.wait()
         if self._writer is not None:
             self._writer.close()
         self._socket.close()
-
-    def _how_it_ended(self) -> str:
-        return f"a worker process ended with status {self._process.wait()}; see its messages"
-
-    @property
-    def status(self) -> int | None:
-        """Exit status; negative for a signal."""
-        return self._process.poll()

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,6 @@ from waltzrl.errors import InputError
 from waltzrl.telemetry.logs import LogFormat, configure_logs
 
 if TYPE_CHECKING:
-    from waltzrl.build.worker_process import WorkerProcess
     from waltzrl.config.gateway import GatewayRecipe
     from waltzrl.config.sources import Setting
     from waltzrl.config.validation import Table
@@ -107,26 +107,25 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         _print_settings(explain_gateway(*sources()), as_json=as_json)
         return
     configure_logs(log_format or "text", "info")
-    from waltzrl.build.worker_process import WorkerProcess
-
-    with WorkerProcess() as first:  # it imports its modules while the recipe is read
-        _supervise(first, sources(), host, port, open_to_all=open_to_all)
+    _supervise(sources(), host, port, open_to_all=open_to_all)
 
 
-def _supervise(
-    first: "WorkerProcess", sources: Sources, host: str, port: int, *, open_to_all: bool
-) -> None:
+def _supervise(sources: Sources, host: str, port: int, *, open_to_all: bool) -> None:
+    from waltzrl.build.fork_server import ForkServer
     from waltzrl.build.supervisor import Supervisor
+    from waltzrl.build.worker import work
     from waltzrl.config.gateway import load_gateway
     from waltzrl.serving.listener import listen
 
     load = partial(load_gateway, *sources)
     gateway = load()
     configure_logs(gateway.logs.format, gateway.logs.level)
-    with listen(host, port) as listener:
+    with listen(host, port) as listener, closing(ForkServer(work)) as fork_server:
         announce = partial(_announce, listener)
-        supervisor = Supervisor(load, listener, open_to_all=open_to_all, announce=announce)
-        asyncio.run(supervisor.run(gateway, first))
+        supervisor = Supervisor(
+            load, listener, fork_server, open_to_all=open_to_all, announce=announce
+        )
+        asyncio.run(supervisor.run(gateway))
 
 
 def _sources(

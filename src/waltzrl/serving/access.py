@@ -25,8 +25,6 @@ Send: TypeAlias = Callable[[Event], Awaitable[None]]
 
 KEY_FILE_SECONDS = 1.0
 """A changed key file is read again within this time."""
-PROCESS = secrets.token_hex(6)
-"""Prefix of this process's request ids, so that they are unique across processes."""
 _requests = count()
 
 CLIENT_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
@@ -67,7 +65,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
         values = dict(scope["headers"])
         length = values.get(b"content-length", b"0")
         consent = values.get(b"x-waltzrl-learn")
-        id_ = f"wz{PROCESS}{next(_requests):x}"
+        id_ = f"{_process}{next(_requests):x}"
         return cls(
             id=id_,
             context=_context(id_, values),
@@ -253,3 +251,14 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 def _by_digest(keys: Iterable[Key]) -> dict[bytes, Key]:
     return {bytes.fromhex(key.sha256): key for key in keys}
+
+
+def _new_process() -> None:
+    global _process
+    _process = f"wz{secrets.token_hex(6)}"
+
+
+_process: str
+"""Prefix of this process's request ids, so that they are unique across processes."""
+_new_process()
+os.register_at_fork(after_in_child=_new_process)

@@ -1,0 +1,88 @@
+"""A process that has loaded everything and forks workers, so that a worker starts at once.
+
+It has one thread and no event loop, because only such a process can be forked safely. The one that
+forks it must have neither yet.
+"""
+
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from waltzrl.errors import WaltzError
+
+PID = struct.Struct("q")
+NAME = "waltzrl-worker"
+"""Of a worker, in the list of processes."""
+
+
+class ForkServer:
+    """Forks processes that all do the same work; as a context manager, it ends with the block."""
+
+    def __init__(self, work: Callable[[socket.socket], None]) -> None:
+        """Fork the server.
+
+        Args:
+            work: called in each forked process with its end of a socket pair; must not return
+                before the process may end.
+        """
+        self._socket, other = socket.socketpair()
+        if os.fork() == 0:
+            self._socket.close()
+            _serve(other, work)
+        other.close()
+
+    def fork(self) -> tuple[int, socket.socket]:
+        """Fork a process; return its id and our end of its socket pair.
+
+        Raises:
+            WaltzError: the server has ended.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                socket.send_fds(self._socket, [b"fork"], [theirs.fileno()])
+            (pid,) = PID.unpack(self._socket.recv(PID.size))
+        except (OSError, struct.error):
+            ours.close()
+            raise WaltzError("the process that forks workers has ended; start again") from None
+        return pid, ours
+
+    def close(self) -> None:
+        """End the server; what it has forked goes on."""
+        self._socket.close()
+
+
+def _serve(requests: socket.socket, work: Callable[[socket.socket], None]) -> NoReturn:
+    """Fork a process for each request, until the other end is closed."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # they are for the supervisor
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a process has ended
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(requests, 4, 1)
+        if not data:
+            os._exit(0)
+        pid = os.fork()
+        if pid == 0:
+            requests.close()
+            _be_worker(socket.socket(fileno=descriptors[0]), work)
+        os.close(descriptors[0])
+        with suppress(OSError):  # the other end was closed meanwhile
+            requests.send(PID.pack(pid))
+
+
+def _be_worker(control: socket.socket, work: Callable[[socket.socket], None]) -> NoReturn:
+    status = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with suppress(OSError):  # not everywhere
+            Path("/proc/self/comm").write_text(NAME)
+        work(control)
+        status = 0
+    finally:
+        os._exit(status)
