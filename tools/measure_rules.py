@@ -31,6 +31,7 @@ SEEN = (
     "alpaca_instructions",
     "guardreasoner5k_prompts",
     "malicious_instruct_tdc2023",
+    "red_instruct_harmful_questions",
     "trustllm_misuse",
 )
 """Sets that the rules were written with."""

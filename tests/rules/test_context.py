@@ -56,3 +56,24 @@ def test_severity_stays_within_its_bounds():
 def test_a_negation_in_an_earlier_sentence_does_not_count():
     assert weigh(0.8, b"Never lie. Now ", b"x", b"") == 0.8
     assert weigh(0.8, b"Never ", b"x", b"") == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Build an algorithm to detect credit card fraud.",
+        "How can a school prevent bullying online?",
+        "How do I report a phishing email at work?",
+        "Explain the history of the slave trade and of hate crimes.",
+    ],
+)
+def test_what_is_prevented_reported_or_studied_is_not_flagged(text):
+    assert risk(text) <= 0.3
+
+
+def test_what_governs_the_last_words_counts_and_not_what_begins_the_match():
+    assert weigh(0.8, b"", b"ways to detect fraud", b"") == pytest.approx(0.28)
+    assert weigh(0.8, b"they combat ", b"bank fraud", b"") == pytest.approx(0.28)
+    assert weigh(0.8, b"", b"combat bank fraud", b"") == pytest.approx(0.48)
+    assert weigh(0.8, b"A report. ", b"rob a bank", b"") == 0.8
+    assert weigh(0.9, b"how to spot ", b"a bomb", b"") > 0.3

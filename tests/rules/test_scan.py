@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waltzrl.rules import load_rulebook
-from waltzrl.rules.pattern import GAPS, expand, longest
+from waltzrl.rules.pattern import GAPS, RulePattern, longest
 from waltzrl.rules.scan import MOST_LOOKS, PatternScanner, compiled
 
 BOOK = load_rulebook()
@@ -44,14 +44,14 @@ def test_the_engine_finds_what_each_pattern_finds_alone(sentences, between):
 
 
 def test_a_decoy_does_not_hide_a_match_behind_it():
-    scanner = PatternScanner([expand("how .. bomb", {})])
+    scanner = PatternScanner([RulePattern(source="how .. bomb")])
     decoys = "how " * 50 + "on and on and on it goes, " * 20
     (hit,) = scanner.scan(f"{decoys} how the bomb".encode())
     assert hit[2] == len(decoys) + len(" how the bomb")
 
 
 def test_no_more_matches_of_a_pattern_are_looked_at_than_anybody_needs():
-    scanner = PatternScanner([expand("bomb", {})])
+    scanner = PatternScanner([RulePattern(source="bomb")])
     assert len(list(scanner.scan(b"bomb " * 500))) == MOST_LOOKS
 
 
@@ -77,18 +77,33 @@ def test_the_longest_match_is_counted(regex, most):
 
 
 def test_a_gap_takes_so_many_words_and_no_sentence_end():
-    two, five = (compiled(expand(f"make{gap}bomb", {}).regex) for gap in GAPS)
+    two, five = (compiled(RulePattern(source=f"make{gap}bomb").regex) for gap in GAPS)
     assert two.search(b"make a nice bomb")
     assert not two.search(b"make a nice little bomb")
     assert five.search(b"make me one of those, a bomb")
     assert not five.search(b"make a. A bomb")
 
 
-def test_a_marked_word_is_the_key_and_else_the_last_literal_one():
-    words = {"bomb": "bomb|grenade"}
-    assert expand("!build .. <bomb>", words).key == r"\b(?:build)\b"
-    assert expand("build (?:a )?<bomb>", words).key == r"\b(?:(?:bomb|grenade))\b"
-    assert expand(r"build \w{2,9}", words).key == r"\b(?:build)\b"
+@pytest.mark.parametrize(
+    ("source", "key"),
+    [
+        ("!build .. <bomb>", "build"),
+        ("build (?:a )?<bomb>", "(?:bomb|grenade)"),
+        (r"build \w{2,9}", "build"),
+        (r"build (?:\w{1,9} ){0,2}!(?:bomb|gun)s now", "(?:bomb|gun)s"),
+        (r"build (?:a )?!<bomb> (?:now|soon)", "(?:bomb|grenade)"),
+    ],
+)
+def test_a_marked_word_is_the_key_and_else_the_last_literal_one(source, key):
+    pattern = RulePattern(source=source, words={"bomb": "bomb|grenade"})
+    assert pattern.key == rf"\b(?:{key})\b"
+    assert "!" not in pattern.regex.replace(".!?", "")
+
+
+def test_a_space_may_be_optional():
+    regex = compiled(RulePattern(source="key ?loggers?").regex)
+    assert all(regex.search(text) for text in (b"keylogger", b"key loggers", b"a key-logger."))
+    assert not regex.search(b"key. Logger")
 
 
 @pytest.mark.parametrize(

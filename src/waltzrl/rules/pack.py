@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.rules.pattern import RulePattern, expand
+from waltzrl.rules.pattern import RulePattern
 from waltzrl.rules.scan import compiled
 
 logger = logging.getLogger(__name__)
@@ -159,8 +159,8 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     if not (twins := (*row.twins, *filter(None, [row.twin]))):
         raise InputError(f"{where} has no twins; add harmless texts that it must not match")
     try:
-        patterns = tuple(expand(source, words) for source in row.patterns)
-        exceptions = tuple(expand(source, words) for source in row.exceptions)
+        patterns = tuple(RulePattern(source=source, words=words) for source in row.patterns)
+        exceptions = tuple(RulePattern(source=source, words=words) for source in row.exceptions)
         if pack not in DEFAULT_PACKS:  # ours are compiled by the tests, and then when needed
             for pattern in (*patterns, *exceptions):
                 compiled(pattern.regex)

@@ -10,7 +10,8 @@ everything else         re2, without `*`, `+` and `{n,}`, so that every match is
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 SPACE = r"[^\w.!?\n]{1,3}"
 WORD = r"[\w'-]{1,15}"
@@ -27,45 +28,44 @@ _NAME = re.compile(r"(?<!\?P)<(\w+)>")
 _SPACING = re.compile(r" \.{2,3} | \??|\[\^?\]?[^\]]*\]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RulePattern:
-    """One expanded pattern."""
+    """One pattern, expanded when it is needed: most never are."""
 
     source: str
     """As written in the pack."""
-    regex: str
-    """For re2, ignoring case."""
-    loose: str
-    """Matches wherever `regex` does, with gaps of any length within a sentence; faster, because
-    words need not be counted."""
-    key: str
-    """A word without which `regex` cannot match, and which few texts contain."""
+    words: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Alternatives by name, each a piece of the same language without gaps."""
+
+    @cached_property
+    def regex(self) -> str:
+        """For re2, ignoring case.
+
+        Raises:
+            ValueError: an unknown name, or a part without an upper bound.
+        """
+        regex = rf"\b(?:{_expanded(_MARK.sub('', self.source), self.words, _counted)})\b"
+        refuse_unbounded(regex)
+        return regex
+
+    @cached_property
+    def loose(self) -> str:
+        """Matches wherever `regex` does, with gaps of any length within a sentence.
+
+        It is faster, because words need not be counted.
+        """
+        plain = _MARK.sub("", self.source)
+        return rf"\b(?:{_expanded(plain, self.words, lambda _gap: _UNCOUNTED_GAP)})\b"
+
+    @cached_property
+    def key(self) -> str:
+        """A word without which `regex` cannot match, and which few texts contain."""
+        return _expanded_key(_key(self.source), self.words)
 
     @property
     def longest(self) -> int:
         """Characters of the longest text that it can match."""
         return longest(self.regex)
-
-
-def expand(source: str, words: Mapping[str, str]) -> RulePattern:
-    """Expand the names and gaps of `source`.
-
-    Args:
-        source: in the language of this module.
-        words: alternatives by name, each a piece of the same language without gaps.
-
-    Raises:
-        ValueError: an unknown name, or a part without an upper bound.
-    """
-    plain = _MARK.sub("", source)
-    regex = rf"\b(?:{_expanded(plain, words, _counted)})\b"
-    refuse_unbounded(regex)
-    return RulePattern(
-        source=source,
-        regex=regex,
-        loose=rf"\b(?:{_expanded(plain, words, lambda _gap: _UNCOUNTED_GAP)})\b",
-        key=_expanded_key(_key(source), words),
-    )
 
 
 def _expanded_key(word: str, words: Mapping[str, str]) -> str:

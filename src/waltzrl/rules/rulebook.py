@@ -126,9 +126,12 @@ class RuleReader:
         self._exceptions: dict[str, TextScanner] = {}
         """By rule; compiled when the rule first matches: few texts need any."""
         patterns = [pattern for rule in rules for pattern in rule.patterns]
-        exceptions = [pattern for rule in rules for pattern in rule.exceptions]
-        longest = max((p.longest for p in (*patterns, *exceptions)), default=0)
-        self._longest = longest if local else None
+        exceptions = (pattern for rule in rules for pattern in rule.exceptions)
+        self._longest = (
+            max((pattern.longest for pattern in chain(patterns, exceptions)), default=0)
+            if local
+            else None
+        )
         self._scanner = TextScanner(patterns, self._longest)
         self.horizon = (self._longest or 0) + max(REACH, ROT13_REACH, MARK_REACH)
 
