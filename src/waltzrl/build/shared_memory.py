@@ -21,4 +21,4 @@ class GatewayMemory:
 
     def load(self, number: int) -> WorkerLoad:
         """Return the loads of all workers, as seen by one."""
-        return WorkerLoad(self._memory.bytes[:LOAD_BYTES], number)
+        return WorkerLoad(self._memory.bytes[:LOAD_BYTES], number, self._memory.locked)

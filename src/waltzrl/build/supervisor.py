@@ -136,7 +136,7 @@ class Supervisor:
         try:
             async with asyncio.TaskGroup() as group:
                 starts = [group.create_task(self._start(each, recipe)) for each in processes]
-        except* InputError as failed:
+        except ExceptionGroup as failed:  # `except*` would raise a group again
             for process in processes:
                 process.kill()
                 self._forget(process)

@@ -191,10 +191,15 @@ class Admission:
             raise _overloaded("the gateway is shutting down")
         if not self._waiting and self._take():
             return 0.0
-        if self._load.total_waiting >= self._limits.max_waiting:
-            raise _overloaded("too many requests are waiting")
+        # Two workers that saw the last place at the same time have both left it; one gets it here.
+        with self._load.lock():
+            if not self._waiting and self._take():
+                return 0.0
+            if self._load.total_waiting >= self._limits.max_waiting:
+                raise _overloaded("too many requests are waiting")
+            place = self._line_up()
         started = time.perf_counter()
-        if not await self._wait():
+        if not await self._wait(place):
             raise _overloaded(f"no place was free for {self._limits.max_wait_seconds:g} s")
         return (time.perf_counter() - started) * 1e3
 
@@ -215,11 +220,16 @@ class Admission:
             pass
         return self.active
 
-    async def _wait(self) -> bool:
+    def _line_up(self) -> asyncio.Future[bool]:
+        """Begin to wait; every worker sees it at once."""
         loop = asyncio.get_running_loop()
         place: asyncio.Future[bool] = loop.create_future()
         self._waiting[place] = loop.time()
         self._publish_waiting()
+        return place
+
+    async def _wait(self, place: asyncio.Future[bool]) -> bool:
+        loop = asyncio.get_running_loop()
         if self._load.is_shared and self._looking is None:
             self._looking = loop.call_later(LOOK_SECONDS, self._look)
         alarm = loop.call_later(self._limits.max_wait_seconds, self._give_up, place)

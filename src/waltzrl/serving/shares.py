@@ -19,13 +19,20 @@ CELL_BYTES = 16
 class WorkerLoad:
     """How busy the workers are; each has a number of its own."""
 
-    def __init__(self, memory: memoryview | None = None, number: int = 0) -> None:
+    def __init__(
+        self,
+        memory: memoryview | None = None,
+        number: int = 0,
+        lock: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         """Publish the load of one worker.
 
         Args:
             memory: `LOAD_BYTES` that all workers share, zero at first; None for a single worker.
             number: of this worker, below `WORKERS`.
+            lock: keeps other workers out.
         """
+        self.lock = lock
         self.is_shared = memory is not None
         memory = memory or memoryview(bytearray(LOAD_BYTES))
         cells = [memory[at : at + 8 * WORKERS] for at in range(0, LOAD_BYTES, 8 * WORKERS)]
