@@ -21,6 +21,7 @@ async function main() {
   const moderation = await client.moderations.create({ input });
   const attempts = [
     () => client.chat.completions.create({ model: "busy", messages }),
+    () => client.chat.completions.create({ model: "busy", messages, stream: true }),
     () => client.chat.completions.create({ model: "long", messages }),
     () => client.models.retrieve("other"),
   ];

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from support.gateway_processes import gateway_process, upstream_process
+from waltzrl.serving.keys import add_key
 
 pytestmark = pytest.mark.xdist_group("gateway")
 
@@ -21,6 +22,7 @@ WEATHER = {
     "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
 }
 REVISED = "Mended: let me help in a safe way."
+MODES = ("buffer", "window", "speculative", "audit")
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,18 @@ def gateway(tmp_path_factory):
         gateway_process("--upstream", f"{upstream.url}/v1", log=log) as server,
     ):
         server.upstream = upstream
+        yield server
+
+
+@pytest.fixture(scope="module")
+def any_mode(gateway, tmp_path_factory):
+    """A gateway whose key may have its streams in any mode."""
+    folder = tmp_path_factory.mktemp("any_mode")
+    key = add_key(folder / "keys.toml", {"name": "ada", "stream_modes": [*MODES]})
+    upstream = gateway.upstream
+    arguments = ("--upstream", f"{upstream.url}/v1", "--keys", str(folder / "keys.toml"))
+    with gateway_process(*arguments, log=folder / "log") as server:
+        server.upstream, server.key = upstream, key
         yield server
 
 
@@ -153,31 +167,59 @@ def test_the_python_client_moderates(client):
     assert not bad.categories.sexual_minors
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_errors_of_the_upstream_are_the_python_clients_own_with_code_and_param(client, stream):
-    asked = {"model": "long", "stream": stream}
-    ways = (
-        lambda: client.chat.completions.create(messages=HELLO, **asked),
-        lambda: client.completions.create(prompt="hello", **asked),
-        lambda: client.responses.create(input="hello", **asked),
-    )
-    for way in ways:
-        with pytest.raises(openai.APIError) as raised:
-            list(way())
-        error = raised.value
-        assert "reads at most 8 tokens" in error.message
-        assert (error.code, error.param) == ("context_length_exceeded", "messages")
-        assert error.type == "invalid_request_error"
-        assert stream or isinstance(error, openai.BadRequestError)
+each_way = pytest.mark.parametrize("mode", [None, *MODES], ids=str)
+"""How an answer is sent: whole, or as a stream in a mode."""
 
 
-def test_a_busy_upstream_is_the_clients_rate_limit_error_with_its_wait(client, claude):
-    with pytest.raises(openai.RateLimitError) as raised:
-        chat(client, "busy")
-    assert raised.value.response.headers["retry-after"] == "7"
-    with pytest.raises(anthropic.RateLimitError) as raised:
-        claude.messages.create(model="busy", max_tokens=9, messages=HELLO)
-    assert raised.value.response.headers["retry-after"] == "7"
+def ways(gateway, mode, model, retries=0):
+    """Yield how each client asks each API: whole, or for a stream in a mode."""
+    options = {"max_retries": retries, "default_headers": {"X-Waltzrl-Retract": "yes"}}
+    if mode:
+        options["default_headers"]["X-Waltzrl-Mode"] = mode
+    asked = {"model": model, "stream": mode is not None}
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=gateway.key, **options) as client:
+        yield "openai", lambda: client.chat.completions.create(messages=HELLO, **asked)
+        yield "openai", lambda: client.completions.create(prompt="hello", **asked)
+        yield "openai", lambda: client.responses.create(input="hello", **asked)
+    with anthropic.Anthropic(base_url=gateway.url, api_key=gateway.key, **options) as claude:
+        yield "anthropic", lambda: claude.messages.create(messages=HELLO, max_tokens=9, **asked)
+
+
+@each_way
+def test_errors_of_the_upstream_are_the_clients_own_with_code_and_param(any_mode, mode):
+    for client, way in ways(any_mode, mode, "long"):
+        with pytest.raises((openai.BadRequestError, anthropic.BadRequestError)) as raised:
+            way()
+        error = raised.value.body if client == "openai" else raised.value.body["error"]
+        assert "reads at most 8 tokens" in error["message"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+        assert error["type"] == "invalid_request_error"
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("model", "kinds", "code"),
+    [
+        ("absent", (openai.NotFoundError, anthropic.NotFoundError), "model_not_found"),
+        ("broken", (openai.InternalServerError, anthropic.InternalServerError), "upstream"),
+    ],
+)
+def test_an_error_of_the_upstream_is_raised_by_its_status(any_mode, mode, model, kinds, code):
+    for client, way in ways(any_mode, mode, model):
+        with pytest.raises(kinds) as raised:
+            way()
+        if client == "openai":
+            assert raised.value.code == code
+
+
+@each_way
+def test_the_clients_ask_a_busy_upstream_again(any_mode, mode):
+    for _, way in ways(any_mode, mode, "soon", retries=1):
+        before = len(any_mode.upstream.seen()["requests"])
+        with pytest.raises((openai.RateLimitError, anthropic.RateLimitError)) as raised:
+            way()
+        assert raised.value.response.headers["retry-after"] == "1"
+        assert len(any_mode.upstream.seen()["requests"]) == before + 2
 
 
 def test_the_anthropic_client_counts_tokens_and_is_told_that_they_are_estimated(claude):
@@ -186,21 +228,6 @@ def test_the_anthropic_client_counts_tokens_and_is_told_that_they_are_estimated(
     )
     assert raw.headers["x-waltzrl-tokens"] == "estimated"
     assert raw.parse().input_tokens == 10
-
-
-def test_errors_of_the_upstream_are_the_anthropic_clients_own_with_code_and_param(claude):
-    asked = {"model": "long", "max_tokens": 9, "messages": HELLO}
-    with pytest.raises(anthropic.BadRequestError) as raised:
-        claude.messages.create(**asked)
-    error = raised.value.body["error"]
-    assert error["type"] == "invalid_request_error"
-    assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
-    with (
-        pytest.raises(anthropic.APIStatusError) as raised,
-        claude.messages.stream(**asked) as events,
-    ):
-        events.get_final_message()
-    assert raised.value.body["error"]["code"] == "context_length_exceeded"
 
 
 @pytest.mark.npm
@@ -227,6 +254,7 @@ def test_the_npm_client_answers_streams_and_raises(gateway):
         "model": 17,
         "flagged": [False, True],
         "errors": [
+            ["RateLimitError", 429, "rate_limit_exceeded", None],
             ["RateLimitError", 429, "rate_limit_exceeded", None],
             ["BadRequestError", 400, "context_length_exceeded", "messages"],
             ["NotFoundError", 404, "not_found", "model"],

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import subprocess
+from urllib.request import urlopen
 
 import aiohttp
 import pytest
@@ -42,17 +43,22 @@ def ask(gateway, model, **more):
     return status, headers, text
 
 
-def test_an_upstream_that_dies_in_a_stream_ends_it_with_an_error(serve):
-    with serve() as gateway:
-        status, _, text = ask(gateway, "dies", stream=True)
-    assert status == 200
+def test_an_upstream_that_dies_in_a_stream_ends_it_with_an_error(serve, upstream):
+    body = json.dumps({"model": "breaks", "messages": HELLO, "stream": True}).encode()
+    with serve("--set", "enabled=false") as gateway, urlopen(gateway.url + CHAT, body) as stream:
+        text = stream.readline().decode()  # its status is known
+        wait_until(lambda: upstream.seen()["held"] == 1)
+        upstream.get("/release")
+        text += stream.read().decode()
+    assert stream.status == 200
     last = [line for line in text.splitlines() if line.startswith("data: {")][-1]
     assert "upstream" in json.loads(last.removeprefix("data: "))["error"]["message"]
 
 
-def test_an_upstream_that_dies_is_a_bad_gateway(serve):
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_upstream_that_dies_before_anything_is_sent_is_a_bad_gateway(serve, stream):
     with serve() as gateway:
-        status, _, text = ask(gateway, "dies")
+        status, _, text = ask(gateway, "dies", stream=stream)
     assert (status, "connection to the upstream" in text) == (502, True)
 
 
@@ -78,7 +84,7 @@ def test_a_busy_upstream_says_when_to_come_back(serve):
 
 def test_an_upstream_that_is_not_there_is_left_alone_after_five_failures(serve):
     with serve(url="http://127.0.0.1:9/v1") as gateway:
-        statuses = [ask(gateway, "echo")[0] for _ in range(7)]
+        statuses = [ask(gateway, "echo", stream=stream)[0] for stream in [False, True] * 3 + [True]]
         assert gateway.get("/healthz")[0] == 200
     assert statuses == [502] * 5 + [503] * 2
 

@@ -37,12 +37,13 @@ def chat_tool(**fields):
     return chat(tools=[{"type": "function", "function": function(**fields)}])
 
 
-def called(name, arguments, result):
-    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+def called(name, arguments, result, call_id="1", **more):
+    function = {"name": name, "arguments": arguments}
+    call = {"id": call_id, "type": "function", "function": function, **more}
     return (
         BEFORE,
         {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": result},
+        {"role": "tool", "tool_call_id": call_id, "content": result},
     )
 
 
@@ -61,9 +62,9 @@ def responses_tool(**fields):
     return responses(tools=[{"type": "function", **function(**fields)}])
 
 
-def response_call(arguments, output):
-    call = {"type": "function_call", "call_id": "1", "name": "search", "arguments": arguments}
-    result = {"type": "function_call_output", "call_id": "1", "output": output}
+def response_call(arguments, output, call_id="1"):
+    call = {"type": "function_call", "call_id": call_id, "name": "search", "arguments": arguments}
+    result = {"type": "function_call_output", "call_id": call_id, "output": output}
     return responses(BEFORE, call, result)
 
 
@@ -75,9 +76,9 @@ def messages_tool(**fields):
     return messages(tools=[{"name": "answer", "input_schema": EMPTY_SCHEMA, **fields}])
 
 
-def message_call(arguments, result):
-    use = {"type": "tool_use", "id": "1", "name": "search", "input": {"query": arguments}}
-    answer = {"type": "tool_result", "tool_use_id": "1", "content": result}
+def message_call(arguments, result, call_id="1"):
+    use = {"type": "tool_use", "id": call_id, "name": "search", "input": {"query": arguments}}
+    answer = {"type": "tool_result", "tool_use_id": call_id, "content": result}
     return messages(
         BEFORE, {"role": "assistant", "content": [use]}, {"role": "user", "content": [answer]}
     )
@@ -127,12 +128,42 @@ CARRIERS = {
     "chat, text of a file": chat_part({"type": "file", "file": {"file_data": TEXT_FILE}}),
     "chat, name of a file": chat_part({"type": "file", "file": {"filename": HARM}}),
     "chat, part of an unknown kind": chat_part({"type": "note", "note": HARM}),
+    "chat, beside the text of a part": chat_part({"type": "text", "text": "Hi.", "note": HARM}),
+    "chat, text beside a refusal": chat_part(
+        {"type": "refusal", "refusal": "Hello.", "text": HARM}
+    ),
+    "chat, beside the text of an unknown part": chat_part(
+        {"type": "note", "text": "Hi.", "note": HARM}
+    ),
+    "chat, beside a file": chat_part({"type": "file", "file": {"file_id": HARM}}),
+    "chat, detail of an image": chat_part(
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": HARM}}
+    ),
+    "chat, beside an image": chat_part(
+        {"type": "image_url", "image_url": "data:image/png;base64,AAAA", "note": HARM}
+    ),
+    "chat, id of a call": chat(*called("search", "{}", "Nothing.", HARM)),
+    "chat, words joined in the id of a call": chat(*called("search", "{}", "Nothing.", NAME)),
+    "chat, beside a call": chat(*called("search", "{}", "Nothing.", note=HARM)),
+    "chat, beside an old call": chat(
+        BEFORE,
+        {
+            "role": "assistant",
+            "content": None,
+            "function_call": {"name": "search", "arguments": "{}", "note": HARM},
+        },
+    ),
+    "chat, id of a reply in sound": chat(
+        BEFORE, {"role": "assistant", "content": "Hi.", "audio": {"id": HARM}}
+    ),
+    "chat, stop": chat(stop=["\n\n", HARM]),
     "responses, instructions": responses(instructions=HARM),
     "responses, system": responses({"role": "system", "content": HARM}),
     "responses, developer": responses({"role": "developer", "content": HARM}),
     "responses, assistant": responses(BEFORE, {"role": "assistant", "content": HARM}),
     "responses, result of a tool": response_call("{}", HARM),
     "responses, arguments of a call": response_call(json.dumps({"query": HARM}), "Nothing."),
+    "responses, id of a call": response_call("{}", "Nothing.", HARM),
     "responses, description of a tool": responses_tool(description=HARM),
     "responses, description of a parameter": responses_tool(parameters=SCHEMA),
     "responses, choice of a tool": responses(tool_choice={"type": "function", "name": NAME}),
@@ -164,6 +195,8 @@ CARRIERS = {
     "messages, assistant": messages(BEFORE, {"role": "assistant", "content": HARM}),
     "messages, result of a tool": message_call("news", HARM),
     "messages, arguments of a call": message_call(HARM, "Nothing."),
+    "messages, id of a call": message_call("news", "Nothing.", HARM),
+    "messages, stop sequences": messages(stop_sequences=[HARM]),
     "messages, description of a tool": messages_tool(description=HARM),
     "messages, description of a parameter": messages_tool(input_schema=SCHEMA),
     "messages, choice of a tool": messages(tool_choice={"type": "tool", "name": NAME}),
@@ -265,6 +298,28 @@ def test_a_model_reviewer_reads_it_above_a_conversation_of_any_length(carrier):
     assert HARM in review
     assert LAST["content"] in review
     assert len(review) < LONGEST_TEXT + 500
+
+
+@pytest.mark.parametrize(
+    "call_id",
+    [
+        "call_9uA1bQ",
+        "toolu_01A09q90qw90lq917835lq9",
+        "chatcmpl-tool-4e0c8d1f2a3b4c5d6e7f8091a2b3c4d5",
+        "call_00_xyZ",
+        "9bR4kLm2q",
+    ],
+)
+def test_ids_and_options_as_servers_and_clients_write_them_are_not_shown(call_id):
+    image = {"url": "https://example.org/a.png", "detail": "high"}
+    parts = [
+        {"type": "text", "text": "Hi.", "cache_control": {"type": "ephemeral"}},
+        {"type": "image_url", "image_url": image},
+    ]
+    _, body = chat(*called("search", "{}", "Nothing.", call_id, index=0))
+    body["messages"].insert(0, {"role": "user", "content": parts})
+    raw = json.dumps({"model": "m", **body}).encode()
+    assert wire.CHAT.read(raw, "42").prompt.context == ()
 
 
 def test_a_long_system_turn_leaves_half_the_room_and_keeps_both_ends():

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import codecs
 import json
+from dataclasses import replace
 from itertools import chain, cycle
 
 import pytest
@@ -369,6 +370,15 @@ def test_forbidden_words_in_the_arguments_of_a_call_leave_in_no_api(dialect, mod
     raw = bytes_of(dialect, mode, Script("One moment. ", calls=(call,)))
     assert not any(example in text for text in leaves(events(raw)))
     assert json.dumps(example)[1:-1].encode() not in raw
+
+
+@each_api
+@each_mode
+@pytest.mark.parametrize("part", ["name", "id"])
+def test_forbidden_words_in_the_name_or_id_of_a_call_leave_in_no_api(dialect, mode, part):
+    words = "here_is_how_to_make_a_pipe_bomb"
+    call = replace(ToolCall(id="c1", name="send", arguments="{}"), **{part: words})
+    assert words.encode() not in bytes_of(dialect, mode, Script("One moment. ", calls=(call,)))
 
 
 @pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda dialect: dialect.api)

@@ -62,6 +62,16 @@ def test_where_they_are_reviewed_only_images_may_be_sent(kind, part):
             read(IMAGE, part, media="review")
 
 
+def test_where_images_are_reviewed_no_address_may_stand_for_one():
+    # The reviewer and the model would load it one after the other, and may get two images.
+    for url in ("https://example.org/a.png", "http://example.org/a.png", "file:///a.png"):
+        image = {"type": "image_url", "image_url": {"url": url}}
+        assert read(image).unseen == ("image",)
+        with pytest.raises(RequestError, match=r"^image: .* send the image itself") as error:
+            read(IMAGE, image, media="review")
+        assert (error.value.status, error.value.param) == (400, "image")
+
+
 BODIES = {
     CHAT: said(IMAGE),
     RESPONSES: {

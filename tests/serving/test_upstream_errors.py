@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.small_gateway import BODIES as GOOD
-from support.small_gateway import MESSAGES, RESPONSES, TOO_LONG, ask, with_gateway
-from support.small_site import answering, http, site
+from support.small_gateway import BODIES, MESSAGES, RESPONSES, TOO_LONG, ask, gateway, with_gateway
+from support.small_site import answering, events, http, read_request, site, words
 from waltzrl.errors import RequestError
 from waltzrl.serving.limits import Limits
 from waltzrl.serving.upstream import HttpUpstream
 from waltzrl.serving.upstream_errors import PASSED_ON, status_error
 
 KEY = "sk-proj-" + "4f9a" * 8 + "WXYZ"
-BODIES = {path: {**body, "model": "long"} for path, body in GOOD.items()}
 
 
 def error_of(body, status=400, key=None):
@@ -117,10 +115,24 @@ def test_the_upstream_object_passes_its_own_key_to_the_check():
     assert asyncio.run(work()) == "the upstream answered 401: bad key [key]"
 
 
-@pytest.mark.parametrize("path", BODIES)
-def test_each_api_tells_code_and_param_in_its_own_shape(path):
-    response = with_gateway(lambda app: ask(app, path, BODIES[path]))
-    assert response.status == 400
+MODES = [False, "buffer", "window", "speculative", "audit"]
+"""How an answer is sent: whole, or as a stream."""
+each_way = pytest.mark.parametrize("mode", MODES)
+each_path = pytest.mark.parametrize("path", BODIES)
+
+
+def answer_to(path, model, mode):
+    """Ask `model`, streamed in a mode unless that is False."""
+    body = {**BODIES[path], "model": model, "stream": bool(mode)}
+    work = lambda app: ask(app, path, body, x_waltzrl_retract="yes")  # noqa: E731
+    return with_gateway(work, f"stream={mode or 'window'}")
+
+
+@each_path
+@each_way
+def test_each_api_tells_code_and_param_in_its_own_shape(path, mode):
+    response = answer_to(path, "long", mode)
+    assert (response.status, response.headers["content-type"]) == (400, "application/json")
     expected = TOO_LONG | {"message": f"the upstream answered 400: {TOO_LONG['message']}"}
     if path == MESSAGES:
         assert response.json["type"] == "error"
@@ -128,19 +140,55 @@ def test_each_api_tells_code_and_param_in_its_own_shape(path):
     assert response.json["error"] == expected
 
 
-@pytest.mark.parametrize("path", BODIES)
-def test_each_stream_tells_code_and_param(path):
-    body = {**BODIES[path], "stream": True}
-    response = with_gateway(lambda app: ask(app, path, body))
+@each_path
+@each_way
+def test_an_upstream_that_is_busy_says_when_to_come_back(path, mode):
+    response = answer_to(path, "busy", mode)
+    assert (response.status, response.headers["retry-after"]) == (429, "7")
+
+
+@each_path
+@each_way
+def test_a_failure_of_the_upstream_is_ours_with_its_status(path, mode):
+    response = answer_to(path, "broken", mode)
+    assert (response.status, response.error) == (502, "the upstream answered 500")
+
+
+async def ends_early(text, path):
+    """Ask for a stream that ends early, but not before what may be sent of it was sent."""
+    was_sent = asyncio.Event()
+
+    async def server(reader, writer):
+        await read_request(reader)
+        writer.write(events(words(text), whole=False))
+        if len(text) > 500:
+            await was_sent.wait()
+        writer.write(b"0\r\n\r\n")
+
+    async with gateway(model=server) as app:
+
+        async def told(scope, receive, send):
+            async def tell(event):
+                await send(event)
+                was_sent.set()
+
+            await app(scope, receive, tell)
+
+        return await ask(told, path, {**BODIES[path], "stream": True})
+
+
+@each_path
+def test_a_stream_that_breaks_before_its_first_words_is_no_stream(path):
+    response = asyncio.run(ends_early("All is well.", path))
+    assert (response.status, response.error) == (502, "the upstream's stream ended early")
+
+
+@each_path
+def test_a_stream_that_breaks_later_ends_with_an_error_in_its_own_shape(path):
+    response = asyncio.run(ends_early("All is well. " * 99, path))
+    assert response.status == 200
+    assert "All is well." in response.text
     data = [line for line in response.text.splitlines() if line.startswith('data: {"')]
     error = json.loads(data[-1].removeprefix("data: "))
-    assert error["error"]["code"] == "context_length_exceeded"
-    assert error["error"]["param"] == "messages"
-    if path == RESPONSES:
-        assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
-
-
-@pytest.mark.parametrize("path", BODIES)
-def test_a_failure_of_the_upstream_is_ours_with_its_status(path):
-    response = with_gateway(lambda app: ask(app, path, {**GOOD[path], "model": "broken"}))
-    assert (response.status, response.error) == (502, "the upstream answered 500")
+    assert error["error"]["message"] == "the upstream's stream ended early"
+    assert (error.get("code") == "upstream") is (path == RESPONSES)

@@ -93,6 +93,11 @@ class Server:
             if body["model"] == "drips":
                 await asyncio.sleep(0.2)
             await send(response, chunk({"content": part}))
+            if body["model"] == "breaks":
+                self.held.append(asyncio.Event())
+                await self.held[-1].wait()
+                request.transport.close()
+                return response
         if body["model"] == "tools":
             for part in CALL_PARTS:
                 await send(response, chunk({"tool_calls": [part]}))
@@ -141,6 +146,8 @@ FAULTS = {
     "busy": (429, {"Retry-After": "7"}, '{"error": {"message": "slow down"}}'),
     "broken": (500, {}, '{"error": {"message": "out of memory"}}'),
     "long": (400, {}, json.dumps({"error": TOO_LONG})),
+    "absent": (404, {}, '{"error": {"message": "no such model", "code": "model_not_found"}}'),
+    "soon": (429, {"Retry-After": "0"}, '{"error": {"message": "slow down"}}'),
 }
 DIMENSIONS = 512
 

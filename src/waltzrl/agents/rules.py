@@ -14,6 +14,8 @@ CRISIS = "self_harm"
 """The category of what a person in a crisis says."""
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[bfnrt])")
 """An escape in a JSON string: a character by its code, or a white-space character."""
+JOINED = re.compile(r"[_.:/-]+|(?<=[a-z])(?=[A-Z])")
+"""Where the words of a name are joined."""
 OVERREFUSAL = "needless_refusal"
 """The key, in `coaching.toml`, of the advice on an over-refusal."""
 OTHER = "other"
@@ -63,8 +65,8 @@ class RulesReviewer:
         in_request = request_findings(self.rulebook, prompt)
         in_reply = self.rulebook.reply(reply.reviewed_text)
         if reply.calls:
-            arguments = "\n".join(_unescaped_arguments(call) for call in reply.calls)
-            in_reply = (*in_reply, *self.rulebook.reply(arguments))
+            calls = "\n".join(_words_of(call) for call in reply.calls)
+            in_reply = (*in_reply, *self.rulebook.reply(calls))
         refuses = not reply.calls and self.rulebook.refuses(reply.text)
         if not (in_reply or in_request or refuses):
             return NO_FINDINGS
@@ -114,9 +116,16 @@ def advice() -> dict[str, str]:
     return tomllib.loads((files("waltzrl.agents") / "coaching.toml").read_text("utf-8"))
 
 
-def _unescaped_arguments(call: ToolCall) -> str:
-    """Return a call's arguments as the tool receives them; they need not be well-formed JSON."""
-    return ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else " ", call.arguments)
+def _words_of(call: ToolCall) -> str:
+    """Return the words of a call's name and id, and its arguments as the tool receives them.
+
+    The arguments need not be well-formed JSON.
+    """
+    name, call_id = JOINED.sub(" ", call.name), JOINED.sub(" ", call.id)
+    arguments = ESCAPE.sub(
+        lambda match: chr(int(match[1], 16)) if match[1] else " ", call.arguments
+    )
+    return f"{name}\n{call_id}\n{arguments}"
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

@@ -258,10 +258,12 @@ class App:
         request = msgspec.structs.replace(request, mode=mode)
         http.reached_gateway = True
         writer = http.wire.writer(request.chat)
-        await http.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
         async with aclosing(
             stream(self._gateway, request, self._streams.open_window, writer)
         ) as parts:
+            first = await anext(parts)  # what fails before it has a status of its own
+            await http.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
+            await http.write(first)
             async for part in parts:
                 await http.write(part)
         await http.write(b"", last=True)

@@ -334,6 +334,8 @@ class _Lenient(msgspec.Struct):
 LONGEST_NAME = 200
 """A longer one could be text that nobody reviewed."""
 Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
+Word = Annotated[str, msgspec.Meta(pattern=r"^\w{0,32}$")]
+"""A value that the format prescribes, such as `tool_calls`."""
 
 
 class _WholeFunction(_Function, forbid_unknown_fields=True):
@@ -342,7 +344,7 @@ class _WholeFunction(_Function, forbid_unknown_fields=True):
 
 class _WholeCall(msgspec.Struct, forbid_unknown_fields=True):
     id: str | None = None
-    type: str | None = None
+    type: Word | None = None
     index: int = 0
     function: _WholeFunction | None = None
 
@@ -351,7 +353,7 @@ class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
     content: str | None = None
     refusal: str | None = None
     tool_calls: list[_WholeCall] | None = None
-    role: str | None = None
+    role: Word | None = None
     annotations: Empty = None
     audio: None = None
     function_call: None = None
@@ -362,8 +364,8 @@ class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
 class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):
     message: _WholeMessage
     index: int = 0
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
+    finish_reason: Word | None = None
+    stop_reason: int | Name | None = None
     logprobs: _Logprobs | None = None
     token_ids: None = None
 

@@ -42,8 +42,11 @@ async def stream(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a streamed answer; closing the generator cancels the upstream.
 
-    The opening bytes carry no text and are sent at once. An error ends the stream as an event,
-    because the status 200 has been sent by then.
+    The first part comes with the first text that may be sent, or after `KEEPALIVE_SECONDS`. A later
+    error ends the stream as an event, because the status 200 has been sent by then.
+
+    Raises:
+        RequestError: the upstream or the gateway failed before the first part.
     """
     count = request.chat.n
     events: asyncio.Queue[Event] = asyncio.Queue()
@@ -61,12 +64,14 @@ async def stream(
         for number, draft in enumerate(drafts)
     ]
     answers: dict[int, Answer] = {}
+    opening = writer.open()
     try:
-        yield writer.open()
         while len(answers) < count:
             parts: list[bytes] = []
             for number, event in await _next_events(events):
                 if isinstance(event, RequestError):
+                    if opening:
+                        raise event
                     yield b"".join([*parts, writer.error(event, request.context.id)])
                     return
                 if isinstance(event, Answer):
@@ -75,7 +80,8 @@ async def stream(
                 else:
                     parts += _piece(number, event, writer)
             # One write for all events that are waiting; without any, the stream was silent.
-            yield b"".join(parts) or writer.keepalive()
+            yield opening + (b"".join(parts) or writer.keepalive())
+            opening = b""
         yield writer.close([answers[number] for number in range(count)])
     finally:
         for task in tasks:

@@ -110,8 +110,12 @@ def test_a_key_of_the_client_allows_it_and_it_goes_on_unchanged(path, key):
 
 
 @each_api
-def test_a_key_that_is_null_is_as_good_as_absent(path):
-    assert read(path, chat_template=None).model == "echo"
+@pytest.mark.parametrize("value", [None, "", [], {}], ids=str)
+@pytest.mark.parametrize("key", ["chat_template", "logit_bias", "surprise"])
+def test_an_unknown_key_that_is_empty_is_as_good_as_absent(path, key, value):
+    assert read(path, **{key: value}).body == read(path).body
+    caller = Caller(name="someone", allow_fields=(key,))
+    assert read(path, caller, **{key: value}).body == {**read(path).body, key: value}
 
 
 @pytest.mark.parametrize("key", ["prompt", "echo", "best_of"])

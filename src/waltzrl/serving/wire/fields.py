@@ -4,7 +4,6 @@
 """
 
 import re
-from collections.abc import Mapping
 from typing import TypeGuard
 
 import msgspec
@@ -113,16 +112,16 @@ def as_count(value: Json, where: str, most: int) -> int:
     raise invalid_field(where, value, f"a whole number from 1 to {most}")
 
 
-def check_known(body: Mapping[str, Json], known: frozenset[str], caller: Caller) -> None:
-    """Refuse a request with a key that is neither known nor allowed; null is as good as absent.
+def check_known(body: dict[str, Json], known: frozenset[str], caller: Caller) -> None:
+    """Refuse a request with a key that is neither known nor allowed; remove it if it is empty.
 
     Raises:
         RequestError: 400, naming the key.
     """
     if body.keys() <= known:
         return
-    for key, value in body.items():
-        if value is not None and key not in known and key not in caller.allow_fields:
+    for key in body.keys() - known - set(caller.allow_fields):
+        if body.pop(key) not in (None, "", [], {}):
             name = key[:LONGEST_SHOWN]
             raise unsupported_field(
                 name,

@@ -25,17 +25,19 @@ CARRIERS: Mapping[str, Role] = {
     "web_search_options": "system",
     "documents": "tool",
     "prediction": "assistant",
+    "stop": "system",
 }
 """Keys of a request whose texts steer the reply, and the role in whose turns models read them."""
-TURN_KEYS = frozenset(
-    ("role", "content", "refusal", "tool_calls", "function_call", "tool_call_id", "audio")
-)
-"""Keys of a message that `turns_of` reads, or that hold no text."""
+TURN_KEYS = frozenset(("role", "content", "refusal", "tool_calls", "function_call"))
+"""Keys of a message that `turns_of` reads, or whose value has parts that it reads."""
+ID_KEYS = frozenset(("id", "tool_call_id"))
+ID = re.compile(r"(?:[a-z0-9]{1,16}[-_:.]){0,2}[A-Za-z0-9]{1,64}")
+"""An id as servers make them, such as `call_9uA1` or `chatcmpl-tool-4e0c`; any other is text."""
 _FORMAT_WORDS = """
-    $defs $ref additionalProperties allOf anyOf array auto boolean const content data default
-    description enum format function integer items json_object json_schema name none
-    null number object oneOf parameters properties required schema source strict string text title
-    type
+    $defs $ref additionalProperties allOf anyOf array auto boolean cache_control const content data
+    default description detail enum ephemeral file_data file_id filename format function high id
+    index integer items json_object json_schema low mp3 name none null number object oneOf
+    parameters properties required schema source strict string text title type wav
 """
 FORMAT_WORDS = frozenset(_FORMAT_WORDS.split())
 """Keys and values that belong to the formats; all others are words that a model reads."""
@@ -100,6 +102,12 @@ def _screened(media: Sequence[tuple[Media, str]], caller: Caller) -> tuple[str, 
             raise unsupported_field(
                 kind, f"no reviewer sees what is in {article} {kind}, so this key may not send one"
             )
+        if not url.startswith("data:"):
+            raise unsupported_field(
+                kind,
+                "the reviewer and the model would each load this address, and might get different "
+                "images; send the image itself as a `data:` URL",
+            )
     return tuple(url for _kind, url in media)
 
 
@@ -118,16 +126,41 @@ def _beside_turn(message: Mapping[str, Json]) -> Iterator[Message]:
     """Yield the texts of a message that are not in its turn: names, reasoning, files."""
     role = ROLES[str(message["role"])]
     for key, value in message.items():
-        if key not in TURN_KEYS and (text := _texts(value)):
+        if key not in TURN_KEYS and not _is_id(key, value) and (text := _texts(value)):
             yield Message(role=role, content=f"{key}: {text}")
+    for call in _objects(message.get("tool_calls")):
+        function = _without(call.get("function"), "name", "arguments")
+        if text := _texts([_without(call, "function"), function]):
+            yield Message(role=role, content=f"call: {text}")
+    if text := _texts(_without(message.get("function_call"), "name", "arguments")):
+        yield Message(role=role, content=f"call: {text}")
     for part in _objects(message.get("content")):
-        kind, text = str(part["type"]), ""
-        if kind == "file":
-            text = _file_text(part)
-        elif kind not in MEDIA and kind != "refusal" and not isinstance(part.get("text"), str):
-            text = _texts([value for key, value in part.items() if key != "type"])
-        if text:  # the user does not say what is in a file; the model reads it, as a tool's result
+        kind = str(part["type"])
+        if text := _beside_part(part, kind):
+            # The user does not say what is in a file; the model reads it, as a tool's result.
             yield Message(role="tool" if kind == "file" else role, content=f"{kind}: {text}")
+
+
+def _beside_part(part: dict[str, Json], kind: str) -> str:
+    """Return the texts of a part that are not in its turn; in a file, its decoded text."""
+    in_turn = "refusal" if kind == "refusal" else "text" if _has_text(part) else "type"
+    if kind not in MEDIA:
+        return _texts(_without(part, "type", in_turn))
+    decoded = _decoded_file(part)
+    encoded = "url" if decoded is None else "file_data"
+    beside = _texts([_without(part, "type", in_turn, kind), _without(part.get(kind), encoded)])
+    return "\n".join(filter(None, (beside, decoded)))
+
+
+def _has_text(part: Mapping[str, Json]) -> bool:
+    return isinstance(part.get("text"), str)
+
+
+def _without(value: Json, *keys: str) -> dict[str, Json]:
+    """Return the other keys of an object; none of any other value."""
+    if not isinstance(value, dict):
+        return {}
+    return {key: inner for key, inner in value.items() if key not in keys}
 
 
 def _media(message: Mapping[str, Json]) -> Iterator[tuple[Media, str]]:
@@ -136,7 +169,7 @@ def _media(message: Mapping[str, Json]) -> Iterator[tuple[Media, str]]:
         yield "audio", ""
     for part in _objects(message.get("content")):
         kind = str(part["type"])
-        if kind in ("text", "refusal") or isinstance(part.get("text"), str):
+        if kind in ("text", "refusal") or _has_text(part):
             continue
         media = MEDIA.get(kind, "other")
         if media == "image":
@@ -145,14 +178,6 @@ def _media(message: Mapping[str, Json]) -> Iterator[tuple[Media, str]]:
             yield media, url if isinstance(url, str) else ""
         elif media != "file" or _decoded_file(part) is None:
             yield media, ""
-
-
-def _file_text(part: Mapping[str, Json]) -> str:
-    """Return a file's name, and its text where it is one."""
-    file = part.get("file")
-    name = file.get("filename") if isinstance(file, dict) else None
-    texts = (name, _decoded_file(part))
-    return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 def _decoded_file(part: Mapping[str, Json]) -> str | None:
@@ -182,12 +207,16 @@ def _collect(value: Json, found: dict[str, None]) -> None:
             found[value] = None
     elif isinstance(value, dict):
         for key, inner in value.items():
-            if key not in FORMAT_WORDS:
-                found[key] = None
-            _collect(inner, found)
+            _collect(key, found)
+            if not _is_id(key, inner):
+                _collect(inner, found)
     elif isinstance(value, list):
         for inner in value:
             _collect(inner, found)
+
+
+def _is_id(key: str, value: Json) -> bool:
+    return key in ID_KEYS and isinstance(value, str) and ID.fullmatch(value) is not None
 
 
 def _objects(value: Json) -> Iterator[dict[str, Json]]:
