@@ -156,6 +156,8 @@ CARRIERS = {
     "chat, id of a reply in sound": chat(
         BEFORE, {"role": "assistant", "content": "Hi.", "audio": {"id": HARM}}
     ),
+    "chat, name of a kind that forbids": chat_part({"type": "never", "note": HARM}),
+    "chat, name of a key that forbids": (CHAT, {"messages": [{**LAST, "never": HARM}]}),
     "chat, stop": chat(stop=["\n\n", HARM]),
     "responses, instructions": responses(instructions=HARM),
     "responses, system": responses({"role": "system", "content": HARM}),

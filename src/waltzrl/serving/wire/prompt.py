@@ -68,7 +68,7 @@ def prompt_of(body: Mapping[str, Json], request_id: str, caller: Caller = ANONYM
     """
     turns = _ending_with_request(turns_of(body.get("messages")))
     context = [
-        Message(role=role, content=f"{key}: {text}")
+        Message(role=role, content=f"{key}:\n{text}")
         for key, role in CARRIERS.items()
         if key in body and (text := _texts(body[key]))
     ]
@@ -127,18 +127,18 @@ def _beside_turn(message: Mapping[str, Json]) -> Iterator[Message]:
     role = ROLES[str(message["role"])]
     for key, value in message.items():
         if key not in TURN_KEYS and not _is_id(key, value) and (text := _texts(value)):
-            yield Message(role=role, content=f"{key}: {text}")
+            yield Message(role=role, content=f"{key}:\n{text}")
     for call in _objects(message.get("tool_calls")):
         function = _without(call.get("function"), "name", "arguments")
         if text := _texts([_without(call, "function"), function]):
-            yield Message(role=role, content=f"call: {text}")
+            yield Message(role=role, content=f"call:\n{text}")
     if text := _texts(_without(message.get("function_call"), "name", "arguments")):
-        yield Message(role=role, content=f"call: {text}")
+        yield Message(role=role, content=f"call:\n{text}")
     for part in _objects(message.get("content")):
         kind = str(part["type"])
         if text := _beside_part(part, kind):
             # The user does not say what is in a file; the model reads it, as a tool's result.
-            yield Message(role="tool" if kind == "file" else role, content=f"{kind}: {text}")
+            yield Message(role="tool" if kind == "file" else role, content=f"{kind}:\n{text}")
 
 
 def _beside_part(part: dict[str, Json], kind: str) -> str:
