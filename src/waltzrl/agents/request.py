@@ -2,57 +2,34 @@
 
 More than the user's last turn steers a reply. The rules read all of it, as three texts:
 
-    the user's turns              count fully, earlier ones half
-    instructions to the model     system turns, tools, formats, names: half, or fully if the user's
-                                  last turn points to them ("Follow the above.")
-    what the model reads          replies, results of tools, documents: too little to make a reply
-                                  unsafe at the default threshold, or fully if it points to them
+    the user's turns              what reaches the last one counts fully
+    instructions to the model     system turns, tools, formats, names
+    what the model reads          replies, results of tools, documents
 
-An instruction or a document may name a harm in order to forbid it or to report it. A finding in
-such a sentence counts nothing, nor does one in a sentence that a model reads and that asks for
-nothing.
+What stands before the last turn, or is not the user's, counts fully if the last turn points to it
+("Follow the above."), and else too little to make a reply unsafe at the default threshold. A turn
+that the assistant refused does not count at all unless the last turn points back to it.
+
+An instruction or a document may name a harm in order to forbid it, to report it or as an example.
+A finding in such a sentence counts nothing, nor does one in a sentence that a model reads and that
+asks for nothing.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 
+from waltzrl.agents.pointing import continues, orders, points
 from waltzrl.records import Message, Prompt
 from waltzrl.rules import Rulebook, RuleFinding
 
-EARLIER_TURN_WEIGHT = 0.5
-"""Factor on the severity of a finding before the user's last turn."""
-INSTRUCTION_WEIGHT = 0.5
-"""Factor on that of a finding in instructions to which the user's last turn does not point."""
-READ_WEIGHT = 0.3
-"""Factor on that of a finding in what the model reads and the last turn does not point to."""
+BACKGROUND_WEIGHT = 0.3
+"""Factor on the severity of a finding to which the user's last turn does not point."""
 LONGEST_REMEMBERED = 65_536
 """Characters; the findings in shorter instructions, which many requests share, are remembered."""
-
-OBEYS = re.compile(
-    r"\b(?:follow|obey|comply|execute|proceed|continue|perform|implement|fulfil+|carry)\b"
-)
-MOST_OWN_WORDS = 3
-"""Words besides those of `POINTING` in a turn that points and has a word of `OBEYS`."""
-_POINTING = """
-    a about above again ahead all an and answer any are as ask asked asking asks assistant at
-    attached attachment attachments be begin below by can carefully carry command commands complete
-    completely content contents context could description descriptions developer direction
-    directions do document documents done draft earlier each exactly execute explained file files
-    finish first follow following for format from fully function functions give given go good great
-    hello hey hi how i in instructed instruction instructions is it just last let lets like
-    literally me message messages must my name named need next note notes now of ok okay on one or
-    order orders our out output page part perform please precisely preceding prediction previous
-    prior proceed prompt prompts provide question questions ready reply request requested requests
-    respond response result results right run said say says schema search show so start stated step
-    steps sure system task tasks tell text thank thanks that the them then there these they thing
-    things this those to told tool tools turn us want was we were what which will with word words
-    would write written yeah yep yes you your
-"""
-POINTING = frozenset(_POINTING.split())
-"""Words of a turn that asks for nothing by itself."""
-WORD = re.compile(r"[^\W_]+")
 
 MOST_EXCUSED = 50
 """Findings in a text; of a text with more, which the rules do not search to its end, all count."""
@@ -100,6 +77,36 @@ ENCOURAGES = re.compile(
 )
 """Negations that do not forbid: "do not refuse to", "without warning"."""
 
+ABBREVIATION = re.compile(r"\b(?:e\.\s?g|i\.\s?e|etc|incl|vs)\.", re.IGNORECASE)
+"""Full stops that end no sentence."""
+_CUE = r"(?:e g|i e|such as|like|(?<=\S )for (?:example|instance)|including|examples?:?)"
+_SPEAKS = (
+    r"(?:ask|say|said|want|mention|express|request|seek|type|send|post|write|message|report|query"
+    r"|discuss|talk|inquir|enquir|need|try|threaten|describ|upload|submit)\w*"
+)
+MENTIONS_BEFORE = re.compile(
+    rf"[\s(]{_CUE}\W*(?:[\"'\u2018\u201c][^.!?\n]*|(?:\w+ing|how|wanting|to)\b[^.!?\n]*)$"
+    r"|\b(?:labels?|categor(?:y|ies)|class(?:es)?|intents?|topics?|examples?|phrases?)\b[^:\n]*:"
+    rf"|\b(?:if|when|whenever|where|unless|in case|once)\b(?:\W+\w+){{0,6}}?\W+{_SPEAKS}\b"
+    r"(?:(?<!to )(?!\b(?:explain|tell|describe|answer|give|provide|show|teach|then)\b)[^,;:\n])*$"
+    rf"|\b(?:users?|customers?|clients?|people|attackers?|they|someone|anyone|who)(?:\W+\w+){{0,3}}?"
+    rf"\W+{_SPEAKS}\W+(?:\w+\W+){{0,6}}[\"'\u2018\u201c][^\"\u201d\n]*$",
+    re.IGNORECASE,
+)
+"""What leads to an example, a label or the condition of an instruction."""
+EXAMPLE = re.compile(
+    r"\W*(?:q|question|user|human|customer|input|message|text|query|prompt)\s*\d*\s*[:=]",
+    re.IGNORECASE,
+)
+"""The beginning of a question in an example."""
+ANSWER = re.compile(
+    r"\W{0,4}\n?\W*\b(?:a|answer|assistant|ai|bot|agent|label|output|category|class|response|reply)"
+    r"\s*\d*\s*[:=][ \t]*(?:[\w-]+\W*(?:\n|$)|[^\n]{0,80}\b(?:can ?not|can.t|won.t|unable|sorry"
+    r"|refus|declin|not able|988)\b)",
+    re.IGNORECASE,
+)
+"""The answer in an example: a label or a refusal."""
+
 
 def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding]:
     """Return what the rules find in all that steers a reply, with weighted severities.
@@ -109,25 +116,32 @@ def request_findings(rulebook: Rulebook, prompt: Prompt) -> Sequence[RuleFinding
     messages = prompt.messages
     if len(messages) == 1 and not prompt.context:  # the common case
         return rulebook.request(messages[0].content)
-    users, instructions, read = _texts(prompt)
-    findings = _in_user_turns(rulebook, users)
-    for texts, weight in ((instructions, INSTRUCTION_WEIGHT), (read, READ_WEIGHT)):
-        others = tuple(_in_others(rulebook, texts, only_asked=texts is read)) if texts else ()
-        if others:
-            points = _points(users[-1] if users else "")
-            findings += [
-                finding if points else replace(finding, severity=finding.severity * weight)
-                for finding in others
-            ]
+    turns, instructions, read = _texts(prompt)
+    last_turn = turns[-1].text if turns else ""
+    findings = _in_user_turns(rulebook, turns, last_turn)
+    if instructed := _in_others(rulebook, instructions):
+        # After a reply, "ok" and "Go on." point to that reply.
+        is_pointed_to = orders(last_turn) if len(turns) > 1 else points(last_turn)
+        findings += [_weighted(finding, is_pointed_to) for finding in instructed]
+    if in_read := _in_others(rulebook, read, only_asked=True):
+        is_pointed_to = points(last_turn)
+        findings += [_weighted(finding, is_pointed_to) for finding in in_read]
     return findings
 
 
-def _texts(prompt: Prompt) -> tuple[list[str], list[str], list[str]]:
-    """Return the texts of the user, the instructions, and what the model reads.
+@dataclass(slots=True)
+class _UserTurn:
+    text: str
+    reply: str = ""
+    """The assistant's last text before the user's next turn."""
+
+
+def _texts(prompt: Prompt) -> tuple[list[_UserTurn], list[str], list[str]]:
+    """Return the turns of the user, the instructions, and what the model reads.
 
     The client writes the tool turns too, so one that follows no call counts as the user's.
     """
-    users: list[str] = []
+    turns: list[_UserTurn] = []
     instructions: list[str] = []
     read: list[str] = []
     for message in prompt.context:
@@ -142,12 +156,14 @@ def _texts(prompt: Prompt) -> tuple[list[str], list[str], list[str]]:
         elif message.role == "assistant":
             called = bool(message.calls)
             read.append(message.full_text)
+            if turns and message.content:
+                turns[-1].reply = message.content
         elif message.role == "tool" and called:
             read.append(message.content)
         else:
-            users.append(message.content)
+            turns.append(_UserTurn(message.content))
             called = False
-    return users, instructions, read
+    return turns, instructions, read
 
 
 def _unless_trusted(message: Message, prompt: Prompt) -> list[str]:
@@ -155,48 +171,74 @@ def _unless_trusted(message: Message, prompt: Prompt) -> list[str]:
     return [] if trusted else [message.content]
 
 
-def _in_user_turns(rulebook: Rulebook, turns: Sequence[str]) -> list[RuleFinding]:
+def _in_user_turns(
+    rulebook: Rulebook, turns: Sequence[_UserTurn], last_turn: str
+) -> list[RuleFinding]:
     """Search all turns of the user as one text, as a request may be split over turns."""
-    conversation = " ".join(turns)
-    last_turn = len(conversation) - len(turns[-1]) if turns else 0
-    return [
-        finding if finding.end > last_turn else _weighted(finding, EARLIER_TURN_WEIGHT)
-        for finding in rulebook.request(conversation)
-    ]
+    found = rulebook.request(" ".join(turn.text for turn in turns))
+    if not found or len(turns) == 1:
+        return list(found)
+    starts = list(accumulate((len(turn.text) + 1 for turn in turns[:-1]), initial=0))
+    ends_in = [bisect_left(starts, finding.end) - 1 for finding in found]
+    refused = {place for place in set(ends_in) if rulebook.refuses(turns[place].reply)}
+    goes_on, points_back = continues(last_turn), points(last_turn, by_assent=False)
+    findings = []
+    for finding, place in zip(found, ends_in, strict=True):
+        if place == len(turns) - 1:
+            findings.append(finding)
+        elif place not in refused:
+            findings.append(_weighted(finding, goes_on, earlier=True))
+        elif points_back:
+            findings.append(_weighted(finding, True, earlier=True))
+    return findings
 
 
-def _weighted(finding: RuleFinding, weight: float) -> RuleFinding:
-    return replace(finding, severity=finding.severity * weight, weight=weight)
+def _weighted(finding: RuleFinding, is_pointed_to: bool, *, earlier: bool = False) -> RuleFinding:
+    weight = 1.0 if is_pointed_to else BACKGROUND_WEIGHT
+    return replace(finding, severity=finding.severity * weight, earlier=earlier)
 
 
 def _in_others(
-    rulebook: Rulebook, texts: Sequence[str], *, only_asked: bool
-) -> Iterator[RuleFinding]:
-    """Yield the findings that are not in a sentence which forbids or reports them.
+    rulebook: Rulebook, texts: Sequence[str], *, only_asked: bool = False
+) -> Sequence[RuleFinding]:
+    """Return the findings that are not in a sentence which forbids, reports or mentions them.
 
     Args:
         rulebook: the rules.
         texts: texts that are not the user's.
         only_asked: leave out findings in a sentence that asks for nothing.
     """
-    text = "\n".join(texts).replace("_", " ")  # names of tools are words joined by it
-    search = _remembered if len(text) <= LONGEST_REMEMBERED else Rulebook.request
-    found = search(rulebook, text)
+    if not texts:
+        return ()
+    text = "\n".join(texts)
+    search = _remembered if len(text) <= LONGEST_REMEMBERED else _requested
+    return search(rulebook, text, only_asked)
+
+
+def _requested(rulebook: Rulebook, text: str, only_asked: bool) -> tuple[RuleFinding, ...]:
+    text = text.replace("_", " ")  # names of tools are words joined by it
+    text = ABBREVIATION.sub(lambda match: match[0].replace(".", " "), text)
+    found = rulebook.request(text)
     if len(found) > MOST_EXCUSED:
-        yield from found
-        return
-    for finding in found:
-        before, after = _sentence(text, finding)
-        if only_asked and not ASKS.search(f"{before}{text[finding.start : finding.end]}{after}"):
-            continue
-        forbidden = FORBIDS_BEFORE.search(before) or FORBIDS_AFTER.search(after)
-        if not forbidden or ENCOURAGES.search(before):
-            yield finding
+        return found
+    return tuple(finding for finding in found if _is_requested(text, finding, only_asked))
 
 
-@lru_cache(maxsize=256)
-def _remembered(rulebook: Rulebook, text: str) -> tuple[RuleFinding, ...]:
-    return rulebook.request(text)
+_remembered = lru_cache(maxsize=256)(_requested)
+
+
+def _is_requested(text: str, finding: RuleFinding, only_asked: bool) -> bool:
+    before, after = _sentence(text, finding)
+    if only_asked and not ASKS.search(f"{before}{text[finding.start : finding.end]}{after}"):
+        return False
+    if ENCOURAGES.search(before):
+        return True
+    return not (
+        FORBIDS_BEFORE.search(before)
+        or FORBIDS_AFTER.search(after)
+        or MENTIONS_BEFORE.search(before)
+        or (EXAMPLE.match(before) and ANSWER.match(text, finding.end + len(after)))
+    )
 
 
 def _sentence(text: str, finding: RuleFinding) -> tuple[str, str]:
@@ -223,10 +265,3 @@ def _introduces(line: str) -> bool:
 def _sentence_start(text: str, position: int) -> int:
     first = max(0, position - LONGEST_SENTENCE)
     return max(first, *(text.rfind(mark, first, position) + 1 for mark in ".!?\n"))
-
-
-def _points(turn: str) -> bool:
-    """Whether a user's turn asks for nothing by itself: it refers to what stands elsewhere."""
-    words = WORD.findall(turn.casefold())
-    own = [word for word in words if word not in POINTING]
-    return not own or (len(own) <= MOST_OWN_WORDS and OBEYS.search(turn.casefold()) is not None)

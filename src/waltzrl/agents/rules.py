@@ -106,7 +106,7 @@ class RulesReviewer:
         return [
             finding
             for finding in findings
-            if finding.category != CRISIS or (is_wrong and finding.weight == 1)
+            if finding.category != CRISIS or (is_wrong and not finding.earlier)
         ]
 
 

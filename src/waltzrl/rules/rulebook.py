@@ -34,8 +34,8 @@ class RuleFinding:
     """One of `waltzrl.rules.CATEGORIES`."""
     severity: float
     """0 to 1, adjusted for the context (negation, education, defence ...)."""
-    weight: float = 1.0
-    """Factor in the severity for where the finding stands; 1 in a user's last turn."""
+    earlier: bool = False
+    """Whether the match ends before the user's last turn, in a turn of the user."""
     start: int
     """First character of the match in the original text; where disguises were undone, the nearest
     one."""
