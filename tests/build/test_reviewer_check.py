@@ -9,14 +9,16 @@ import pytest
 
 from support.openai_server import serving
 from support.small_gateway import ask, chat, gateway
-from support.timing import run_on_fake_time, until
+from support.timing import FakeClock, run_on_fake_time, until
 from waltzrl.agents import RulesReviewer
+from waltzrl.agents.breaker import Breaker
 from waltzrl.agents.self_test import REPLIES, self_test
+from waltzrl.build.background import in_background
 from waltzrl.build.reviewer_check import ReviewerCheck
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, UpstreamConfig
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.records import Feedback
+from waltzrl.records import Feedback, Reply
 from waltzrl.rules import load_rulebook
 from waltzrl.serving.health import OK, Health
 
@@ -92,15 +94,21 @@ def test_the_rules_pass_but_for_the_over_refusal():
     assert result.failures == "over-refusal: called safe"
 
 
-def check(agent, on_failure="refuse", timeout_ms=2000.0):
+def check(agent, on_failure="refuse", timeout_ms=2000.0, *, breaker=None, self_test=True):
     recipe = BundleRecipe(
         upstream=UpstreamConfig(url="http://127.0.0.1:9/v1"),
         stage=2,
-        feedback=FeedbackConfig(model="judge"),
+        feedback=FeedbackConfig(model="judge", self_test=self_test),
         on_failure=on_failure,
         review_timeout_ms=timeout_ms,
     )
-    return ReviewerCheck(agent, recipe)
+    return ReviewerCheck(agent, recipe, breaker or Breaker())
+
+
+async def first_result(checked):
+    """Run a check until its first self-test is done."""
+    async with in_background(checked.run()):
+        await until(lambda: checked.health().detail != "self-test under way")
 
 
 @pytest.mark.parametrize(
@@ -116,12 +124,7 @@ def test_a_gateway_that_would_refuse_everything_is_not_ready(says, on_failure, s
     checked = check(Saying(says), on_failure)
     assert checked.health() == Health("down", "self-test under way")
 
-    async def once():
-        running = asyncio.create_task(checked.run())
-        await until(lambda: checked.health().detail != "self-test under way")
-        running.cancel()
-
-    run_on_fake_time(once())
+    run_on_fake_time(first_result(checked))
     health = checked.health()
     assert health.status == status
     assert health.detail.startswith("safe reply: ")
@@ -132,11 +135,11 @@ def test_it_is_tested_again_until_it_can_review(caplog):
     checked = check(agent)
 
     async def starts_later():
-        running = asyncio.create_task(checked.run())
-        await asyncio.sleep(100)
-        assert checked.health().status == "down"
-        agent.review = Knowing().review
-        await running
+        async with in_background(checked.run()):
+            await asyncio.sleep(100)
+            assert checked.health().status == "down"
+            agent.review = Knowing().review
+            await asyncio.sleep(60)
 
     caplog.set_level(logging.INFO)
     run_on_fake_time(starts_later())
@@ -150,8 +153,65 @@ def test_it_is_tested_again_until_it_can_review(caplog):
 
 def test_a_reviewer_slower_than_the_time_limit_is_told():
     checked = check(Knowing(), timeout_ms=1e-6)
-    run_on_fake_time(checked.run())
+    run_on_fake_time(first_result(checked))
     assert checked.health().status == "degraded"
+    assert "review_timeout_ms allows" in checked.health().detail
+
+
+def fail(breaker, cause):
+    for _ in range(5):
+        with breaker.attempt() as attempt:
+            attempt.fail(cause)
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "status"), [("refuse", "down"), ("rules", "degraded"), ("serve", "degraded")]
+)
+def test_a_reviewer_that_fails_after_the_start_is_told_until_a_self_test_passes(on_failure, status):
+    agent = Knowing()
+    breaker = Breaker(clock=lambda: asyncio.get_running_loop().time())
+    checked = check(agent, on_failure, breaker=breaker)
+
+    async def work():
+        async with in_background(checked.run()):
+            await until(lambda: checked.health() == OK)
+            agent.review = Saying(PolicyError("it broke", reason="HTTP 500")).review
+            fail(breaker, "failed: HTTP 500")
+            first = checked.health()
+            await asyncio.sleep(600)  # half open in between, without traffic
+            later = checked.health()
+            agent.review = Knowing().review
+            await asyncio.sleep(60)
+            return first, later, checked.health(), breaker.state
+
+    first, later, *last = run_on_fake_time(work())
+    assert first == Health(status, "circuit breaker open: failed: HTTP 500")
+    assert later.status == status
+    assert "safe reply: failed: HTTP 500" in later.detail
+    assert last == [OK, "closed"]
+
+
+def test_without_a_self_test_the_next_review_after_a_while_decides():
+    clock = FakeClock()
+    breaker = Breaker(clock=clock)
+    checked = check(Knowing(), breaker=breaker, self_test=False)
+    run_on_fake_time(checked.run())
+    assert (checked.health(), checked.passed) == (OK, {})
+    fail(breaker, "timeout")
+    assert checked.health() == Health("down", "circuit breaker open: timeout")
+    clock.now += 60  # it may get traffic, of which one request probes
+    assert checked.health() == Health("degraded", "circuit breaker half_open: timeout")
+    with breaker.attempt() as attempt:
+        attempt.succeeded = True
+    assert checked.health() == OK
+
+
+def test_a_slow_self_test_does_not_close_the_breaker():
+    breaker = Breaker()
+    checked = check(Knowing(), timeout_ms=1e-6, breaker=breaker)
+    fail(breaker, "timeout")
+    run_on_fake_time(first_result(checked))
+    assert breaker.state == "open"
     assert "review_timeout_ms allows" in checked.health().detail
 
 
@@ -188,3 +248,39 @@ def test_readyz_log_and_metric_tell_what_the_self_test_showed(caplog, says, stat
     else:
         assert "unsafe reply: unreadable" in reviewer["detail"]
         assert any("failed its self-test: safe reply: unreadable" in m for m in caplog.messages)
+
+
+class Broken:
+    """A feedback model that can be broken and mended."""
+
+    works = True
+
+    async def reply(self, messages, sampling):
+        if not self.works:
+            raise PolicyError("broken")
+        return Reply(text=labels(messages) if "pipe bomb" in messages[-1].content else SAFE_LABELS)
+
+
+SAFE_LABELS = '{"unsafe": false, "overrefuse": false}'
+
+
+def test_readyz_follows_a_server_that_starts_to_fail_and_recovers():
+    async def work(server, model):
+        options = ["stage=2", "feedback.model=judge", f"feedback.server={server.base_url}"]
+        async with gateway(*options) as app:
+            await until(lambda: app.readiness.report()[0] == 200)
+            model.works = False
+            for _ in range(5):
+                await chat(app, "What is bread made of?")
+            failed = await ask(app, "/readyz", method="GET")
+            model.works = True
+            await until(lambda: app.readiness.report()[0] == 200)
+            return failed
+
+    model = Broken()
+    with serving({"judge": model}) as server:
+        failed = asyncio.run(work(server, model))
+    assert failed.status == 503
+    reviewer = failed.json["checks"]["reviewer"]
+    assert reviewer["status"] == "down"
+    assert "circuit breaker open: failed: HTTP 400" in reviewer["detail"]

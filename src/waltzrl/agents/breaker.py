@@ -20,6 +20,11 @@ class BreakerAttempt:
 
     succeeded: bool | None = None
     """Set by the caller; None, as after a cancelled call, counts as neither success nor failure."""
+    failure: str = ""
+    """Why it failed, without content."""
+
+    def fail(self, failure: str) -> None:
+        self.succeeded, self.failure = False, failure
 
 
 class Breaker:
@@ -50,6 +55,8 @@ class Breaker:
         self._limit = failures
         self._open_seconds = open_seconds
         self._clock = clock
+        self.failure = ""
+        """Of the attempt that opened it; empty while closed."""
         self._failures = 0
         self._opened_at: float | None = None
         """None while closed."""
@@ -77,7 +84,7 @@ class Breaker:
             yield attempt
         finally:
             if generation == self._generation:
-                self._record(attempt.succeeded)
+                self._record(attempt)
 
     def close(self) -> None:
         """Close it: the service was reached by other means than an attempt."""
@@ -85,20 +92,20 @@ class Breaker:
             self._probing = False
             self._change_state(opened_at=None)
 
-    def _record(self, succeeded: bool | None) -> None:
+    def _record(self, attempt: BreakerAttempt) -> None:
         probing, self._probing = self._probing, False
-        if succeeded:
+        if attempt.succeeded:
             self._failures = 0
             if probing:
                 self._change_state(opened_at=None)
-        elif succeeded is False:
+        elif attempt.succeeded is False:
             self._failures += 1
             if probing or self._failures >= self._limit:
-                self._change_state(opened_at=self._clock())
+                self._change_state(opened_at=self._clock(), failure=attempt.failure)
 
-    def _change_state(self, opened_at: float | None) -> None:
-        self._opened_at = opened_at
+    def _change_state(self, opened_at: float | None, failure: str = "") -> None:
+        self._opened_at, self.failure = opened_at, failure
         self._failures = 0
         self._generation += 1
         state = "closed" if opened_at is None else "open"
-        log.warning("a circuit breaker is %s", state, extra=fields(breaker=self.name, state=state))
+        log.warning("a circuit breaker is %s", state, extra=fields(breaker=self.name, state=state, cause=failure or None))

@@ -75,11 +75,13 @@ class FailsafeReviewer:
                 async with asyncio.timeout(self.budget_seconds):
                     feedback = await self.reviewer.review(prompt, reply)
             except TimeoutError:
-                attempt.succeeded = False
-                return _NoReview("timeout")
+                missing = _NoReview("timeout")
+                attempt.fail(missing.failure)
+                return missing
             except PolicyError as error:
-                attempt.succeeded = False
-                return _NoReview("failed", error.reason)
+                missing = _NoReview("failed", error.reason)
+                attempt.fail(missing.failure)
+                return missing
             # Unreadable feedback is a failure, or a reply that breaks the model's JSON would pass.
             # For the breaker it is a success: the server did answer, and otherwise one client's
             # attacks could disable the model for all clients.

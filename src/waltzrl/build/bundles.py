@@ -174,11 +174,11 @@ class Bundles:
     @property
     def self_test(self) -> dict[str, bool]:
         """Whether each reply of the self-test passed with every feedback model."""
-        passed = [check.passed for check in self._checks.values()]
+        passed = [check.passed for check in self._checks.values() if check.passed]
         return {name: all(one[name] for one in passed) for name in passed[0]} if passed else {}
 
     def check(self, recipe: BundleRecipe) -> ReviewerCheck | None:
-        """Return the self-test of the model that reviews in an open bundle; None without one."""
+        """Return the check of the model that reviews in an open bundle; None without one."""
         return None if recipe.feedback is None else self._checks.get(recipe.feedback)
 
     async def aclose(self) -> None:
@@ -200,8 +200,9 @@ class Bundles:
         sampling = Sampling(max_new_tokens=config.max_new_tokens)
         policy, wording = await self._policy(config), load_wording(config.wording)
         agent = FeedbackAgent(policy, wording, sampling, formatted=True)
-        if config.self_test and config not in self._checks:
-            check = self._checks[config] = ReviewerCheck(agent, recipe)
+        breaker = self._breakers.setdefault(config, Breaker("feedback"))
+        if config not in self._checks:
+            check = self._checks[config] = ReviewerCheck(agent, recipe, breaker)
             await self._connections.enter_async_context(in_background(check.run()))
         calibration = await asyncio.to_thread(_calibration, config)
         if calibration is None:
@@ -213,7 +214,7 @@ class Bundles:
         return FailsafeReviewer(
             HybridReviewer(agent, rules, recipe.threshold, calibration or UNCALIBRATED),
             rules,
-            breaker=self._breakers.setdefault(config, Breaker("feedback")),
+            breaker=breaker,
             budget_seconds=recipe.review_timeout_ms / 1e3,
             on_failure=recipe.on_failure,
             on_review_failure=self._on_review_failure,

@@ -1,9 +1,10 @@
-"""Tests a bundle's reviewing model while the gateway starts, and until it can review."""
+"""Tests a bundle's reviewing model while the gateway starts, and while it cannot review."""
 
 import asyncio
 import logging
 
 from waltzrl.agents import Reviewer
+from waltzrl.agents.breaker import Breaker
 from waltzrl.agents.self_test import REPLIES, SelfTest, self_test
 from waltzrl.config.gateway import BundleRecipe
 from waltzrl.serving.health import OK, Health
@@ -16,49 +17,67 @@ logger = logging.getLogger(__name__)
 
 
 class ReviewerCheck:
-    """What the self-test of a reviewing model has shown."""
+    """Whether a model reviews: by its self-test at first, then by its circuit breaker."""
 
-    def __init__(self, agent: Reviewer, recipe: BundleRecipe) -> None:
+    def __init__(self, agent: Reviewer, recipe: BundleRecipe, breaker: Breaker) -> None:
         """Test nothing yet.
 
         Args:
             agent: the model in the role of the feedback agent, without rules or time limit.
             recipe: of its bundle.
+            breaker: opens when its reviews keep failing; a self-test that passes closes it.
         """
         assert recipe.feedback is not None
-        self._agent = agent
+        self._agent, self._breaker = agent, breaker
         self._model = recipe.feedback.model
+        self._tests = recipe.feedback.self_test
         self._budget_seconds = recipe.review_timeout_ms / 1e3
         self._refuses = recipe.on_failure == "refuse"
         self._result: SelfTest | None = None
 
     async def run(self) -> None:
-        """Test the model, and again after a while as long as it cannot review at all."""
+        """Test the model at first, and again after a while whenever it cannot review."""
         wait = FIRST_RETRY_SECONDS
-        while True:
-            before, self._result = self._result, await self_test(self._agent)
-            if before is None or before.outcomes != self._result.outcomes:
-                self._log(self._result)
-            if self._result.can_review:
-                return
+        while self._tests:
+            if not self._reviews:
+                await self._test()
+            if self._reviews:
+                wait = FIRST_RETRY_SECONDS
             await asyncio.sleep(wait)
             wait = min(2 * wait, LONGEST_RETRY_SECONDS)
 
     def health(self) -> Health:
         """Return the state for `/readyz`: down where every request would be refused."""
-        if self._result is None:
+        result, state = self._result, self._breaker.state
+        if result is None and self._tests:
             return Health("down", "self-test under way")
-        if not self._result.can_review:
-            allowed = not (self._refuses or self._result.readable)
-            return Health("degraded" if allowed else "down", self._result.failures)
-        problems = self._result.failures or self._slowness(self._result)
-        return Health("degraded", problems) if problems else OK
+        problems = [] if result is None else [result.failures, self._slowness(result)]
+        if state != "closed":
+            problems.insert(0, f"circuit breaker {state}: {self._breaker.failure}")
+        detail = "; ".join(filter(None, problems))
+        no_reply_passes = result is not None and not result.can_review and result.readable
+        fails = state == "open" or (result is not None and not result.can_review)
+        if no_reply_passes or (fails and self._refuses):
+            return Health("down", detail)
+        return Health("degraded", detail) if detail else OK
+
+    @property
+    def _reviews(self) -> bool:
+        can_review = self._result is not None and self._result.can_review
+        return can_review and self._breaker.state == "closed"
+
+    async def _test(self) -> None:
+        before, self._result = self._result, await self_test(self._agent)
+        if before is None or before.outcomes != self._result.outcomes:
+            self._log(self._result)
+        if self._result.can_review and not self._slowness(self._result):
+            self._breaker.close()
 
     @property
     def passed(self) -> dict[str, bool]:
-        """Name of each reply of the self-test -> whether its review passed."""
+        """Name of each reply of the self-test -> whether its review passed; none without a test."""
         outcomes = self._result.outcomes if self._result is not None else {}
-        return {name: outcomes.get(name) == "passed" for name in REPLIES}
+        return {name: outcomes.get(name) == "passed" for name in REPLIES if self._tests}
 
     def _slowness(self, result: SelfTest) -> str:
         if result.slowest_seconds <= self._budget_seconds:
