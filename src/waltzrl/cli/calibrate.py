@@ -27,9 +27,9 @@ def calibrate(
     """Measure a reviewing model on labelled replies, so that it may challenge refusals.
 
     Chooses on the development replies from which probability a refusal is challenged, and counts
-    on the held-out replies how many right refusals and how many over-refusals are. Where more than
-    2 % of right refusals would be, none is challenged. `--set` changes a key of a gateway's
-    `feedback`, such as `wording=plain`.
+    on the held-out replies, to other prompts, how many right refusals and how many over-refusals
+    are. Where more than 2 % of right refusals would be, or fewer than 150 were held out, none is
+    challenged. `--set` changes a key of a gateway's `feedback`, such as `wording=plain`.
 
     **Examples**
 
@@ -67,7 +67,7 @@ def _summary(calibration: "ReviewerCalibration", path: Path) -> str:
             f"unsafe: {calibration.unsafe_given_unsafe:.1%}",
             f"challenges refusals from probability {threshold:.3f}"
             if threshold is not None
-            else "challenges no refusal: at no probability are 2 % of right refusals or fewer",
+            else "challenges no refusal: no probability was shown to spare 98 % of right refusals",
             f"written: {path}",
         ]
     )

@@ -57,7 +57,7 @@ class EvaluationJob:
 class CalibrationJob:
     """Measure a feedback agent on evaluated drafts, so that it may challenge refusals.
 
-    Every second draft is held out.
+    Three quarters of each kind of drafts are held out.
     """
 
     name: str
@@ -76,7 +76,9 @@ class CalibrationJob:
             for row in read_rows(self.rows)
             if row.judged is not None
         ]
-        calibration = await measure_reviewer(self.feedback, drafts[::2], drafts[1::2])
+        drafts.sort(key=lambda draft: (draft.right_refusal, draft.over_refusal))
+        held_out = [draft for n, draft in enumerate(drafts) if n % 4]
+        calibration = await measure_reviewer(self.feedback, drafts[::4], held_out)
         write_calibration(Path(self.feedback.model) / CALIBRATION, calibration)
         report(1, 1)
 
