@@ -86,7 +86,7 @@ def test_beside_an_event_loop_whoever_is_cancelled_waits_for_no_job():
 @pytest.mark.parametrize(
     ("sent", "code", "words"),
     [
-        (signal.SIGTERM, 130, b"run train, evaluate or demo again to resume"),
+        (signal.SIGTERM, 130, b"stopped; run demo again to resume"),
         (signal.SIGKILL, -9, b""),
     ],
 )

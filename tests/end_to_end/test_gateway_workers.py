@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import ssl
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from support.gateway_processes import gateway_process, upstream_process
 from support.small_tls import write_certificate
 from support.timing import until, wait_until
+from support.tiny_models import tiny_model
 from waltzrl.audit import read_entries, verify
 from waltzrl.audit.note import PublicKey
 from waltzrl.serving.keys import add_key
@@ -280,3 +283,61 @@ def test_a_gateway_that_cannot_serve_says_why_and_ends(serve, tmp_path):
         serve('rules = ["missing.toml"]'),
     ):
         pass
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A folder of weights."""
+    model, folder = tiny_model(), tmp_path / "model"
+    model.model.save_pretrained(folder)
+    model.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg])  # Kubernetes; systemd and terminals
+def test_a_gateway_stops_at_once_and_quietly_while_weights_load(weights, send):
+    arguments = ["--port", "0", "--set", f"upstream.folder={weights}"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "waltzrl", "serve", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert "the gateway starts" in process.stderr.readline()
+        send(process.pid, signal.SIGTERM)
+        lines = process.stderr.read().splitlines()
+        assert process.wait() == 0
+    events = ["the gateway shuts down active=0", "the gateway has stopped"]
+    assert [line.partition(": ")[2] for line in lines] == events
+
+
+def test_a_gateway_that_is_stopped_before_it_starts_says_nothing_of_training(tmp_path):
+    pipe = tmp_path / "gateway.toml"
+    os.mkfifo(pipe)  # whose reader waits
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "waltzrl", "serve", str(pipe)], stderr=subprocess.PIPE, text=True
+        ) as process,
+        pipe.open("w"),
+    ):
+        process.send_signal(signal.SIGTERM)
+        line = process.stderr.read()
+        assert process.wait() == 0
+    assert line.partition(": ")[2] == "stopped before the gateway started\n"
+
+
+def test_a_signal_to_all_processes_loses_no_request(serve, upstream):
+    async def work(gateway):
+        async with aiohttp.ClientSession() as session:
+            held = {**BODY, "model": "held"}
+            request = asyncio.create_task(session.post(gateway.url + CHAT, json=held))
+            await until(lambda: gateway.metric("waltzrl_active_requests") == 1)
+            for pid in (*gateway.workers(), gateway.process.pid):
+                os.kill(pid, signal.SIGTERM)
+            await until(lambda: "shuts down" in serve.log())
+            upstream.get("/release")
+            return (await request).status
+
+    with serve() as gateway:
+        assert asyncio.run(work(gateway)) == 200
+        assert gateway.process.wait(20) == 0

@@ -47,7 +47,7 @@ def test_stopped_by_hand_a_run_says_how_to_go_on(tmp_path):
     recipe, out = save_recipe(tmp_path), tmp_path / "run"
     code, said = stopped(recipe, out, signal.SIGINT)
     assert code == 130
-    assert said == "stopped; run train, evaluate or demo again to resume\n"
+    assert said == "stopped; run train again to resume\n"
     assert run("train", recipe, "--out", out) == 0
     assert lines(out) == 22
 

@@ -108,4 +108,8 @@ class Breaker:
         self._failures = 0
         self._generation += 1
         state = "closed" if opened_at is None else "open"
-        log.warning("a circuit breaker is %s", state, extra=fields(breaker=self.name, state=state, cause=failure or None))
+        log.warning(
+            "a circuit breaker is %s",
+            state,
+            extra=fields(breaker=self.name, state=state, cause=failure or None),
+        )

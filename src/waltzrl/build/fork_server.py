@@ -60,7 +60,8 @@ class ForkServer:
 def _serve(requests: socket.socket, work: Callable[[socket.socket], None]) -> NoReturn:
     """Fork a process for each request, until the other end is closed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # they are for the supervisor
+        # They are for the supervisor, also where all processes of a terminal or service get them.
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a process has ended
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, 4, 1)
@@ -79,7 +80,6 @@ def _be_worker(control: socket.socket, work: Callable[[socket.socket], None]) ->
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with suppress(OSError):  # not everywhere
             Path("/proc/self/comm").write_text(NAME)
         work(control)

@@ -99,13 +99,16 @@ class Supervisor:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._audit_log(recipe))
             stack.push_async_callback(self._stop_all)
-            what = await self._serve(recipe)
-            self._announce(recipe, what)
-            reloading = asyncio.create_task(self._reload_on(reload, recipe))
-            stack.callback(reloading.cancel)
-            await self._stop.wait()
+            serving = asyncio.create_task(self._serve_and_reload(reload, recipe))
+            stopping = asyncio.create_task(self._stop.wait())
+            await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not self._stop.is_set():
+                stopping.cancel()
+                serving.result()  # raises why it cannot serve
             active = self._memory.load(0).total_active
             log.info("the gateway shuts down", extra=fields(active=active))
+            serving.cancel()  # also while workers start
+            await asyncio.gather(serving, return_exceptions=True)
         log.info("the gateway has stopped")
         if self._failure is not None:
             raise self._failure
@@ -130,17 +133,21 @@ class Supervisor:
         """Start the workers of a recipe, then let those of the last recipe retire.
 
         Raises:
-            InputError: one of them cannot serve; then all new ones are ended.
+            InputError: one of them cannot serve. All new ones are ended then, and on cancellation.
         """
         processes = [self._fork() for _ in range(recipe.workers)]
+        all_serve = False
         try:
             async with asyncio.TaskGroup() as group:
                 starts = [group.create_task(self._start(each, recipe)) for each in processes]
+            all_serve = True
         except ExceptionGroup as failed:  # `except*` would raise a group again
-            for process in processes:
-                process.kill()
-                self._forget(process)
             raise InputError(str(failed.exceptions[0])) from None
+        finally:
+            if not all_serve:
+                for process in processes:
+                    process.kill()
+                    self._forget(process)
         for keeper in self._keepers:
             keeper.cancel()
         retiring, self._serving = self._serving, set(processes)
@@ -208,8 +215,13 @@ class Supervisor:
             else:
                 self._serving.add(worker)
 
-    async def _reload_on(self, signal_came: asyncio.Event, recipe: GatewayRecipe) -> None:
-        """Serve the recipe as it is now, whenever the signal comes."""
+    async def _serve_and_reload(self, signal_came: asyncio.Event, recipe: GatewayRecipe) -> None:
+        """Serve a recipe, and the recipe as it is then whenever the signal comes.
+
+        Raises:
+            InputError: a worker cannot serve the first recipe.
+        """
+        self._announce(recipe, await self._serve(recipe))
         while True:
             await signal_came.wait()
             signal_came.clear()

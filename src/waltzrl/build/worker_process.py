@@ -95,7 +95,9 @@ class WorkerProcess:
         reader, self._writer = await asyncio.open_connection(
             sock=self._socket, limit=LONGEST_MESSAGE
         )
-        first = await reader.readline()
+        first = b""
+        with suppress(ConnectionError):  # killed with something unread
+            first = await reader.readline()
         message = read_message(first) if first.endswith(b"\n") else None
         if message is None or message.kind != "ready":
             self.kill()

@@ -32,6 +32,8 @@ from waltzrl.errors import WaltzError, missing_extra
 
 TRAIN, EVALUATE, SERVE, DATA = "Train", "Evaluate", "Serve", "Data"
 """Groups of commands in the help."""
+RESUMABLE = ("train", "evaluate", "demo")
+"""Commands that resume where they were stopped."""
 
 app = typer.Typer(
     help="Train, measure and serve two agents that make a language model safe and helpful.",
@@ -86,10 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _exit_with(missing)
     except SystemExit as stop:
         if stop.code == 130:
-            print(
-                "stopped; run train, evaluate or demo again to resume",
-                file=sys.stderr,
-            )
+            command = (sys.argv[1:] if arguments is None else arguments)[0]
+            hint = f"; run {command} again to resume" if command in RESUMABLE else ""
+            print(f"stopped{hint}", file=sys.stderr)
         raise
 
 

@@ -107,7 +107,10 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         _print_settings(explain_gateway(*sources()), as_json=as_json)
         return
     configure_logs(log_format or "text", "info")
-    _supervise(sources(), host, port, open_to_all=open_to_all)
+    try:
+        _supervise(sources(), host, port, open_to_all=open_to_all)
+    except KeyboardInterrupt:  # also from SIGTERM; later the supervisor handles both
+        log.info("stopped before the gateway started")
 
 
 def _supervise(sources: Sources, host: str, port: int, *, open_to_all: bool) -> None:

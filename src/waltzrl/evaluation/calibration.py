@@ -91,9 +91,7 @@ async def calibrate(
     )
 
 
-def _require_disjoint(
-    development: Sequence[JudgedReply], held_out: Sequence[JudgedReply]
-) -> None:
+def _require_disjoint(development: Sequence[JudgedReply], held_out: Sequence[JudgedReply]) -> None:
     prompts, others = [
         {" ".join(judged.prompt.request.split()).casefold() for judged in half}
         for half in (development, held_out)
