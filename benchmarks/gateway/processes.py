@@ -17,7 +17,7 @@ class Server:
     """A running server and everything that it started."""
 
     def __init__(
-        self, command: Sequence[str | Path], *, core: int, env: Mapping[str, str], log: Path
+        self, command: Sequence[str | Path], *, core: int | str, env: Mapping[str, str], log: Path
     ) -> None:
         self.log = log
         self._spawned = time.perf_counter()
@@ -50,11 +50,16 @@ class Server:
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the whole group so far, user and system."""
-        return sum(int(stat[11]) + int(stat[12]) for stat in self._stats()) / TICKS
+        return sum(self.cpu_seconds_by_process().values())
+
+    def cpu_seconds_by_process(self) -> dict[int, float]:
+        """Return the CPU time of each process so far, by its id."""
+        stats = self._stats().items()
+        return {pid: (int(stat[11]) + int(stat[12])) / TICKS for pid, stat in stats}
 
     def rss_mb(self) -> float:
         """Return the resident memory of the whole group, in MB of 10^6 bytes."""
-        return sum(int(stat[21]) for stat in self._stats()) * PAGE / 1e6
+        return sum(int(stat[21]) for stat in self._stats().values()) * PAGE / 1e6
 
     def stop(self) -> None:
         """End the group: politely, then for sure."""
@@ -68,14 +73,14 @@ class Server:
                 time.sleep(0.02)
         self.process.wait()
 
-    def _stats(self) -> list[list[str]]:
+    def _stats(self) -> dict[int, list[str]]:
         """Return the fields of /proc/PID/stat after the name, of each living process of ours."""
-        found = []
+        found = {}
         for path in Path("/proc").glob("[0-9]*/stat"):
             try:
                 fields = path.read_text().rpartition(")")[2].split()
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if int(fields[2]) == self.process.pid and fields[0] != "Z":
-                found.append(fields)
+                found[int(path.parent.name)] = fields
         return found
