@@ -44,6 +44,7 @@ bench-train: $(READY)  ## A training step against TRL, in an environment of its 
 
 bench-gateway: $(READY)  ## The gateway against LiteLLM, NeMo Guardrails and a bare pass-through
 	$(BIN)/python benchmarks/gateway_vs_peers.py --flat
+	$(BIN)/python benchmarks/gateway_workers.py
 
 clean:  ## Remove the environments and caches; runs/ stays
 	rm -rf $(VENV) .venv-bench* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -70,7 +70,7 @@ class Side:
         if load.errors:
             raise RuntimeError(f"{self.contender.name}: {load.errors} requests failed")
         self.answered += load.requests
-        self.busy_mb = self.server.rss_mb()
+        self.busy_mb = self.server.memory_mb()
         self.rest()
         return load.per_second
 

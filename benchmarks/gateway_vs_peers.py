@@ -125,16 +125,16 @@ class Bench:
         if not load.requests:
             return self.cell(one, body, connections, 2 * seconds, headers)
         cpu = one.server.cpu_seconds() - before
-        return Cell(load=load, cpu_ms=1e3 * cpu / load.requests, rss_mb=one.server.rss_mb())
+        return Cell(load=load, cpu_ms=1e3 * cpu / load.requests, memory_mb=one.server.memory_mb())
 
     def flatness(self, requests: int, within_seconds: float) -> tuple[int, list[float]]:
         """Send `requests` to our gateway; return how many were sent, and its memory on the way."""
         (ours,) = (one for one in self.running if one.contender.name == OURS)
-        sent, memory, spent = 0, [ours.server.rss_mb()], 0.0
+        sent, memory, spent = 0, [ours.server.memory_mb()], 0.0
         while sent < requests and spent < within_seconds:
             load = self.cell(ours, self.plain, 16, 3.0).load
             sent, spent = sent + load.requests, spent + load.seconds
-            memory.append(ours.server.rss_mb())
+            memory.append(ours.server.memory_mb())
             print(f"{sent:>7} requests, {memory[-1]:.1f} MB", flush=True)
         return sent, memory
 

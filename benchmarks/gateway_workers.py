@@ -109,9 +109,8 @@ def main() -> None:
         )
         print(f"| {workers} | {busiest:.3f} | {total:.3f} | {rate:.0f} |")
     ratio = statistics.median(each[1].busiest_ms / each[2].busiest_ms for each in rounds)
-    print(
-        f"two workers: {ratio:.2f} times one; goal {GOAL}: {'met' if ratio >= GOAL else 'not met'}"
-    )
+    met = "met" if ratio >= GOAL else "not met"
+    print(f"two workers: {ratio:.2f} times one; goal {GOAL}: {met}")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Server:
@@ -57,9 +57,14 @@ class Server:
         stats = self._stats().items()
         return {pid: (int(stat[11]) + int(stat[12])) / TICKS for pid, stat in stats}
 
-    def rss_mb(self) -> float:
-        """Return the resident memory of the whole group, in MB of 10^6 bytes."""
-        return sum(int(stat[21]) for stat in self._stats().values()) * PAGE / 1e6
+    def memory_mb(self) -> float:
+        """Return the memory of the whole group, in MB of 10^6 bytes; shared pages count once."""
+        kib = 0
+        for pid in self._stats():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                kib += next(int(line.split()[1]) for line in rollup.splitlines() if "Pss:" in line)
+        return kib * 1024 / 1e6
 
     def stop(self) -> None:
         """End the group: politely, then for sure."""

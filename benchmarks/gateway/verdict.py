@@ -23,8 +23,8 @@ class Cell:
     load: Load
     cpu_ms: float
     """CPU milliseconds of its process for each request."""
-    rss_mb: float
-    """Resident memory of its process after the load."""
+    memory_mb: float
+    """Memory of its processes after the load."""
 
 
 Cells: TypeAlias = dict[tuple[str, str], Cell]
@@ -132,7 +132,10 @@ def _weight(facts: Facts) -> list[Goal]:
     installed = facts.footprints[OURS]
     heavy = {"torch", "numpy"} & installed.packages.keys()
     memory = [
-        cell.rss_mb for cells in facts.rounds for (name, _), cell in cells.items() if name == OURS
+        cell.memory_mb
+        for cells in facts.rounds
+        for (name, _), cell in cells.items()
+        if name == OURS
     ]
     found = [
         _at_most(90, "memory of the worker, MB", max(memory)),
@@ -160,7 +163,7 @@ def report(facts: Facts) -> str:
     """Return the tables, in Markdown."""
     lines = [
         f"\nMedians of {len(facts.rounds)} rounds.\n",
-        f"| {'load':6} | {'gateway':15} |   per s | p50 ms | p99 ms | CPU ms | RSS MB |",
+        f"| {'load':6} | {'gateway':15} |   per s | p50 ms | p99 ms | CPU ms | memory MB |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, load in sorted(facts.rounds[0], key=lambda key: key[1]):
@@ -185,5 +188,5 @@ COLUMNS: tuple[Callable[[Cell], float], ...] = (
     lambda cell: cell.load.p50_ms,
     lambda cell: cell.load.p99_ms,
     lambda cell: cell.cpu_ms,
-    lambda cell: cell.rss_mb,
+    lambda cell: cell.memory_mb,
 )

@@ -4,6 +4,7 @@ It has one thread and no event loop, because only such a process can be forked s
 forks it must have neither yet.
 """
 
+import gc
 import os
 import signal
 import socket
@@ -31,6 +32,8 @@ class ForkServer:
                 before the process may end.
         """
         self._socket, other = socket.socketpair()
+        gc.collect()
+        gc.freeze()  # a collection would write to all objects, and so copy the memory shared
         if os.fork() == 0:
             self._socket.close()
             _serve(other, work)
