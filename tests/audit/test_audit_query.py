@@ -191,6 +191,7 @@ def test_a_page_says_why_and_where_the_texts_are(log):
     assert why.split(maxsplit=1)[1] == (
         "refusal; rules harm/weapons, category weapons, risk 0.93 (model 0.9, rules 0.95)"
     )
+    assert "\n    overrefusal_probability -\n" in page
     assert "/desk/collaborations/r8" in page
     assert f"waltzrl audit show {log} r8 --contents" in page
     assert "no review by the model: timeout" in show(log, "r7")

@@ -36,10 +36,12 @@ def test_stage_2_alone_serves_stage_1_and_says_so_where_nothing_loads(caplog):
             recipe = load_gateway(None, options, [], {"WALTZRL_STAGE": "2"})
             async with open_gateway(recipe) as app:
                 body = {"model": "unsafe", "messages": [{"role": "user", "content": "hello"}]}
-                return app.stage, await ask(app, CHAT, body)
+                return description(recipe, app), await ask(app, CHAT, body)
 
-    stage, response = asyncio.run(serve())
-    assert (stage, response.headers["x-waltzrl-decision"]) == (1, "revised")
+    what, response = asyncio.run(serve())
+    assert what.startswith("stage 1, ")
+    assert what.endswith(", streams: window")
+    assert response.headers["x-waltzrl-decision"] == "revised"
     (message,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
     assert message.startswith("cannot load the feedback model, so stage 1 serves: ")
     assert "models/waltzrl_stage2/waltzrl_feedback_stage2" in message

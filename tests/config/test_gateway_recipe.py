@@ -87,7 +87,7 @@ def test_a_pair_is_both_agents_or_the_reviewer_of_another_model():
 def test_every_setting_is_explained_with_its_origin(tmp_path):
     path = tmp_path / "gateway.toml"
     path.write_text("threshold = 0.6\nmax_rounds = 2\n[limits]\nmax_active = 9\n", "utf-8")
-    url = "http://ops:secret@localhost:8000/v1"
+    url = "http://ops:secret@localhost:8000/v1?key=hidden&v"
     settings = explain_gateway(
         path,
         {"upstream": {"url": url}},
@@ -99,9 +99,24 @@ def test_every_setting_is_explained_with_its_origin(tmp_path):
     assert explained["max_rounds"] == (2, str(path))
     assert explained["limits.max_active"] == (9, str(path))
     assert explained["limits.max_waiting"] == (7, "--set")
-    assert explained["upstream.url"] == ("http://ops:***@localhost:8000/v1", "command line")
+    assert explained["upstream.url"] == (
+        "http://ops:***@localhost:8000/v1?key=***&v=***",
+        "command line",
+    )
     assert explained["stage"] == (1, "default")
     assert explained["rules"][1] == "default"
+
+
+def test_the_start_shows_no_query_of_an_upstream():
+    recipe = load("upstream.url=http://ops:secret@localhost:8000/v1?key=hidden")
+    assert recipe.upstream.name == "http://localhost:8000/v1"
+
+
+def test_a_variable_that_sets_nothing_is_named(caplog):
+    own = {"WALTZRL_UPSTREAM_KEY_CLOUD": "k", "WALTZRL_CHROMIUM": "c", "WALTZRL_MY_KEY": "k"}
+    options = {"upstream": {"url": "http://localhost:8000/v1", "api_key_env": "WALTZRL_MY_KEY"}}
+    load_gateway(None, options, [], {**own, "WALTZRL_TRESHOLD": "1"})
+    assert caplog.messages == ["WALTZRL_TRESHOLD is no variable of the gateway and sets nothing"]
 
 
 def test_an_old_name_in_the_file_gives_way_to_the_new_one_on_the_command_line(tmp_path):

@@ -87,7 +87,7 @@ def one_page(entry: Entry) -> str:
         hidden.add("notice")
     lines = [f"record {entry.seq}", *_fields(entry, "", hidden)]
     if entry.decision is not None:
-        lines.append(f"  {'why':<18}{why(entry.decision)}")
+        lines.append(f"  {'why':<24}{why(entry.decision)}")
         lines += _fields(entry.decision, "", {"rounds"})
         for number, turn in enumerate(entry.decision.rounds, start=1):
             lines += [f"  round {number}", *_fields(turn, "  ", set())]
@@ -97,7 +97,7 @@ def one_page(entry: Entry) -> str:
 def why(record: DecisionRecord) -> str:
     """Return the cause of a decision: reason, rules, category, risk and its parts, failure."""
     parts = [record.reason or "nothing was objected to"]
-    for turn in record.rounds:
+    for number, turn in enumerate(record.rounds, start=1):
         about = [f"rules {', '.join(turn.rules)}"] if turn.rules else []
         about += [f"category {turn.category}"] if turn.category else []
         risks = (("model", turn.model_risk), ("rules", turn.rules_risk))
@@ -105,7 +105,8 @@ def why(record: DecisionRecord) -> str:
         if turn.risk is not None:
             about.append(f"risk {turn.risk:g}" + (f" ({known})" if known else ""))
         about += [f"no review by the model: {turn.failure}"] if turn.failure else []
-        parts += [", ".join(about)] if about else []
+        round_ = f"round {number}: " if len(record.rounds) > 1 else ""
+        parts += [round_ + ", ".join(about)] if about else []
     return "; ".join(parts)
 
 
@@ -176,7 +177,7 @@ def _fields(
 ) -> list[str]:
     values = {name: getattr(struct, name) for name in struct.__struct_fields__}
     return [
-        f"{indent}  {name:<18}{_shown(value)}"
+        f"{indent}  {name:<24}{_shown(value)}"
         for name, value in values.items()
         if name not in hidden
     ]

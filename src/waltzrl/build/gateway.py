@@ -65,7 +65,7 @@ class Shares:
 def description(recipe: GatewayRecipe, app: App) -> str:
     """Return what serves, in a few words."""
     stage = f"stage {app.stage}, rules for English," if app.stage else "no review"
-    return f"{stage} in front of {recipe.upstream.name}, streams: {recipe.stream_mode}"
+    return f"{stage} in front of {recipe.upstream.name}, streams: {app.stream_mode}"
 
 
 @asynccontextmanager
@@ -105,6 +105,9 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         )
         stack.push_async_callback(bundles.aclose)
         selector = await _selector(recipe, bundles)
+        # In stage 1 also where no feedback model could be loaded.
+        own_stage = 1 if selector.serving.stage == 1 else recipe.stage
+        stream_mode = replace(recipe, stage=own_stage).stream_mode
         listeners: list[Listener] = [metrics.served, log_decision]
         if recipe.traces:
             listeners.append(stack.enter_context(_traces()))
@@ -130,7 +133,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         yield App(
             Gateway(selector=selector, decisions=decisions),
             access,
-            streams=StreamSettings(recipe.stream_mode, partial(_window, rules)),
+            streams=StreamSettings(stream_mode, partial(_window, rules)),
             metrics=metrics,
             readiness=readiness,
             extra=ExtraRoutes(memory, recipe.pass_through),

@@ -34,9 +34,9 @@ def print_request(folder: Path, entries: Sequence[Entry], *, contents: bool, as_
         record = entry.decision
         assert record is not None, "found by its id"
         exchange = quote(record.exchange_id or record.id, safe="")
-        print(f"  {'memory':<18}/desk/collaborations/{exchange}, if the gateway has a memory")
+        print(f"  {'memory':<24}/desk/collaborations/{exchange}, if the gateway has a memory")
         if content_files(folder) and not contents:
-            print(f"  {'contents':<18}waltzrl audit show {folder} {record.id} --contents")
+            print(f"  {'contents':<24}waltzrl audit show {folder} {record.id} --contents")
     for id_, texts in kept.items():
         if not texts:
             print(f"no texts of {id_} are kept: contents = true stores them, and they expire")

@@ -164,7 +164,9 @@ def _print_settings(settings: "list[Setting]", *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(setting) for setting in settings])
         return
-    table = rich.table.Table("setting", "value", "origin")
+    table = rich.table.Table()
+    for column in ("setting", "value", "origin"):
+        table.add_column(column, overflow="fold")
     for setting in settings:
         table.add_row(setting.key, json.dumps(setting.value), setting.origin)
     Console().print(table)

@@ -23,13 +23,18 @@ warning, where no variable of the gateway's own sets the same key.
 """  # noqa: E501 - a table's row is one line
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
 from waltzrl.agents.failsafe import OnFailure
 from waltzrl.config.sources import Source
 from waltzrl.errors import RecipeError
+
+KEYS = ("WALTZRL_UPSTREAM_KEY", "WALTZRL_FEEDBACK_KEY")
+"""Beginnings of the names of variables with API keys."""
+OTHERS = ("WALTZRL_CHROMIUM",)
+"""Variables of other parts."""
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +81,19 @@ def environment_sources(environ: Mapping[str, str]) -> list[Source]:
             name=name, table={variable.key: value}, is_variable=True
         )
     return list(sources.values())
+
+
+def warn_of_unknown(environ: Mapping[str, str], keys: Collection[str]) -> None:
+    """Log the variables that begin like ours and set nothing, such as misspelled ones.
+
+    Args:
+        environ: such as `os.environ`.
+        keys: names of variables with API keys.
+    """
+    known = {*keys, *OTHERS, *(name for variable in VARIABLES for name in variable.names)}
+    for name in sorted(environ):
+        if name.startswith("WALTZRL_") and not name.startswith(KEYS) and name not in known:
+            logger.warning("%s is no variable of the gateway and sets nothing", name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

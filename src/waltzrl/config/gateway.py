@@ -11,8 +11,8 @@ from pydantic import Field, TypeAdapter
 
 from waltzrl.agents.failsafe import OnFailure
 from waltzrl.agents.refusals import DEFAULT
-from waltzrl.config.environment import environment_sources
-from waltzrl.config.sources import Setting, Source, explain, log_conflicts, merged
+from waltzrl.config.environment import environment_sources, warn_of_unknown
+from waltzrl.config.sources import Setting, Source, explain, leaves, log_conflicts, merged
 from waltzrl.config.upstreams import (
     NamedUpstreamConfig,
     UpstreamConfig,
@@ -313,7 +313,10 @@ def load_gateway(
     """
     sources = _sources(path, options, overrides, environ)
     log_conflicts(sources)
-    return _validated(path, sources)
+    recipe = _validated(path, sources)
+    keys = [str(value) for key, value in leaves(recipe_table(recipe)) if key.endswith("_env")]
+    warn_of_unknown(environ, keys)
+    return recipe
 
 
 def explain_gateway(

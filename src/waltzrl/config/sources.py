@@ -99,11 +99,14 @@ def _origin(key: str, origins: dict[str, str]) -> str:
 
 
 def _shown(value: object) -> object:
-    """Hide the password of a URL."""
+    """Hide the password and the values of the query of a URL."""
     if not isinstance(value, str) or "://" not in value:
         return value
     try:
-        password = urlsplit(value).password
+        parts = urlsplit(value)
+        password = parts.password
     except ValueError:
         return value
-    return value.replace(f":{password}@", f":{HIDDEN}@") if password else value
+    query = "&".join(f"{pair.partition('=')[0]}={HIDDEN}" for pair in parts.query.split("&"))
+    shown = parts._replace(query=query).geturl() if parts.query else value
+    return shown.replace(f":{password}@", f":{HIDDEN}@") if password else shown

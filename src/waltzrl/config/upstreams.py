@@ -44,11 +44,11 @@ class UpstreamConfig(ServerConfig):
 
     @property
     def name(self) -> str:
-        """The folder, or the URL without a password."""
+        """The folder, or the URL without a password and without a query."""
         if self.url is None:
             return str(self.folder)
         parts = urlsplit(self.url)
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
     def __post_init__(self) -> None:
         if (self.url is None) == (self.folder is None):

@@ -201,6 +201,11 @@ class App:
         """The stage of the bundle that serves; 0 for no review."""
         return self._gateway.selector.serving.stage
 
+    @property
+    def stream_mode(self) -> Mode:
+        """How streams are sent unless a request or its key asks for another mode."""
+        return self._streams.mode
+
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         """Serve one request; the ASGI 3 interface."""
         if scope["type"] != "http":
