@@ -12,7 +12,7 @@ from waltzrl.collaboration import guarded
 from waltzrl.rules import load_rulebook
 from waltzrl.serving.access import AccessControl, KeyRing
 from waltzrl.serving.app import App
-from waltzrl.serving.exchange import Assignment, Bundle, UpstreamDelta
+from waltzrl.serving.exchange import Assignment, Bundle, ReplyDetails, UpstreamDelta
 from waltzrl.serving.gateway import DecisionLog, Gateway, SingleBundle
 from waltzrl.serving.health import Readiness
 from waltzrl.serving.limits import Limits
@@ -32,11 +32,27 @@ class Mistaken:
         raise RuntimeError(SECRET)
 
     async def stream(self, body, bearer):
-        yield UpstreamDelta(text=SECRET)
+        yield UpstreamDelta(text="Hello.")
+        await sent()
         raise RuntimeError(SECRET)
 
 
-def mistaken_app(open_window=lambda mode, prompt: UnfilteredWindow()):
+class Unwritable:
+    """An upstream whose reply has a part that cannot be written."""
+
+    async def stream(self, body, bearer):
+        yield UpstreamDelta(text="Hello.")
+        await sent()
+        yield UpstreamDelta(finish="stop", details=ReplyDetails(system_fingerprint=object()))
+
+
+async def sent():
+    """Let the event loop send what waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def mistaken_app(mode="buffer", upstream=None):
     """Put a gateway together around a mistake."""
     bundle = Bundle(
         id="test",
@@ -44,13 +60,13 @@ def mistaken_app(open_window=lambda mode, prompt: UnfilteredWindow()):
         pattern=guarded,
         reviewer=RulesReviewer(load_rulebook()),
         wording=load_wording("plain"),
-        upstream=Mistaken(),
+        upstream=upstream or Mistaken(),
     )
     book = DecisionLog(None, [])
     return App(
         Gateway(selector=SingleBundle(Assignment(bundle)), decisions=book),
         AccessControl(KeyRing(None), Limits()),
-        streams=StreamSettings("buffer", open_window),
+        streams=StreamSettings(mode, lambda mode, prompt: UnfilteredWindow()),
         metrics=GatewayMetrics(lambda: None, {}),  # nobody scrapes
         readiness=Readiness(book.require, {}),
     )
@@ -70,21 +86,31 @@ def test_a_mistake_of_ours_is_told_without_a_word_of_the_draft_and_logged_once(p
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_a_mistake_in_a_stream_ends_it_with_an_error(path, caplog):
+def test_a_mistake_before_the_first_text_of_a_stream_is_told_as_without_a_stream(path, caplog):
     response = asyncio.run(ask(mistaken_app(), path, BODIES[path] | {"stream": True}))
+    assert (response.status, response.whole) == (500, True)
+    assert response.headers["x-request-id"] in response.error
+    assert SECRET not in response.text
+    assert len(caplog.records) == 1
+    assert SECRET not in TextLines().format(caplog.records[0])
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_mistake_in_a_stream_ends_it_with_an_error(path, caplog):
+    response = asyncio.run(ask(mistaken_app("audit"), path, BODIES[path] | {"stream": True}))
     assert (response.status, response.whole) == (200, True)
+    assert "Hello." in response.text
     assert response.headers["x-request-id"] in response.text
     assert SECRET not in response.text
     assert len(caplog.records) == 1
     assert SECRET not in TextLines().format(caplog.records[0])
 
 
-def test_a_mistake_after_the_head_of_a_reply_breaks_it_off(caplog):
-    def open_window(mode, prompt):
-        raise RuntimeError(SECRET)
-
-    response = asyncio.run(chat(mistaken_app(open_window), stream=True))
-    assert (response.status, response.text, response.whole) == (200, "", False)
+def test_a_mistake_after_the_first_text_breaks_the_reply_off(caplog):
+    response = asyncio.run(chat(mistaken_app("audit", Unwritable()), stream=True))
+    assert (response.status, response.whole) == (200, False)
+    assert "Hello." in response.text
+    assert SECRET not in response.text
     assert len(caplog.records) == 1
     assert SECRET not in TextLines().format(caplog.records[0])
 

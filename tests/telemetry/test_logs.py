@@ -134,7 +134,7 @@ def test_levels_are_of_our_own_events_and_libraries_only_warn(capsys):
     configure_logs("json", "info")
     logging.getLogger("waltzrl.serving").info("ours")
     logging.getLogger("waltzrl.serving").debug("too fine")
-    logging.getLogger("uvicorn.error").info("chatter")
-    logging.getLogger("uvicorn.error").warning("theirs")
+    logging.getLogger("library.of.others").info("chatter")
+    logging.getLogger("library.of.others").warning("theirs")
     said = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
     assert said == ["ours", "theirs"]
