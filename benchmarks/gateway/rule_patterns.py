@@ -6,6 +6,7 @@ import re
 from waltzrl.rules import load_rulebook
 
 RAILS = {"request": "input", "reply": "output", "refusal": "output"}
+"""Rules of the other sides, words of support in a crisis and the like, flag nothing alone."""
 
 
 def main() -> None:
@@ -14,7 +15,8 @@ def main() -> None:
     for rule in load_rulebook().rules:
         for pattern in rule.patterns:
             re.compile(pattern.regex)
-            rails[RAILS[rule.side]].append(pattern.regex)
+            if rule.side in RAILS:
+                rails[RAILS[rule.side]].append(pattern.regex)
     said = {
         side: {"patterns": patterns, "case_insensitive": True} for side, patterns in rails.items()
     }
