@@ -167,7 +167,7 @@ def test_no_word_of_prompt_or_reply_is_in_any_line(secret, model, path, stream, 
         server = Quoting(secret)
         async with site(server) as reviewer:
             feedback = ("feedback.model=judge", f"feedback.server={reviewer.url}")
-            overrides = (f"stage={stage}", *feedback)
+            overrides = (f"stage={stage}", *feedback, "upstream.timeout_seconds=0.5")
             async with gateway(*overrides, model=server) as app:
                 await ask(app, path, body)
 
