@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.timing import FakeClock, run_on_fake_time
+from support.timing import FakeClock, hold, run_on_fake_time, settle
 from waltzrl.errors import RequestError
 from waltzrl.serving.keys import ANONYMOUS, Caller
 from waltzrl.serving.limits import (
@@ -117,17 +117,6 @@ def small(**changed):
     return Admission(
         Limits(**{"max_active": 2, "max_waiting": 2, "max_wait_seconds": 9, **changed})
     )
-
-
-async def hold(admission, number, order, until):
-    async with admission:
-        order.append(number)
-        await until.wait()
-
-
-async def settle():
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 def test_places_go_to_those_who_came_first_and_one_too_many_is_refused_at_once():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.timing import run_on_fake_time
+from support.timing import hold, run_on_fake_time, settle
 from waltzrl.errors import RequestError
 from waltzrl.serving.keys import Caller
 from waltzrl.serving.limits import LOOK_SECONDS, Admission, Limits, RateLimits
@@ -18,17 +18,6 @@ def admissions(count, **limits):
     memory = memoryview(bytearray(LOAD_BYTES))
     limits = Limits(**{"max_active": 2, "max_waiting": 2, "max_wait_seconds": 9, **limits})
     return [Admission(limits, WorkerLoad(memory, number)) for number in range(count)]
-
-
-async def hold(admission, name, order, until):
-    async with admission:
-        order.append(name)
-        await until.wait()
-
-
-async def settle():
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 def test_places_and_queue_are_for_all_workers_together():

@@ -25,6 +25,19 @@ async def until(condition, seconds=60.0):
     return value
 
 
+async def settle():
+    """Let every task run as far as it can without waiting."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def hold(admission, name, order, until):
+    """Take a place of an admission, note who got it, and keep it until an event."""
+    async with admission:
+        order.append(name)
+        await until.wait()
+
+
 class FakeClock:
     """A clock that stands still until a test sets `now`."""
 

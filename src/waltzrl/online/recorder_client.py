@@ -15,9 +15,10 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from waltzrl.online.recorder_protocol import RecorderReport, encode_frame, large_pipe, writer_of
+from waltzrl.online.recorder_protocol import RecorderReport, encode_frame, writer_of
 from waltzrl.serving.exchange import ServedChoice
 from waltzrl.telemetry.counters import SlidingCounter
+from waltzrl.telemetry.pipes import large_pipe
 
 MOST_PENDING = 10_000
 MOST_PENDING_BYTES = 64 * 2**20

@@ -5,10 +5,8 @@ then served exchanges. A report is one line of JSON.
 """
 
 import asyncio
-import fcntl
 import json
 import os
-import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -16,9 +14,7 @@ import msgspec
 
 from waltzrl.audit.record import encode
 from waltzrl.records import ServedExchange
-
-PIPE_BYTES = 2**20
-LENGTH = struct.Struct(">I")
+from waltzrl.telemetry.pipes import LENGTH, framed
 
 _exchange = msgspec.json.Decoder(ServedExchange)
 
@@ -55,18 +51,6 @@ class RecorderReport(msgspec.Struct, kw_only=True):
         return self.stored + self.failed
 
 
-def large_pipe() -> tuple[int, int]:
-    """Open a pipe with a large buffer, whose contents survive a gateway that is killed.
-
-    Returns:
-        File descriptors of the end to read from and of the end to write to.
-    """
-    reads, writes = os.pipe()
-    with suppress(OSError):  # above the system's limit; the pipe keeps its 64 KB
-        fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    return reads, writes
-
-
 async def writer_of(descriptor: int) -> asyncio.StreamWriter:
     """Return a writer for a pipe, which closes it."""
     loop = asyncio.get_running_loop()
@@ -79,8 +63,7 @@ async def writer_of(descriptor: int) -> asyncio.StreamWriter:
 
 def encode_frame(value: object) -> bytes:
     """Return `value` as a frame."""
-    text = encode(value)
-    return LENGTH.pack(len(text)) + text
+    return framed(encode(value))
 
 
 async def read_frames(pipe: asyncio.StreamReader) -> AsyncIterator[bytes]:
