@@ -62,7 +62,7 @@ def test_every_name_is_there_and_explained(name):
     "function",
     [
         *(waltzrl.open_guard, waltzrl.collaborate, waltzrl.guarded),
-        *(waltzrl.Guard.review, waltzrl.Guard.reply, waltzrl.Guard.revise),
+        *(waltzrl.Guard.review, waltzrl.Guard.assess, waltzrl.Guard.reply, waltzrl.Guard.revise),
     ],
     ids=lambda function: function.__name__,
 )

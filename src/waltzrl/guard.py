@@ -34,11 +34,14 @@ from waltzrl.serving.wire.prompt import prompt_of
 
 Turn: TypeAlias = Message | Mapping[str, object]
 """A message, as a record or as a dict in the form of OpenAI's chat completions."""
-Messages: TypeAlias = str | Sequence[Turn]
-"""A conversation; a string is one message of a user."""
+Messages: TypeAlias = str | Sequence[Turn] | Prompt
+"""A conversation; a string is one message of a user, and a `Prompt` is used as it is."""
 
 LONGEST_REPLY = 1024
 """Tokens of a draft, a revision or feedback, where nothing else is said."""
+
+ACCEPTANCE = Reply(text="Sure, I will do that now.", origin="canned")
+"""What an agent says before it acts on a request; `assess` reviews it."""
 
 LAST_ROLES = ("user", "tool", "function")
 """Roles of a message that asks for a reply; a gateway also continues an assistant's."""
@@ -75,6 +78,28 @@ class Guard(ABC):
             assert feedback.unsafe
         """
         return await self._review(_prompt(messages), _reply(reply))
+
+    async def assess(self, messages: Messages) -> Feedback:
+        """Review a request before anybody acts on it.
+
+        The reviewer reads the request with the reply of an agent that will do what it asks, so
+        that rules, a model and a gateway all judge the request itself.
+
+        Args:
+            messages: as for `reply`.
+
+        Returns:
+            As `review` returns; `unsafe` means that the request should not be carried out.
+
+        Raises:
+            InputError: a message is invalid.
+            PolicyError: a model or the gateway could not answer.
+
+        Example:
+            if not (await guard.assess("Delete the customer's account")).unsafe:
+                delete_account()
+        """
+        return await self._review(_request(messages), ACCEPTANCE)
 
     async def reply(self, messages: Messages) -> Collaboration:
         """Draft a reply, review it, and revise or refuse it where needed.
@@ -157,6 +182,10 @@ class SyncGuard:
     def review(self, messages: Messages, reply: str | Reply | Turn) -> Feedback:
         """Review a reply that exists; see `Guard.review`."""
         return self._run(self._guard.review, messages, reply)
+
+    def assess(self, messages: Messages) -> Feedback:
+        """Review a request before anybody acts on it; see `Guard.assess`."""
+        return self._run(self._guard.assess, messages)
 
     def reply(self, messages: Messages) -> Collaboration:
         """Draft, review, and revise or refuse; see `Guard.reply`."""
@@ -309,6 +338,8 @@ def _prompt(messages: Messages) -> Prompt:
     Raises:
         InputError: a message is invalid.
     """
+    if isinstance(messages, Prompt):
+        return messages
     if not isinstance(messages, Sequence):
         raise InputError(f"messages: got {type(messages).__name__}; need a string or a list")
     if isinstance(messages, str):
@@ -327,9 +358,9 @@ def _request(messages: Messages) -> Prompt:
         InputError: a message is invalid, or the last one is not a user's or a tool's.
     """
     prompt = _prompt(messages)
-    last = messages[-1]
-    if isinstance(last, str):
+    if isinstance(messages, (str, Prompt)):
         return prompt
+    last = messages[-1]
     role = last.role if isinstance(last, Message) else last["role"]
     if role not in LAST_ROLES:
         raise InputError(
