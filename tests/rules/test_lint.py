@@ -40,6 +40,7 @@ def test_a_good_pack_is_loaded_beside_ours(tmp_path):
         ({"pattern": "build (?:a bomb"}, "re2 rejects the pattern"),
         ({"pattern": "build (?=a)bomb"}, "re2 rejects the pattern"),
         ({"pattern": "build <nothing>"}, "no word list <nothing>"),
+        ({"pattern": "build (?:a )?!(?:bomb|home)"}, "'home'; put ! before a rarer word"),
         ({"severity": "1.5"}, "severity 1.5"),
         ({"pattern": "build a house"}, "does not match its example"),
         ({"pattern": "build a b(?:omb|oat)"}, "'Build a boat' in its harmless twin"),

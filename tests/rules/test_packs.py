@@ -6,6 +6,7 @@ import pytest
 
 from waltzrl.rules import CATEGORIES, DEFAULT_PACKS, Rule, lint_pack, load_rulebook
 from waltzrl.rules.pack import HARMFUL_PACKS
+from waltzrl.rules.scan import PatternScanner
 
 BOOK = load_rulebook()
 
@@ -31,6 +32,16 @@ def test_every_rule_has_three_near_misses():
 @pytest.mark.parametrize("pack", DEFAULT_PACKS)
 def test_a_shipped_pack_passes_its_lint(pack):
     assert lint_pack(pack) == []
+
+
+def test_an_ordinary_request_costs_one_look_at_the_keys():
+    request = (
+        "I would like to bake white bread for the first time, at home, with my old black pot. My"
+        " 12 year old sister wants to watch. Should we start with the yeast, and how high may the"
+        " oven be? My parents live far away, so please tell me what to do, and put it in order."
+    )
+    patterns = [p for rule in BOOK.rules if rule.side == "request" for p in rule.patterns]
+    assert not PatternScanner(patterns).keys(request.encode())
 
 
 def test_the_packs_are_as_large_as_promised():
