@@ -1,11 +1,9 @@
 """A circuit breaker: stops calls to a service that keeps failing, then probes it."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from time import monotonic
-from typing import Literal
+from typing import Literal, Self
 
 from waltzrl.telemetry.logs import fields
 
@@ -14,17 +12,31 @@ log = logging.getLogger(__name__)
 BreakerState = Literal["closed", "open", "half_open"]
 
 
-@dataclass(slots=True)
 class BreakerAttempt:
-    """One call that the breaker allowed."""
+    """One call, if the breaker allows it; a context manager."""
 
-    succeeded: bool | None = None
-    """Set by the caller; None, as after a cancelled call, counts as neither success nor failure."""
-    failure: str = ""
-    """Why it failed, without content."""
+    __slots__ = ("_breaker", "_generation", "failure", "succeeded")
+
+    def __init__(self, breaker: "Breaker") -> None:
+        self.succeeded: bool | None = None
+        """Set by the caller; None, as after a cancelled call, counts as neither success nor
+        failure."""
+        self.failure = ""
+        """Why it failed, without content."""
+        self._breaker = breaker
+        self._generation: int | None = None
+        """Of the breaker when the call began; None if it was not allowed."""
 
     def fail(self, failure: str) -> None:
         self.succeeded, self.failure = False, failure
+
+    def __enter__(self) -> Self | None:
+        self._generation = self._breaker.begin()
+        return None if self._generation is None else self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._generation is not None:
+            self._breaker.end(self, self._generation)
 
 
 class Breaker:
@@ -71,20 +83,23 @@ class Breaker:
         open_seconds = self._clock() - self._opened_at
         return "half_open" if open_seconds >= self._open_seconds else "open"
 
-    @contextmanager
-    def attempt(self) -> Iterator[BreakerAttempt | None]:
-        """Yield an attempt, whose outcome the caller sets, or None if no call is allowed."""
+    def attempt(self) -> BreakerAttempt:
+        """Return a context manager, entered as an attempt whose outcome the caller sets, or as None
+        if no call is allowed."""
+        return BreakerAttempt(self)
+
+    def begin(self) -> int | None:
+        """Return the number of the present state; None if it allows no call."""
         state = self.state
         if state == "open" or self._probing:
-            yield None
-            return
-        attempt, generation = BreakerAttempt(), self._generation
+            return None
         self._probing = state == "half_open"
-        try:
-            yield attempt
-        finally:
-            if generation == self._generation:
-                self._record(attempt)
+        return self._generation
+
+    def end(self, attempt: BreakerAttempt, generation: int) -> None:
+        """Record the outcome of an attempt that began with a state."""
+        if generation == self._generation:
+            self._record(attempt)
 
     def close(self) -> None:
         """Close it: the service was reached by other means than an attempt."""

@@ -67,9 +67,9 @@ class RulesReviewer:
         if reply.calls:
             calls = "\n".join(_words_of(call) for call in reply.calls)
             in_reply = (*in_reply, *self.rulebook.reply(calls))
-        refuses = not reply.calls and self.rulebook.refuses(reply.text)
-        if not (in_reply or in_request or refuses):
+        if not (in_reply or in_request or self.flag_overrefusals):
             return NO_FINDINGS
+        refuses = not reply.calls and self.rulebook.refuses(reply.text)
         counted: Sequence[RuleFinding] = () if refuses else in_request
         if counted and not in_reply and not reply.calls:
             counted = self._without_crisis(in_request, reply.text)

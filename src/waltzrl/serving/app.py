@@ -414,7 +414,7 @@ def _pattern(path: str) -> str:
 
 
 def _decisions(answers: Sequence[Answer]) -> bytes:
-    return ",".join(answer.decision for answer in answers).encode()
+    return ",".join([answer.decision for answer in answers]).encode()
 
 
 def _with_collaborations(body: bytes, answers: Sequence[Answer]) -> bytes:

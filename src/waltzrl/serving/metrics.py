@@ -22,7 +22,6 @@ from waltzrl.records import (
     Prompt,
     Reply,
     Round,
-    ServedExchange,
     Usage,
     estimate_usage,
 )
@@ -175,8 +174,9 @@ class GatewayMetrics(Collector):
             self.failed(api, exchange.reason)
             self._requests.add(api, stage, "error", "unreviewed", "unreviewed")
             return
-        self._add_times(served, collaboration)
-        self._add_tokens(exchange, collaboration, key)
+        model = self._model(exchange.model)
+        self._add_times(served, collaboration, model)
+        self._add_tokens(collaboration, model, key)
         if exchange.decision != "draft":
             self._changed.add(stage)
         draft: Called = "unreviewed"
@@ -192,14 +192,13 @@ class GatewayMetrics(Collector):
             triggered = reviewed and draft != "safe"
             self._recent.add(True, exchange.decision == "refused", reviewed, triggered)
 
-    def _add_times(self, served: ServedChoice, collaboration: Collaboration) -> None:
+    def _add_times(self, served: ServedChoice, collaboration: Collaboration, model: str) -> None:
         exchange = served.exchange
         stage = str(exchange.stage)
         if served.first_words_milliseconds is not None:
             self._first_words.add(exchange.mode, served.first_words_milliseconds)
         self._held.add(stage, max(0.0, exchange.milliseconds - collaboration.draft.milliseconds))
         if collaboration.draft.origin == "policy":
-            model = self._model(exchange.model)
             self._generation.add(model, collaboration.draft.milliseconds)
         revisions = 0
         for turn in collaboration.rounds:
@@ -208,9 +207,9 @@ class GatewayMetrics(Collector):
                 self._revision.add(stage, turn.revision.milliseconds)
         self._rounds.add(stage, revisions)
 
-    def _add_tokens(self, exchange: ServedExchange, collaboration: Collaboration, key: str) -> None:
+    def _add_tokens(self, collaboration: Collaboration, model: str, key: str) -> None:
         """Count the tokens of both roles; what a server did not count is estimated."""
-        prompt, model = collaboration.prompt, self._model(exchange.model)
+        prompt = collaboration.prompt
         self._add_reply("conversation", model, key, prompt, collaboration.draft)
         for turn in collaboration.rounds:
             if (reply := turn.feedback.reply) is not None:

@@ -57,23 +57,24 @@ class Histogram:
         """Start empty; `name` is that of a histogram in the catalogue."""
         self._spec = METRICS[name]
         self._bounds = self._spec.bounds
-        size = len(self._bounds) + 1
-        self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * size)
-        self._sums: defaultdict[str, float] = defaultdict(float)
+        size = len(self._bounds) + 2
+        self._series: defaultdict[str, list[float]] = defaultdict(lambda: [0] * size)
+        """Label -> the count of each bucket, and then the sum of the values."""
 
     def add(self, label: str, value: float) -> None:
         """Count a value in its bucket."""
-        self._counts[label][bisect_left(self._bounds, value)] += 1
-        self._sums[label] += value
+        series = self._series[label]
+        series[bisect_left(self._bounds, value)] += 1
+        series[-1] += value
 
     def family(self) -> Metric:
         """Return the current metric."""
         bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
         spec = self._spec
         metric = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
-        for label, counts in sorted(self._counts.items()):
+        for label, (*counts, total) in sorted(self._series.items()):
             buckets = list(zip(bounds, accumulate(counts), strict=True))
-            metric.add_metric([label], buckets, self._sums[label])
+            metric.add_metric([label], buckets, total)
         return metric
 
 

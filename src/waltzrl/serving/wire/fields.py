@@ -212,7 +212,10 @@ def turns_of(messages: Json) -> list[Message]:
     items = as_list(messages, "messages")
     if not items:
         raise invalid_field("messages", items, "one message or more")
-    return [turn_of(message, f"messages[{index}]") for index, message in enumerate(items)]
+    return [
+        _plain_turn(message) or turn_of(message, f"messages[{index}]")
+        for index, message in enumerate(items)
+    ]
 
 
 def text_of(content: Json, where: str) -> str:
@@ -245,6 +248,16 @@ def turn_of(message: Json, where: str) -> Message:
         return Message(role=ROLES[role], content=content)
     call_id = as_text(fields["tool_call_id"], f"{where}.tool_call_id")
     return Message(role="tool", content=content, call_id=call_id)
+
+
+def _plain_turn(message: Json) -> Message | None:
+    """Return the turn of a message that is a role and a text, as most are; None of any other."""
+    if not isinstance(message, dict) or len(message) != 2:
+        return None
+    role, content = message.get("role"), message.get("content")
+    if isinstance(role, str) and role in ROLES and isinstance(content, str) and "\0" not in content:
+        return Message(role=ROLES[role], content=content)
+    return None
 
 
 def _assistant_turn(message: dict[str, Json], where: str) -> Message:

@@ -219,6 +219,5 @@ def _is_id(key: str, value: Json) -> bool:
     return key in ID_KEYS and isinstance(value, str) and ID.fullmatch(value) is not None
 
 
-def _objects(value: Json) -> Iterator[dict[str, Json]]:
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))
+def _objects(value: Json) -> list[dict[str, Json]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
