@@ -84,8 +84,7 @@ class Breaker:
         return "half_open" if open_seconds >= self._open_seconds else "open"
 
     def attempt(self) -> BreakerAttempt:
-        """Return a context manager, entered as an attempt whose outcome the caller sets, or as None
-        if no call is allowed."""
+        """Return a context manager that yields itself for the outcome, or None without a call."""
         return BreakerAttempt(self)
 
     def begin(self) -> int | None:

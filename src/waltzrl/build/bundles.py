@@ -167,8 +167,8 @@ class Bundles:
 
     def knows_model(self, name: str) -> bool:
         """Return whether an upstream or the recipe of a feedback model names this model."""
-        return any([name in upstream.names for upstream in self._upstreams.values()]) or any(
-            [name == config.model for config in self._breakers]
+        return any(name in upstream.names for upstream in self._upstreams.values()) or any(
+            name == config.model for config in self._breakers
         )
 
     @property
