@@ -101,6 +101,7 @@ class DivergenceError(WaltzError):
 
 
 OPTIONAL_MODULES = {
+    "mcp": ("an MCP server", "mcp", "mcp"),
     "networkx": ("routing", "networkx", "routing"),
     "sqlalchemy": ("the memory", "SQLAlchemy", "flywheel"),
     "torch": ("a model in this process", "PyTorch", "train"),

@@ -1,0 +1,36 @@
+"""`waltzrl` as an MCP server in a process of its own, as clients start it."""
+
+import asyncio
+import os
+import re
+import sys
+from contextlib import asynccontextmanager
+
+from mcp import StdioServerParameters
+
+ENVIRONMENT = {
+    name: os.environ[name] for name in ("PYTHONPATH", "NO_PROXY", "PATH") if name in os.environ
+}
+
+
+def stdio_command(*arguments):
+    """Return what starts `waltzrl ARGUMENTS` and talks over its stdin and stdout."""
+    return StdioServerParameters(
+        command=sys.executable, args=["-m", "waltzrl", *map(str, arguments)], env=ENVIRONMENT
+    )
+
+
+@asynccontextmanager
+async def http_process(*arguments):
+    """Run `waltzrl ARGUMENTS --http 127.0.0.1:0`, and yield the URL that it prints."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "waltzrl", *map(str, arguments), "--http", "127.0.0.1:0"),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        line = (await process.stderr.readline()).decode()
+        yield re.search(r"http://127\.0\.0\.1:\d+/mcp", line)[0]
+    finally:
+        process.terminate()
+        await process.communicate()
