@@ -3,11 +3,10 @@
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSentEvent:
+class ServerSentEvent(NamedTuple):
     """One event."""
 
     data: str

@@ -8,7 +8,6 @@ about 380 us (`make bench-gateway`, 16 connections), so a second client is worth
 
 import asyncio
 import ssl
-from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import Self
@@ -43,7 +42,7 @@ class Connection(asyncio.Protocol):
         self.complete = False
         self._kept_alive = False
         self._parser = httptools.HttpResponseParser(self)
-        self._parts: deque[bytes] = deque()
+        self._parts: list[bytes] = []
         self._buffered = 0
         self._paused = False
         self._failure: Exception | None = None
@@ -66,17 +65,16 @@ class Connection(asyncio.Protocol):
             raise
 
     async def read_part(self) -> bytes:
-        """Return the next part of the body, or b"" at its end."""
+        """Return what has arrived of the body, at least one byte of it, or b"" at its end."""
         while not self._parts and not self.complete:
             await self._wait()
-        if not self._parts:
-            return b""
-        part = self._parts.popleft()
-        self._buffered -= len(part)
-        if self._paused and self._buffered < MOST_BUFFERED:
+        arrived = b"".join(self._parts)
+        self._parts.clear()
+        self._buffered = 0
+        if self._paused:
             self._paused = False
             self._transport.resume_reading()
-        return part
+        return arrived
 
     def abort(self) -> None:
         self.open = False
@@ -180,7 +178,7 @@ class Response:
         self.close()
 
     async def read_part(self) -> bytes:
-        """Return the next part of the body as it arrives, or b"" at its end.
+        """Return what has arrived of the body, at least one byte of it, or b"" at its end.
 
         Raises:
             ConnectionError: the connection broke.

@@ -84,15 +84,17 @@ async def stream(
             opening = b""
         yield writer.close([answers[number] for number in range(count)])
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if unfinished := [task for task in tasks if not task.done()]:
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*unfinished, return_exceptions=True)
 
 
 async def _next_events(events: asyncio.Queue[Event]) -> list[Event]:
     """Wait for events and return all in the queue; none after `KEEPALIVE_SECONDS`."""
     try:
-        batch = [await asyncio.wait_for(events.get(), KEEPALIVE_SECONDS)]
+        async with asyncio.timeout(KEEPALIVE_SECONDS):  # `wait_for` would make a task
+            batch = [await events.get()]
     except TimeoutError:
         return []
     while not events.empty():

@@ -109,6 +109,8 @@ class SentenceWindow:
         if self._closed or self.stopped:
             return ""
         self._text += text
+        if len(self._text) - self._rulebook.horizon - self._sent < FEWEST_CHARACTERS:
+            return ""
         self._find_boundary()
         if self._boundary - self._sent >= FEWEST_CHARACTERS and self._passes():
             return self._release()
