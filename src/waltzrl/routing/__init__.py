@@ -15,6 +15,8 @@ from waltzrl.routing.registry import (
     RoutingRule,
     load_registry,
 )
+from waltzrl.routing.router import Router
+from waltzrl.routing.success import History, SuccessRate, success_rate
 from waltzrl.routing.tasks import Task, TaskGraph, read_tasks, tasks_from_json
 
 __all__ = [
@@ -23,8 +25,11 @@ __all__ = [
     "AgentRegistry",
     "Alternative",
     "Explanation",
+    "History",
+    "Router",
     "RoutingPlan",
     "RoutingRule",
+    "SuccessRate",
     "Task",
     "TaskGraph",
     "TaskState",
@@ -32,5 +37,6 @@ __all__ = [
     "plan_from_json",
     "read_plan",
     "read_tasks",
+    "success_rate",
     "tasks_from_json",
 ]
