@@ -34,7 +34,7 @@ STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 BEGUN_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
 INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,18})")
 NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,18})(?:\.\d{1,24})?(?:[eE][+-]?\d{1,3})?")
-BEGUN_NUMBER = re.compile(r"-?(?:(?:0|[1-9]\d{0,18})(?:\.\d{0,24})?(?:[eE][+-]?)?)?")
+BEGUN_NUMBER = re.compile(r"-?(?:(?:0|[1-9]\d{0,18})(?:\.|(?:\.\d{1,24})?[eE][+-]?)?)?")
 KINDS = {'"': "string", "{": "object", "[": "array", "t": "boolean", "f": "boolean", "n": "null"}
 """First character of a value -> its type; any other begins a number."""
 
