@@ -98,7 +98,7 @@ def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path, sent, cod
         start_new_session=True,
     ) as process:
         try:
-            wait_until(lambda: list(tmp_path.rglob("metrics.jsonl")), seconds=120)
+            wait_until(lambda: list(tmp_path.rglob("recipe.json")), seconds=120)  # its job began
             children = children_of(process.pid)
             assert len(children) == 2, "the worker that trains the base, and a resource tracker"
             process.send_signal(sent)  # as service managers do: it alone hears of it

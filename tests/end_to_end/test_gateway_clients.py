@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import anthropic
@@ -171,29 +173,39 @@ each_way = pytest.mark.parametrize("mode", [None, *MODES], ids=str)
 """How an answer is sent: whole, or as a stream in a mode."""
 
 
+@contextmanager
 def ways(gateway, mode, model, retries=0):
-    """Yield how each client asks each API: whole, or for a stream in a mode."""
+    """Give how each client asks each API: whole, or for a stream in a mode."""
     options = {"max_retries": retries, "default_headers": {"X-Waltzrl-Retract": "yes"}}
     if mode:
         options["default_headers"]["X-Waltzrl-Mode"] = mode
+    options["api_key"] = gateway.key
     asked = {"model": model, "stream": mode is not None}
-    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key=gateway.key, **options) as client:
-        yield "openai", lambda: client.chat.completions.create(messages=HELLO, **asked)
-        yield "openai", lambda: client.completions.create(prompt="hello", **asked)
-        yield "openai", lambda: client.responses.create(input="hello", **asked)
-    with anthropic.Anthropic(base_url=gateway.url, api_key=gateway.key, **options) as claude:
-        yield "anthropic", lambda: claude.messages.create(messages=HELLO, max_tokens=9, **asked)
+    with (
+        openai.OpenAI(base_url=f"{gateway.url}/v1", **options) as client,
+        anthropic.Anthropic(base_url=gateway.url, **options) as claude,
+    ):
+        yield (
+            ("openai", lambda: client.chat.completions.create(messages=HELLO, **asked)),
+            ("openai", lambda: client.completions.create(prompt="hello", **asked)),
+            ("openai", lambda: client.responses.create(input="hello", **asked)),
+            (
+                "anthropic",
+                lambda: claude.messages.create(messages=HELLO, max_tokens=9, **asked),
+            ),
+        )
 
 
 @each_way
 def test_errors_of_the_upstream_are_the_clients_own_with_code_and_param(any_mode, mode):
-    for client, way in ways(any_mode, mode, "long"):
-        with pytest.raises((openai.BadRequestError, anthropic.BadRequestError)) as raised:
-            way()
-        error = raised.value.body if client == "openai" else raised.value.body["error"]
-        assert "reads at most 8 tokens" in error["message"]
-        assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
-        assert error["type"] == "invalid_request_error"
+    with ways(any_mode, mode, "long") as asking:
+        for client, way in asking:
+            with pytest.raises((openai.BadRequestError, anthropic.BadRequestError)) as raised:
+                way()
+            error = raised.value.body if client == "openai" else raised.value.body["error"]
+            assert "reads at most 8 tokens" in error["message"]
+            assert (error["code"], error["param"]) == ("context_length_exceeded", "messages")
+            assert error["type"] == "invalid_request_error"
 
 
 @each_way
@@ -205,21 +217,28 @@ def test_errors_of_the_upstream_are_the_clients_own_with_code_and_param(any_mode
     ],
 )
 def test_an_error_of_the_upstream_is_raised_by_its_status(any_mode, mode, model, kinds, code):
-    for client, way in ways(any_mode, mode, model):
-        with pytest.raises(kinds) as raised:
-            way()
-        if client == "openai":
-            assert raised.value.code == code
+    with ways(any_mode, mode, model) as asking:
+        for client, way in asking:
+            with pytest.raises(kinds) as raised:
+                way()
+            if client == "openai":
+                assert raised.value.code == code
 
 
 @each_way
 def test_the_clients_ask_a_busy_upstream_again(any_mode, mode):
-    for _, way in ways(any_mode, mode, "soon", retries=1):
-        before = len(any_mode.upstream.seen()["requests"])
+    """All at once, because each waits for a second."""
+
+    def refused(way):
         with pytest.raises((openai.RateLimitError, anthropic.RateLimitError)) as raised:
             way()
-        assert raised.value.response.headers["retry-after"] == "1"
-        assert len(any_mode.upstream.seen()["requests"]) == before + 2
+        return raised.value.response.headers["retry-after"]
+
+    before = len(any_mode.upstream.seen()["requests"])
+    with ways(any_mode, mode, "soon", retries=1) as asking, ThreadPoolExecutor() as threads:
+        seconds = list(threads.map(refused, [way for _, way in asking]))
+    assert seconds == ["1"] * 4
+    assert len(any_mode.upstream.seen()["requests"]) == before + 2 * 4
 
 
 def test_the_anthropic_client_counts_tokens_and_is_told_that_they_are_estimated(claude):

@@ -107,7 +107,8 @@ def test_what_is_complete_is_json(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["[", '"a"', "7", "{,", '{"a" 1', '{"a":1,}', '{"a":01', '{"a":0.e', '{"a":tru}', '{"a":"\n']
+    "text",
+    ["[", '"a"', "7", "{,", '{"a" 1', '{"a":1,}', '{"a":01', '{"a":0.e', '{"a":tru}', '{"a":"\n'],
 )
 def test_what_can_become_no_object_is_impossible(text):
     assert ANY.state(text) == "impossible"

@@ -80,7 +80,6 @@ forbidden = st.builds(
 )
 drafts = st.lists(st.one_of(harmless, harmless, harmless, forbidden), max_size=24).map("".join)
 sizes = st.lists(st.sampled_from([1, 2, 3, 5, 8, 20, 60, 400]), min_size=1, max_size=8)
-laws = settings(max_examples=1500, deadline=None)
 
 
 def pieces(draft, lengths):
@@ -100,42 +99,23 @@ def test_the_planted_texts_are_what_they_are_meant_to_be():
     assert len(FORBIDDEN) > len(EXAMPLES) / 2
 
 
-@laws
+@settings(max_examples=1500, deadline=None)
 @given(drafts, sizes, st.booleans())
-def test_no_byte_of_a_forbidden_span_leaves_however_the_draft_is_cut(draft, lengths, whole):
-    opened, left = window(whole_sentences=whole), ""
+def test_however_a_draft_is_cut_no_forbidden_byte_leaves_and_none_is_lost(draft, lengths, whole):
+    findings, first = RULEBOOK.reply(draft), first_forbidden(draft)
+    closed, opened = BufferedWindow(), window(whole_sentences=whole)
+    careless = SentenceWindow(RULEBOOK, PROMPT, 0.0, whole_sentences=whole)
+    left = ""
     for piece in pieces(draft, lengths):
+        assert closed.add(piece) == closed.released == ""
         left += opened.add(piece)
         assert opened.released == left
         assert draft.startswith(left)
-    assert len(left) <= first_forbidden(draft)
-
-
-@laws
-@given(drafts, sizes, st.booleans())
-def test_what_left_and_the_rest_are_the_draft_without_loss_or_repetition(draft, lengths, whole):
-    for opened in (BufferedWindow(), window(whole_sentences=whole)):
-        left = "".join(map(opened.add, pieces(draft, lengths)))
-        assert left + continuation(left, draft) == draft
-
-
-@laws
-@given(drafts, sizes, st.booleans())
-def test_no_finding_is_cut_in_two_by_what_has_left(draft, lengths, whole):
-    findings = RULEBOOK.reply(draft)
-    careless = SentenceWindow(RULEBOOK, PROMPT, 0.0, whole_sentences=whole)
-    for piece in pieces(draft, lengths):
         careless.add(piece)
-        left = len(careless.released)
-        assert not any(f.start < left < f.end for f in findings)
-
-
-@laws
-@given(drafts, sizes)
-def test_nothing_at_all_leaves_a_closed_window(draft, lengths):
-    closed = BufferedWindow()
-    assert not any(map(closed.add, pieces(draft, lengths)))
-    assert closed.released == ""
+        end = len(careless.released)
+        assert not any(f.start < end < f.end for f in findings), "a finding is cut in two"
+    assert len(left) <= first
+    assert left + continuation(left, draft) == continuation("", draft) == draft
 
 
 @settings(max_examples=200, deadline=None)
