@@ -9,6 +9,9 @@ READY := $(VENV)/.ready
 NPM := $(VENV)/npm
 PYTEST := $(BIN)/pytest -n logical --dist loadgroup -q
 
+# What the tests need from npm is installed beside the linters.
+MAKEFLAGS += --jobs=2
+
 # Threads that wait must not spin: beside other work that costs more than it gives.
 export OMP_WAIT_POLICY = PASSIVE
 export GOMP_SPINCOUNT = 0
