@@ -28,6 +28,10 @@ from waltzrl.telemetry.pipes import FrameReader, large_pipe
 
 logger = logging.getLogger(__name__)
 
+TURN_SECONDS = 0.005
+"""Between two looks at busy pipes: many short turns, so that a worker that has to share its core
+with this thread never waits for long."""
+
 Clock: TypeAlias = Callable[[], float]
 """Wall clock: seconds since the epoch."""
 
@@ -54,7 +58,7 @@ class LogWriter:
         self._contents: list[bytes] = []
         """To be stored beside these lines, scrubbed."""
         self._last_notice = -1
-        self._signed_at = time.monotonic()
+        self._signed_at = self._tried_at = time.monotonic()
         self._new: deque[_Source] = deque()
         """Connected, for the thread to take over."""
         self._sources: list[_Source] = []
@@ -156,7 +160,8 @@ class LogWriter:
             while not (self._stopping.is_set() and all(s.pipe.ended for s in self._sources)):
                 self._wait()
                 self._read()
-                self._write()
+                if not self._lines or self._commit_due():
+                    self._write()
             self._write()
             if self.status.failed is None:
                 self._add(b'"event":"closed"')
@@ -167,7 +172,7 @@ class LogWriter:
                 self._report("the writing thread has died")
 
     def _wait(self) -> None:
-        """Wait until a pipe holds something, and then for more of it."""
+        """Wait until a pipe holds something, and then a moment for more of it."""
         idle = not (self._lines or self._store.unsigned)
         ready = self._selector.select(None if idle else self.settings.commit_seconds)
         if any(key.fileobj == self._woken for key, _ in ready):
@@ -177,7 +182,7 @@ class LogWriter:
             self._sources.append(source)
             self._selector.register(source.pipe.descriptor, selectors.EVENT_READ)
         if ready:
-            self._stopping.wait(self.settings.commit_seconds)
+            self._stopping.wait(min(TURN_SECONDS, self.settings.commit_seconds))
 
     def _read(self) -> None:
         """Take what the pipes hold."""
@@ -223,8 +228,12 @@ class LogWriter:
         if content is not None:
             self._contents.append(structs.replace(content, time=seconds).line)
 
+    def _commit_due(self) -> bool:
+        return time.monotonic() - self._tried_at >= self.settings.commit_seconds
+
     def _write(self) -> None:
         """Try once; what cannot be written stays for the next time."""
+        self._tried_at = time.monotonic()
         try:
             self._commit()
             if self._checkpoint_due():

@@ -117,15 +117,15 @@ class FrameReader:
         """Yield the texts of all complete frames that have arrived."""
         self._fill()
         start = 0
-        buffer = self._buffer
-        while len(buffer) - start >= LENGTH.size:
-            (length,) = LENGTH.unpack_from(buffer, start)
+        arrived = bytes(self._buffer)
+        while len(arrived) - start >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(arrived, start)
             end = start + LENGTH.size + length
-            if len(buffer) < end:
+            if len(arrived) < end:
                 break
-            yield bytes(buffer[start + LENGTH.size : end])
+            yield arrived[start + LENGTH.size : end]
             start = end
-        del buffer[:start]
+        del self._buffer[:start]
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -140,3 +140,5 @@ class FrameReader:
                 self.ended = True
                 return
             self._buffer += part
+            if len(part) < 1 << 16:
+                return
