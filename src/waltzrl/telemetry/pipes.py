@@ -140,5 +140,3 @@ class FrameReader:
                 self.ended = True
                 return
             self._buffer += part
-            if len(part) < 1 << 16:
-                return
