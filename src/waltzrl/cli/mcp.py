@@ -2,11 +2,12 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.guard import Guard
+if TYPE_CHECKING:
+    from waltzrl.guard import Guard
 
 Model = Annotated[
     tuple[str, str] | None,
@@ -61,7 +62,7 @@ def _guard(
     pair: Path | None,
     gateway: tuple[str, str] | None,
     upstream: tuple[str, str] | None,
-) -> Guard:
+) -> "Guard":
     from waltzrl import open_guard
     from waltzrl.build.models import remote_policy
 
