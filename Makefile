@@ -7,7 +7,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NPM := $(VENV)/npm
-PYTEST := $(BIN)/pytest -n logical --dist loadgroup -q
+# One more process than cores, because many tests wait.
+PYTEST := $(BIN)/pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadgroup -q
 
 # What the tests need from npm is installed beside the linters.
 MAKEFLAGS += --jobs=2

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import shutil
 import signal
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def promtool():
 def pytest_collection_modifyitems(config, items):
     """Mark what is slow and let it begin first; leave out what needs something that is missing."""
     for item in items:
-        if _is_in(SLOW, item) or _needs_postgres(item):
+        if _is_slow(item.path) or _needs_postgres(item):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     requirements = {
@@ -79,8 +80,9 @@ def pytest_collection_modifyitems(config, items):
             items[:] = [item for item in items if item not in needing]
 
 
-def _is_in(places, item):
-    return any(item.path.is_relative_to(TESTS / place) for place in places)
+@cache
+def _is_slow(path):
+    return any(path.is_relative_to(TESTS / place) for place in SLOW)
 
 
 def _needs_postgres(item):
