@@ -28,7 +28,7 @@ from waltzrl.telemetry.pipes import FrameReader, large_pipe
 
 logger = logging.getLogger(__name__)
 
-TURN_SECONDS = 0.005
+TURN_SECONDS = 0.01
 """Between two looks at busy pipes: many short turns, so that a worker that has to share its core
 with this thread never waits for long."""
 
@@ -182,7 +182,7 @@ class LogWriter:
             self._sources.append(source)
             self._selector.register(source.pipe.descriptor, selectors.EVENT_READ)
         if ready:
-            self._stopping.wait(min(TURN_SECONDS, self.settings.commit_seconds))
+            time.sleep(min(TURN_SECONDS, self.settings.commit_seconds))
 
     def _read(self) -> None:
         """Take what the pipes hold."""

@@ -1,12 +1,14 @@
 """Runs the application on uvicorn: accepts, drains before stopping, watches for disconnects."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Self, TypeAlias
 
@@ -159,6 +161,7 @@ class Server(uvicorn.Server):
         gc.collect()
         gc.freeze()  # later collections skip what is loaded by now, which shortens their pauses
         gc.set_threshold(YOUNG_OBJECTS)
+        _trim_memory()
         await self.serve([listener])
 
     def stop(self) -> None:
@@ -265,6 +268,12 @@ class Server(uvicorn.Server):
 
     def _connection(self) -> ClientConnection:
         return ClientConnection(self.config, self.server_state, self._access.limits)
+
+
+def _trim_memory() -> None:
+    """Return what loading has freed to the system: compiling the rules leaves about 7 MB."""
+    with suppress(OSError, AttributeError):  # other C libraries have no such function
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
