@@ -8,7 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ParamSpec, Self, TypeAlias, TypeVar
 from uuid import uuid4
 
@@ -125,6 +125,8 @@ class Guard(ABC):
     async def revise(self, messages: Messages, reply: str | Reply | Turn) -> Collaboration:
         """Review a reply that exists, and revise or refuse it where needed.
 
+        A guard without an upstream revises nothing: it refuses an unsafe reply.
+
         Args:
             messages: as for `reply`.
             reply: as for `review`; it takes the draft's place.
@@ -133,7 +135,7 @@ class Guard(ABC):
             As `reply` returns; a good reply comes back as it is, with the decision `draft`.
 
         Raises:
-            InputError: as `review`, or the guard has no upstream that revises.
+            InputError: as `review`.
             PolicyError: a model or the gateway could not answer.
 
         Example:
@@ -233,20 +235,21 @@ class LocalGuard(Guard):
         self,
         reviewer: Reviewer,
         drafter: Drafter | None,
-        pattern: Pattern = guarded,
+        pattern: Pattern | None = None,
         connections: Sequence[RemotePolicy] = (),
     ) -> None:
         """Put a guard together from parts that `open_guard` does not make.
 
         Args:
             reviewer: reviews.
-            drafter: drafts and revises; without one the guard only reviews.
-            pattern: how the two answer a prompt together.
+            drafter: drafts and revises; without one the guard reviews and refuses.
+            pattern: how the two answer a prompt together; None is `guarded`. Without a drafter
+                it must not revise, as `guarded` with no rounds.
             connections: closed with the guard.
         """
         self._reviewer = reviewer
         self._drafter = drafter
-        self._pattern = pattern
+        self._pattern = pattern or partial(guarded, max_rounds=1 if drafter else 0)
         self._connections = connections
 
     async def aclose(self) -> None:
@@ -257,14 +260,12 @@ class LocalGuard(Guard):
         return await self._reviewer.review(prompt, reply)
 
     async def _collaborate(self, prompt: Prompt, draft: Reply | None) -> Collaboration:
-        drafter = self._drafter
+        drafter = self._drafter if draft is None else GivenDraft(draft, self._drafter)
         if drafter is None:
             raise InputError(
-                "this guard has no model that drafts and revises; open it with an upstream, such "
-                'as open_guard(upstream=RemotePolicy("http://localhost:8000/v1", "qwen"))'
+                "this guard has no model that drafts; open it with an upstream, such as "
+                'open_guard(upstream=RemotePolicy("http://localhost:8000/v1", "qwen"))'
             )
-        if draft is not None:
-            drafter = GivenDraft(draft, drafter)
         return await self._pattern(prompt, drafter, self._reviewer)
 
 
@@ -299,6 +300,8 @@ class GatewayGuard(Guard):
             "reply": reply.full_text,
             "revise": revise,
         }
+        if read := [message.content for message in prompt.context if message.role == "tool"]:
+            request["documents"] = read
         answer = await self._gateway.post("/review", msgspec.json.encode(request))
         try:
             return msgspec.json.decode(answer, type=_GatewayReview)

@@ -47,6 +47,11 @@ def test_a_revision_that_is_still_unsafe_is_declined():
     assert reviews == 2
 
 
+def test_without_rounds_an_unsafe_draft_is_declined_at_once():
+    assert texts(play(guarded, ["A"], [UNSAFE], max_rounds=0)[0]) == ["A", CANNED_REFUSAL]
+    assert texts(play(guarded, ["I cannot."], [NEEDLESS], max_rounds=0)[0]) == ["I cannot."]
+
+
 def test_a_refusal_that_stays_needless_leaves_as_it_is():
     collaboration, _ = play(guarded, ["I cannot.", "I will not."], [NEEDLESS, NEEDLESS])
     assert texts(collaboration) == ["I cannot.", "I will not."]
@@ -77,12 +82,6 @@ def test_failing_open_lets_unreviewed_replies_leave_but_no_unsafe_ones():
     assert texts(open_) == ["A"]
     unsafe, _ = play(guarded, ["A", "B"], [UNSAFE, UNSAFE], fail_open=True)
     assert unsafe.final.text == CANNED_REFUSAL
-
-
-def test_without_rounds_it_is_the_bare_draft():
-    collaboration, reviews = play(guarded, ["A"], [], max_rounds=0)
-    assert texts(collaboration) == ["A"]
-    assert reviews == 0
 
 
 def test_where_nothing_is_declined_it_is_the_loop_and_one_review_more():

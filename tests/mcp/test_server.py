@@ -113,10 +113,10 @@ def test_a_conversation_with_calls_of_tools_is_reviewed():
     assert not unsafe_of(result)
 
 
-def test_without_an_upstream_revise_says_what_to_give():
+def test_without_an_upstream_revise_refuses_what_is_unsafe():
     [result] = ask(open_guard(), ("revise", {"messages": BOMB, "reply": COMPLIES}))
-    assert result.is_error
-    assert "has no model that drafts and revises" in result.content[0].text
+    assert not result.is_error
+    assert result.structured_content["decision"] == "refused"
 
 
 def test_invalid_messages_are_an_error_of_the_call():

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import select
@@ -30,6 +31,23 @@ def until(holds, seconds=30.0):
 def expiry(store):
     with store.engine.connect() as connection:
         return connection.execute(select(ITEMS.c.expires_at)).scalar()
+
+
+def test_of_several_that_add_an_item_one_does(store):
+    with ThreadPoolExecutor(4) as pool:
+        added = list(pool.map(lambda n: store.add(NS, "a", {"n": n}, None), range(8)))
+    assert sum(added) == 1
+    assert store.get(NS, "a").value == {"n": added.index(True)}
+    assert store.search(NS, query="n") == []
+
+
+def test_an_item_is_added_in_place_of_one_that_has_expired(store):
+    assert store.add(NS, "a", {"n": 1}, time.time() - 1)
+    assert store.add(NS, "a", {"n": 2}, time.time() + 60)
+    assert not store.add(NS, "a", {"n": 3}, None)
+    assert store.get(NS, "a").value == {"n": 2}
+    with pytest.raises(InputError, match="cannot be a key"):
+        store.add(NS, "\0", {}, None)
 
 
 def test_without_a_query_the_newest_come_first(store):

@@ -60,7 +60,8 @@ class ConversationAgent:
 class GivenDraft:
     """A drafter that returns an existing draft; another drafter revises it."""
 
-    def __init__(self, draft: Reply, reviser: Drafter) -> None:
+    def __init__(self, draft: Reply, reviser: Drafter | None) -> None:
+        """Keep the draft; `reviser` is None only where no revision is allowed."""
         self._draft = replace(draft, origin="given")
         self._reviser = reviser
 
@@ -70,6 +71,7 @@ class GivenDraft:
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
         """Return the other drafter's revision."""
+        assert self._reviser is not None
         return await self._reviser.revise(prompt, draft, rounds)
 
 

@@ -71,7 +71,8 @@ def open_guard(
             agent drafts and revises where there is no upstream. Loading takes seconds.
         gateway: a waltzrl gateway that drafts, reviews and revises. Its URL ends in `/v1`; its
             model is one that the gateway's upstream serves.
-        upstream: drafts and revises; without one, only a pair or a gateway can.
+        upstream: drafts and revises; without one, only a pair or a gateway can, and an unsafe
+            reply is refused.
         settings: how the guard decides; a gateway has its own.
 
     Returns:
@@ -118,12 +119,12 @@ def open_guard(
     if model is not None:
         agent = FeedbackAgent(model, prompts, sampling, formatted=True)
         reviewer = HybridReviewer(agent, rules, settings.threshold, calibration)
+    drafter = ConversationAgent(upstream, prompts, sampling) if upstream is not None else None
+    max_rounds = settings.max_rounds if drafter is not None else 0
     return LocalGuard(
         reviewer,
-        ConversationAgent(upstream, prompts, sampling) if upstream is not None else None,
-        partial(
-            guarded, max_rounds=settings.max_rounds, refusal=RefusalTexts(rules.rulebook).choose
-        ),
+        drafter,
+        partial(guarded, max_rounds=max_rounds, refusal=RefusalTexts(rules.rulebook).choose),
         [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],
     )
 

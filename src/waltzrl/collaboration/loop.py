@@ -80,7 +80,7 @@ async def guarded(
         prompt: the conversation up to the user's request.
         drafter: drafts and revises.
         reviewer: reviews every reply, including the last revision.
-        max_rounds: most revisions, as in `collaborate`.
+        max_rounds: most revisions; with 0 an unsafe draft is refused at once.
         fail_open: return a reply whose feedback is not well-formed.
         refusal: returns the text of a canned refusal for the request and the last feedback.
 
@@ -96,11 +96,11 @@ async def guarded(
     """
     collaboration = await collaborate(prompt, drafter, reviewer, max_rounds=max_rounds)
     rounds = collaboration.rounds
-    if rounds and rounds[-1].revision is not None:
+    if not rounds or rounds[-1].revision is not None:
         feedback = await reviewer.review(prompt, collaboration.final)
         rounds = (*rounds, Round(feedback=feedback))
-    last = rounds[-1].feedback if rounds else None
-    if last is not None and (last.unsafe or not (last.well_formed or fail_open)):
+    last = rounds[-1].feedback
+    if last.unsafe or not (last.well_formed or fail_open):
         canned = Reply(text=refusal(prompt, last), origin="canned")
         rounds = (*rounds[:-1], Round(feedback=last, revision=canned))
     if rounds is collaboration.rounds:

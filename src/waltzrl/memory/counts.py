@@ -1,11 +1,11 @@
-"""Counts over evaluations: how often judge and people agree, and what each bundle did."""
+"""Counts: how often judge and people agree, what each bundle served, how well agents did."""
 
 from collections.abc import Iterable
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, select
 
-from waltzrl.memory.schemas import EVALUATIONS
+from waltzrl.memory.schemas import EVALUATIONS, TASKS
 from waltzrl.memory.search import not_expired
 from waltzrl.memory.tables import ITEMS
 
@@ -54,6 +54,17 @@ class BundleCounts(msgspec.Struct, frozen=True, kw_only=True):
     p95: float | None = None
 
 
+class AgentCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How often one agent did well at one type of task."""
+
+    agent_id: str
+    task_type: str
+    successes: int
+    """Tasks that it did, as they were or after coaching."""
+    trials: int
+    """Also those that it failed, and those whose result was declined."""
+
+
 _UNSAFE = ITEMS.c.value["verdict", "unsafe"].as_boolean()
 _NEEDLESS = ITEMS.c.value["verdict", "overrefuses"].as_boolean()
 _MILLISECONDS = ITEMS.c.value["milliseconds"].as_float()
@@ -96,6 +107,26 @@ def bundle_counts(connection: Connection, since: float, now: float) -> list[Bund
     )
     rows = connection.execute(query).all()
     return msgspec.convert(rows, list[BundleCounts], from_attributes=True)
+
+
+def agent_counts(connection: Connection, now: float) -> list[AgentCounts]:
+    """Count the tasks that agents did or are to blame for."""
+    tasks, value = ITEMS.c.namespace.startswith(f"{'.'.join(TASKS)}."), ITEMS.c.value
+    agent, task_type = value["agent_id"].as_string(), value["task_type"].as_string()
+    did = value["state"].as_string().in_(("done", "coached"))
+    query = (
+        select(
+            agent.label("agent_id"),
+            task_type.label("task_type"),
+            _count(did, "successes"),
+            func.count().label("trials"),
+        )
+        .where(tasks, did | (value["fault"].as_string() == "agent"), not_expired(now))
+        .group_by(agent, task_type)
+        .order_by(agent, task_type)
+    )
+    rows = connection.execute(query).all()
+    return msgspec.convert(rows, list[AgentCounts], from_attributes=True)
 
 
 def _answers(since: float, now: float) -> Subquery:

@@ -7,7 +7,15 @@ import msgspec
 from sqlalchemy import ColumnElement, delete, select
 
 from waltzrl.errors import InputError
-from waltzrl.memory.counts import BundleCounts, Calibration, Counts, bundle_counts, calibration
+from waltzrl.memory.counts import (
+    AgentCounts,
+    BundleCounts,
+    Calibration,
+    Counts,
+    agent_counts,
+    bundle_counts,
+    calibration,
+)
 from waltzrl.memory.items import Filter, Json, Namespace, PutOp
 from waltzrl.memory.schemas import (
     COACHING,
@@ -15,6 +23,7 @@ from waltzrl.memory.schemas import (
     TRAINING,
     CoachingSession,
     HumanLabel,
+    Outcome,
     SafetyEvaluation,
     TrainingSample,
     coaching_of,
@@ -61,7 +70,8 @@ class SafetyMemory:
             categories: rule id -> category, of the stage-1 rules.
         """
         self.store = store
-        self._digest = digest
+        self.digest = digest
+        """Makes a pseudonym of a subject."""
         self._days = dict(retention_days)
         self._categories = dict(categories)
 
@@ -76,7 +86,7 @@ class SafetyMemory:
         """
         evaluations = [
             evaluation_of(
-                exchange, scrub=self.store.scrub, digest=self._digest, categories=self._categories
+                exchange, scrub=self.store.scrub, digest=self.digest, categories=self._categories
             )
             for exchange in exchanges
         ]
@@ -148,16 +158,24 @@ class SafetyMemory:
             return self.evaluations(limit=limit)
         return self.evaluations(limit=limit, safe=safe)
 
-    def retrieve_similar_coaching(self, request: str, limit: int = 4) -> list[CoachingSession]:
+    def retrieve_similar_coaching(
+        self, request: str, limit: int = 4, outcome: Outcome | None = None
+    ) -> list[CoachingSession]:
         """Return coaching sessions for a request like this one.
 
         First those with the same request, then those that share words with it, the best first.
+
+        Args:
+            request: its text.
+            limit: how many at most.
+            outcome: None for sessions with any outcome.
         """
         clean = self.store.scrub(request)
-        same: Filter = {"request_hash": request_hash(clean)}
+        ended: Filter = {} if outcome is None else {"outcome": outcome}
+        same: Filter = {**ended, "request_hash": request_hash(clean)}
         items = self.store.search(COACHING, filter=same, limit=limit)
         if len(items) < limit:
-            items += self.store.search(COACHING, query=clean, limit=limit)
+            items += self.store.search(COACHING, query=clean, filter=ended, limit=limit)
         values = list({item.key: item.value for item in items}.values())
         return [msgspec.convert(value, CoachingSession) for value in values[:limit]]
 
@@ -170,6 +188,11 @@ class SafetyMemory:
         """Count how often the online judge and people agree."""
         with reading(self.store.engine) as connection:
             return calibration(connection, time.time())
+
+    def agents(self) -> list[AgentCounts]:
+        """Count how well agents did the tasks that they ran, by type of task."""
+        with reading(self.store.engine) as connection:
+            return agent_counts(connection, time.time())
 
     def rates(self, since: float) -> list[BundleCounts]:
         """Count what each bundle served since a time, seconds since the epoch."""

@@ -17,6 +17,12 @@ from waltzrl.records import ServedExchange, Verdict
 EVALUATIONS = ("safety", "waltzrl", "evaluations")
 COACHING = ("safety", "waltzrl", "coaching")
 TRAINING = ("safety", "waltzrl", "training")
+PLANS = ("routing", "plans")
+TASKS = ("routing", "tasks")
+"""Routed plans, and below it the tasks of each; `waltzrl.routing.progress` writes both."""
+
+ROUTE = "route"
+"""`ServedExchange.api` of a routed task; its model is the task's type, its bundle the agent."""
 
 Outcome = Literal["safe", "unsafe", "over_refused"]
 HumanLabel = Literal["correct", "unsafe", "needless_refusal"]
@@ -48,12 +54,14 @@ class CoachingSession(msgspec.Struct, frozen=True, kw_only=True):
     coaching_session_id: str
     timestamp: float
     agent_id: str
-    """Bundle that served."""
+    """Bundle that served, or the agent of a routed task."""
     subject: str
     request_hash: str
     category: str
     task: str
     """The last turn of the user."""
+    task_type: str = ""
+    """Of a routed task."""
     initial_response: str
     safety_risk_score: float | None
     """Of the draft, 0 to 1."""
@@ -170,6 +178,7 @@ def coaching_of(evaluation: SafetyEvaluation) -> CoachingSession | None:
         request_hash=evaluation.request_hash,
         category=evaluation.category,
         task=collaboration.prompt.request,
+        task_type=evaluation.model if evaluation.api == ROUTE else "",
         initial_response=collaboration.draft.full_text,
         safety_risk_score=first.risk,
         feedback_provided=tuple(round_.feedback.text for round_ in collaboration.rounds),

@@ -1,17 +1,17 @@
 """Scrubs values: the only way into the memory, so that no text is kept unscanned."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from waltzrl.errors import InputError
 from waltzrl.memory.items import Json, Namespace
 
-RECORDS: Namespace = ("safety", "waltzrl")
-"""In namespaces below it, machine-made fields are not scanned."""
+RECORDS: Sequence[Namespace] = (("safety", "waltzrl"), ("routing",))
+"""In namespaces below them, machine-made fields are not scanned."""
 MACHINE_MADE = frozenset(
     {
         *("id", "coaching_session_id", "interaction", "subject", "request_hash"),
         *("agent_id", "bundle", "release", "arm", "decision", "mode", "api"),
-        *("category", "outcome", "label"),
+        *("category", "outcome", "label", "task_type", "state"),
     }
 )
 """Fields of our records that hold ids and digests, which a scanner might take for secrets, and
@@ -28,7 +28,7 @@ def scrubbed(
     Raises:
         InputError: something in it is not JSON.
     """
-    if namespace[: len(RECORDS)] != RECORDS:
+    if not any(namespace[: len(records)] == records for records in RECORDS):
         return _scrub_object(value, scrub)
     machine_made = {key: inner for key, inner in value.items() if key in MACHINE_MADE}
     rest = {key: inner for key, inner in value.items() if key not in MACHINE_MADE}

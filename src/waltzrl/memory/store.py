@@ -131,6 +131,36 @@ class MemoryStore:
         """
         self.batch([PutOp(namespace, key, value, index, ttl)])
 
+    def add(
+        self, namespace: Namespace, key: str, value: Mapping[str, Json], expires_at: float | None
+    ) -> bool:
+        """Store a value unless there is one; of several callers at once, one stores it.
+
+        Args:
+            namespace: of the item.
+            key: of the item.
+            value: is not searched by words.
+            expires_at: seconds since the epoch.
+
+        Returns:
+            Whether it was stored.
+
+        Raises:
+            InputError: the namespace or the key is invalid.
+            StorageError: the database failed.
+        """
+        put = PutOp(namespace, key, value, index=False, expires_at=expires_at)
+        check(put)
+        put, now = self.scrubbed(put), time.time()
+        expired = (ITEMS.c.namespace == ".".join(namespace), ITEMS.c.key == key)
+        with writing(self.engine) as connection:
+            connection.execute(delete(ITEMS).where(*expired, ITEMS.c.expires_at <= now))
+            rows = _rows(connection, [put], now)
+            if not rows:  # of a subject that was erased
+                return False
+            added = _inserts(connection).on_conflict_do_nothing()
+            return connection.execute(added.returning(ITEMS.c.id), rows[0]).first() is not None
+
     def delete(self, namespace: Namespace, key: str) -> None:
         """Delete an item, if it exists."""
         self.batch([PutOp(namespace, key, None)])
@@ -254,7 +284,18 @@ class MemoryStore:
 
 
 def _upsert(connection: Connection, puts: Sequence[PutOp], now: float) -> None:
-    rows = [
+    rows = _rows(connection, puts, now)
+    if not rows:
+        return
+    added = _inserts(connection)
+    replaced = {name: added.excluded[name] for name in _REPLACED}
+    connection.execute(
+        added.on_conflict_do_update(index_elements=["namespace", "key"], set_=replaced), rows
+    )
+
+
+def _rows(connection: Connection, puts: Sequence[PutOp], now: float) -> list[dict[str, object]]:
+    return [
         {
             "namespace": ".".join(put.namespace),
             "key": put.key,
@@ -269,14 +310,11 @@ def _upsert(connection: Connection, puts: Sequence[PutOp], now: float) -> None:
         for put in without_erased(connection, puts)
         if put.value is not None
     ]
-    if not rows:
-        return
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    added = dialect.insert(ITEMS)
-    replaced = {name: added.excluded[name] for name in _REPLACED}
-    connection.execute(
-        added.on_conflict_do_update(index_elements=["namespace", "key"], set_=replaced), rows
-    )
+
+
+def _inserts(connection: Connection) -> "sqlite.Insert | postgresql.Insert":
+    on_sqlite = connection.dialect.name == "sqlite"
+    return sqlite.insert(ITEMS) if on_sqlite else postgresql.insert(ITEMS)
 
 
 def _delete(connection: Connection, puts: Sequence[PutOp]) -> None:

@@ -1,0 +1,53 @@
+"""A lock of a database has one holder, and ends with its process."""
+
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from support.timing import wait_until
+from waltzrl.storage.database import open_database
+from waltzrl.storage.locks import exclusive
+
+HOLDER = """
+import sys, time
+from waltzrl.storage.database import open_database
+from waltzrl.storage.locks import exclusive
+with exclusive(open_database(sys.argv[1]), "x") as held:
+    print(held, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def engine(database_url):
+    engine = open_database(database_url)
+    yield engine
+    engine.dispose()
+
+
+def is_free(engine):
+    with exclusive(engine, "x") as held:
+        return held
+
+
+def test_one_holder_at_a_time(engine, tmp_path):
+    for _ in range(2):
+        with exclusive(engine, "x") as held, exclusive(engine, "y") as other:
+            assert (held, other) == (True, True)
+            assert not is_free(engine)
+    with pytest.raises(ValueError, match="mine"), exclusive(engine, "x"):
+        raise ValueError("mine")
+    assert is_free(engine)
+    assert list(tmp_path.glob("*.lock")) == []
+
+
+def test_the_lock_of_a_process_that_is_killed_is_free(engine, database_url):
+    command = [sys.executable, "-c", HOLDER, database_url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with closing(process.stdout) as output:
+            assert output.readline() == b"True\n"
+        assert not is_free(engine)
+        process.kill()
+    wait_until(lambda: is_free(engine))
