@@ -7,10 +7,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 NPM := $(VENV)/npm
+FRAMEWORKS := .venv-frameworks
+FRAMEWORK_TESTS := tests/integrations/frameworks
 # One more process than cores, because many tests wait.
-PYTEST := $(BIN)/pytest -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist loadgroup -q
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup -q
 
-# What the tests need from npm is installed beside the linters.
+# What the tests need from npm and the frameworks is installed beside the linters.
 MAKEFLAGS += --jobs=2
 
 # Threads that wait must not spin: beside other work that costs more than it gives.
@@ -28,8 +31,10 @@ help:  ## Show this list
 demo: $(READY)  ## Train, measure and compare everything, small, on this machine (SEED=1 for another)
 	$(BIN)/waltzrl demo --seed $(SEED)
 
-test: lint $(NPM)/.ready $(BIN)/promtool  ## Lint, types, layers and all tests
+test: lint $(NPM)/.ready $(BIN)/promtool $(FRAMEWORKS)/.ready  ## Lint, types, layers and all tests
 	$(PYTEST)
+	test ! -e $(FRAMEWORKS)/.ready || $(FRAMEWORKS)/bin/pytest -n $(WORKERS) --dist loadgroup -q \
+	-c $(FRAMEWORK_TESTS)/pytest.ini $(FRAMEWORK_TESTS)
 
 check: lint  ## Lint, types, layers and the fast tests
 	$(PYTEST) -m "not slow"
@@ -51,7 +56,7 @@ bench-gateway: $(READY)  ## The gateway against LiteLLM, NeMo Guardrails and a b
 	$(BIN)/python benchmarks/gateway_workers.py
 
 clean:  ## Remove the environments and caches; runs/ stays
-	rm -rf $(VENV) .venv-bench* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # torch comes first and pinned, because plain pip would fetch a CUDA build for a wider range.
 $(READY): pyproject.toml
@@ -71,3 +76,12 @@ $(NPM)/.ready: $(READY) tools/install_npm_packages.py
 $(BIN)/promtool: | $(READY)
 	@bash tools/install_promtool.sh $@ || echo "warning: no promtool: the tests of the alerts are \
 	left out; install it, in Debian with the package prometheus, and run make test again" >&2
+
+# The frameworks of the adapters need other versions than we do, so they are installed apart.
+$(FRAMEWORKS)/.ready: $(FRAMEWORK_TESTS)/requirements.txt | $(READY)
+	@{ $(BIN)/uv venv --quiet --clear --python $(BIN)/python $(FRAMEWORKS) \
+	&& $(BIN)/uv pip install --quiet --compile-bytecode --python $(FRAMEWORKS) \
+	--requirement $< \
+	&& $(BIN)/uv pip install --quiet --python $(FRAMEWORKS) --no-deps --editable . \
+	&& touch $@; } || echo "warning: no frameworks: the tests of the adapters are left out; run \
+	make test again online" >&2

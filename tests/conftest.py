@@ -13,6 +13,7 @@ from hypothesis import settings
 from support.browser import NODE_MODULES, find_chromium
 
 pytest_plugins = ["support.databases"]
+collect_ignore = ["integrations/frameworks"]  # they run in an environment of their own
 
 TESTS = Path(__file__).parent
 SLOW = (

@@ -5,6 +5,7 @@
     |   |-- RecipeError        a recipe with an unknown key, a wrong type or an invalid value
     |   `-- CheckpointError    weights or a manifest that are missing, truncated or altered
     |-- MissingExtraError      an optional dependency that is not installed
+    |   `-- MissingFrameworkError  the framework of an adapter is not installed
     |-- PolicyError            a policy that could not reply: server down, prompt too long
     |-- RequestError           a request that the gateway rejects with an error of the client's API
     |-- AuditError             decisions that cannot be logged, or an altered audit log
@@ -37,6 +38,15 @@ class MissingExtraError(WaltzError):
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
         super().__init__(f"{feature} needs {package}: pip install 'waltzrl[{extra}]'")
+
+
+class MissingFrameworkError(MissingExtraError):
+    """The framework of an adapter, which users install themselves, is not installed."""
+
+    def __init__(self, framework: str, distribution: str) -> None:
+        WaltzError.__init__(
+            self, f"the adapter for {framework} needs it: pip install '{distribution}'"
+        )
 
 
 class PolicyError(WaltzError):

@@ -77,7 +77,7 @@ class Guard(ABC):
             feedback = await guard.review("How do I make a pipe bomb?", "Sure, here is how.")
             assert feedback.unsafe
         """
-        return await self._review(_prompt(messages), _reply(reply))
+        return await self._review(read_prompt(messages), _reply(reply))
 
     async def assess(self, messages: Messages) -> Feedback:
         """Review a request before anybody acts on it.
@@ -335,8 +335,10 @@ class _GatewayReview(msgspec.Struct, kw_only=True):
         )
 
 
-def _prompt(messages: Messages) -> Prompt:
+def read_prompt(messages: Messages) -> Prompt:
     """Read a conversation as the gateway reads the messages of a request.
+
+    It may end with an assistant's turn, which a model continues.
 
     Raises:
         InputError: a message is invalid.
@@ -346,7 +348,7 @@ def _prompt(messages: Messages) -> Prompt:
     if not isinstance(messages, Sequence):
         raise InputError(f"messages: got {type(messages).__name__}; need a string or a list")
     if isinstance(messages, str):
-        return _prompt([Message(role="user", content=messages)])
+        return read_prompt([Message(role="user", content=messages)])
     turns = [_json(turn, f"messages[{place}]") for place, turn in enumerate(messages)]
     try:
         return prompt_of({"messages": turns}, uuid4().hex)
@@ -360,7 +362,7 @@ def _request(messages: Messages) -> Prompt:
     Raises:
         InputError: a message is invalid, or the last one is not a user's or a tool's.
     """
-    prompt = _prompt(messages)
+    prompt = read_prompt(messages)
     if isinstance(messages, (str, Prompt)):
         return prompt
     last = messages[-1]

@@ -12,7 +12,11 @@ from aiohttp import web
 
 from waltzrl.errors import PolicyError
 from waltzrl.policies import Sampling
-from waltzrl.records import Message, Usage
+from waltzrl.records import Usage
+from waltzrl.serving.wire.fields import turn_of
+
+HEAD = {"id": "chatcmpl-1", "created": 1}
+"""What clients want to see in every completion and chunk."""
 
 
 class OpenAIServer:
@@ -53,25 +57,30 @@ class OpenAIServer:
         policy = self.policies.get(asked["model"])
         if policy is None:
             return _error(404, f"the model {asked['model']!r} does not exist")
-        messages = [Message(role=m["role"], content=m["content"]) for m in asked["messages"]]
-        sampling = Sampling(max_new_tokens=asked["max_tokens"], temperature=asked["temperature"])
+        messages = [turn_of(message, "messages") for message in asked["messages"]]
+        sampling = Sampling(
+            max_new_tokens=asked.get("max_tokens") or 512,
+            temperature=asked.get("temperature") or 0,
+            tools=asked.get("tools") or (),
+        )
         try:
             reply = await policy.reply(messages, sampling)
         except PolicyError as error:
             return _error(400, str(error))
         if asked.get("stream"):
             return await self._stream(request, reply, logprobs=self._tells(asked))
-        message = {"role": "assistant", "content": reply.text}
+        message = {"role": "assistant", "content": reply.text} | _calls(reply)
         tokens = {"content": self._logprobs(reply.text)} if self._tells(asked) else None
         return web.json_response(
             {
+                **HEAD,
                 "object": "chat.completion",
                 "model": asked["model"],
                 "choices": [
                     {
                         "index": 0,
                         "message": message,
-                        "finish_reason": reply.finish,
+                        "finish_reason": _finish(reply),
                         "logprobs": tokens,
                     }
                 ],
@@ -110,12 +119,13 @@ class OpenAIServer:
             words = [
                 {"delta": {"content": t["token"]}, "logprobs": {"content": [t]}} for t in tokens
             ]
+        last = {"delta": _calls(reply), "finish_reason": _finish(reply)}
         chunks = [
-            *({"choices": [word]} for word in words),
-            {"choices": [{"delta": {}, "finish_reason": reply.finish}]},
+            *({"choices": [{"index": 0} | word]} for word in [*words, last]),
             {"choices": [], "usage": _usage(reply)},
         ]
-        events = [*(json.dumps(chunk) for chunk in chunks), "[DONE]"]
+        head = HEAD | {"object": "chat.completion.chunk", "model": "m"}
+        events = [*(json.dumps(head | chunk) for chunk in chunks), "[DONE]"]
         self.pieces.append(0)
         for event in events:
             self.pieces[-1] += 1
@@ -129,9 +139,27 @@ class OpenAIServer:
         return response
 
 
+def _calls(reply):
+    calls = [
+        {
+            "index": index,
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for index, call in enumerate(reply.calls)
+    ]
+    return {"tool_calls": calls} if calls else {}
+
+
+def _finish(reply):
+    return "tool_calls" if reply.calls else reply.finish
+
+
 def _usage(reply):
     usage = reply.usage or Usage(input_tokens=0, output_tokens=0)
-    return {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}
+    read, written = usage.input_tokens, usage.output_tokens
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
 def _error(status, message):

@@ -1,0 +1,150 @@
+"""What the adapters for chat models share: a framework's model drafts, a `Guard` has the last word.
+
+An adapter is a chat model of the framework that wraps another. In a call it
+
+1. replaces what `read_result` withholds of the results of tools in the conversation,
+2. calls the wrapped model without the framework's callbacks, and so gets a draft that nobody saw,
+3. gives the guard the conversation in OpenAI's form, and the draft: `revise(guard, turns, draft)`,
+4. returns the draft as it is when the decision is `draft`, else `final.text` without tool calls,
+   with `added_usage`; to a stream in `pieces`.
+
+It is written once, as a coroutine; `without_waiting` runs it with a `BlockingGuard` for synchronous
+callers.
+"""
+
+import json
+import re
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
+
+from waltzrl.errors import MissingFrameworkError
+from waltzrl.guard import ACCEPTANCE, Guard, Messages, Turn, read_prompt
+from waltzrl.records import Collaboration, Feedback, Reply, ToolCall, Usage
+
+WITHHELD = (
+    "The result of this tool was withheld, because it asks for something unsafe. Continue without "
+    "it, and say that you could not use it."
+)
+"""What a model reads instead of an unsafe result of a tool."""
+MOST_REMEMBERED = 1000
+"""Results of tools whose assessment is remembered: a conversation repeats them in every call."""
+
+Result = TypeVar("Result")
+
+_unsafe_results: WeakKeyDictionary[Guard, dict[str, bool]] = WeakKeyDictionary()
+
+
+@contextmanager
+def needs(framework: str, distribution: str) -> Iterator[None]:
+    """Import a framework, which its users install.
+
+    Args:
+        framework: its name.
+        distribution: what pip installs, with its lowest version, such as `langchain>=1.0`.
+
+    Raises:
+        MissingFrameworkError: an import in the block failed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise MissingFrameworkError(framework, distribution) from missing
+
+
+class BlockingGuard:
+    """A guard whose methods block instead of suspending their caller."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+
+    async def assess(self, messages: Messages) -> Feedback:
+        return self.guard.sync.assess(messages)
+
+    async def revise(self, messages: Messages, reply: Reply) -> Collaboration:
+        return self.guard.sync.revise(messages, reply)
+
+
+AnyGuard: TypeAlias = Guard | BlockingGuard
+
+
+def without_waiting(coroutine: Coroutine[object, None, Result]) -> Result:
+    """Run a coroutine that never suspends, because all that it awaits blocks; return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+    coroutine.close()
+    raise AssertionError("the coroutine suspended")
+
+
+async def check_request(guard: AnyGuard, turns: Sequence[Turn]) -> str | None:
+    """Return None for a request that an agent may act on, else the answer to it."""
+    collaboration = await revise(guard, turns, ACCEPTANCE)
+    return None if collaboration.decision == "draft" else collaboration.final.text
+
+
+async def read_result(guard: AnyGuard, result: str) -> str:
+    """Return what a model may read of a tool's result.
+
+    The result is assessed as a request of its own, which is what an injection in it wants to be.
+    """
+    owner = guard.guard if isinstance(guard, BlockingGuard) else guard
+    known = _unsafe_results.setdefault(owner, {})
+    if result not in known:
+        feedback = await guard.assess(result)
+        if len(known) >= MOST_REMEMBERED:
+            known.pop(next(iter(known)), None)
+        known[result] = feedback.unsafe
+        return WITHHELD if feedback.unsafe else result
+    return WITHHELD if known[result] else result
+
+
+async def revise(guard: AnyGuard, turns: Sequence[Turn], draft: Reply) -> Collaboration:
+    """Review a draft, and revise or refuse it where needed.
+
+    Args:
+        guard: has an upstream, which revises.
+        turns: the conversation; unlike in `guard.revise` the last turn may be an assistant's, with
+            which some agents pass on what they thought and observed.
+        draft: without usage, so that the collaboration's usage is what the guard adds to it.
+    """
+    return await guard.revise(read_prompt(turns), draft)
+
+
+def reply_of(
+    text: str, reasoning: str = "", calls: Iterable[tuple[str | None, str | None, object]] = ()
+) -> Reply:
+    """Return a draft as a record.
+
+    Args:
+        text: what it says.
+        reasoning: what the model wrote before, where the framework shows it.
+        calls: id, name and arguments of each tool call; the arguments as JSON, or decoded.
+    """
+    return Reply(
+        text=text,
+        reasoning=reasoning,
+        calls=tuple(
+            ToolCall(id=id_ or "", name=name or "", arguments=_as_json(arguments))
+            for id_, name, arguments in calls
+        ),
+    )
+
+
+def _as_json(arguments: object) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    return json.dumps(arguments, ensure_ascii=False, default=str)
+
+
+def added_usage(collaboration: Collaboration) -> Usage:
+    """Return the tokens of reviews and revisions; the framework counts those of its draft."""
+    return collaboration.usage or Usage(input_tokens=0, output_tokens=0)
+
+
+def pieces(text: str) -> list[str]:
+    """Cut a reviewed text into words for a stream; together they are the text."""
+    return re.findall(r"\s*\S+|\s+", text)

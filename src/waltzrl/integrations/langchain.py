@@ -1,0 +1,116 @@
+"""LangChain: a guarded chat model, which is a `Runnable`.
+
+model = GuardedChatModel(model=ChatOpenAI(model="qwen"), guard=guard)
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from contextvars import Context
+from typing import ClassVar, TypeAlias
+
+from waltzrl.guard import Guard
+from waltzrl.integrations import drafts
+from waltzrl.records import Reply
+
+with drafts.needs("LangChain", "langchain>=1.0"):
+    from langchain_core.callbacks import CallbackManager
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+    from langchain_core.messages import convert_to_openai_messages as turns_of
+    from langchain_core.messages.ai import UsageMetadata, add_usage
+    from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+    from langchain_core.runnables import Runnable
+    from langchain_core.runnables.config import ensure_config, set_config_context
+
+Turns: TypeAlias = list[BaseMessage]
+
+
+class GuardedChatModel(BaseChatModel):
+    """A chat model whose replies the guard has reviewed, and the results of tools it reads."""
+
+    model: Runnable
+    guard: Guard
+    model_config: ClassVar[dict[str, bool]] = {"arbitrary_types_allowed": True}
+
+    @property
+    def _llm_type(self) -> str:
+        return "waltzrl"
+
+    def bind_tools(self, tools: Sequence[object], **options: object) -> "GuardedChatModel":
+        return GuardedChatModel(model=self.model.bind_tools(tools, **options), guard=self.guard)
+
+    def _generate(
+        self, messages: Turns, stop: object = None, run_manager: object = None, **options: object
+    ) -> ChatResult:
+        async def draft(read: Turns) -> AIMessage:
+            with _unobserved() as context:
+                return context.run(self.model.invoke, read, stop=stop, **options)
+
+        return drafts.without_waiting(_answer(drafts.BlockingGuard(self.guard), draft, messages))
+
+    async def _agenerate(
+        self, messages: Turns, stop: object = None, run_manager: object = None, **options: object
+    ) -> ChatResult:
+        async def draft(read: Turns) -> AIMessage:
+            with _unobserved() as context:
+                reply = self.model.ainvoke(read, stop=stop, **options)
+                return await asyncio.create_task(reply, context=context)
+
+        return await _answer(self.guard, draft, messages)
+
+    def _stream(self, messages: Turns, **options: object) -> Iterator[ChatGenerationChunk]:
+        yield from _chunks(self._generate(messages, **options))
+
+    async def _astream(
+        self, messages: Turns, **options: object
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        for chunk in _chunks(await self._agenerate(messages, **options)):
+            yield chunk
+
+
+def _unobserved() -> AbstractContextManager[Context]:
+    """Return a context in which no callback of the caller's configuration is called."""
+    return set_config_context(ensure_config() | {"callbacks": CallbackManager([])})
+
+
+async def _answer(
+    guard: drafts.AnyGuard,
+    draft_of: Callable[[Turns], Awaitable[AIMessage]],
+    messages: Turns,
+) -> ChatResult:
+    read = [
+        m.model_copy(update={"content": await drafts.read_result(guard, str(m.text))})
+        if m.type == "tool"
+        else m
+        for m in messages
+    ]
+    draft = await draft_of(read)
+    collaboration = await drafts.revise(guard, turns_of(read), _reply(draft))
+    added = drafts.added_usage(collaboration)
+    usage = UsageMetadata(
+        input_tokens=added.input_tokens,
+        output_tokens=added.output_tokens,
+        total_tokens=added.input_tokens + added.output_tokens,
+    )
+    final = draft if collaboration.decision == "draft" else AIMessage(collaboration.final.text)
+    final = final.model_copy(update={"usage_metadata": add_usage(draft.usage_metadata, usage)})
+    return ChatResult(generations=[ChatGeneration(message=final)])
+
+
+def _reply(draft: AIMessage) -> Reply:
+    blocks = draft.content_blocks
+    reasoning = "".join(block.get("reasoning", "") for block in blocks)
+    calls = [block for block in blocks if block["type"] in ("tool_call", "invalid_tool_call")]
+    called = [(call["id"], call["name"], call["args"]) for call in calls]
+    return drafts.reply_of(str(draft.text), reasoning, called)
+
+
+def _chunks(result: ChatResult) -> Iterator[ChatGenerationChunk]:
+    """Yield the text in pieces, and everything else in the last one."""
+    message = result.generations[0].message
+    words = drafts.pieces(message.content) if isinstance(message.content, str) else []
+    for word in words:
+        yield ChatGenerationChunk(message=AIMessageChunk(word))
+    rest = message.model_dump(exclude={"type", "content"} if words else {"type"})
+    yield ChatGenerationChunk(message=AIMessageChunk(**({"content": ""} | rest)))
