@@ -297,7 +297,7 @@ each_mode = pytest.mark.parametrize("mode", WINDOWS)
 @each_api
 @each_mode
 @given(drafts, sizes)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)  # for each of twelve
 def test_no_forbidden_word_is_in_the_bytes_of_any_api(dialect, mode, draft, lengths):
     stream_events = events(bytes_of(dialect, mode, Script(draft, lengths)))
     first = first_forbidden(draft)
