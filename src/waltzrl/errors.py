@@ -3,9 +3,11 @@
     WaltzError                 any of these; the command line prints one line and exits with 2
     |-- InputError             an invalid file, line or value that the user can correct
     |   |-- RecipeError        a recipe with an unknown key, a wrong type or an invalid value
-    |   `-- CheckpointError    weights or a manifest that are missing, truncated or altered
+    |   |-- CheckpointError    weights or a manifest that are missing, truncated or altered
+    |   `-- CycleError         tasks that wait for each other
     |-- MissingExtraError      an optional dependency that is not installed
     |   `-- MissingFrameworkError  the framework of an adapter is not installed
+    |-- SecurityError          an agent without a valid token
     |-- PolicyError            a policy that could not reply: server down, prompt too long
     |-- RequestError           a request that the gateway rejects with an error of the client's API
     |-- AuditError             decisions that cannot be logged, or an altered audit log
@@ -31,6 +33,14 @@ class RecipeError(InputError):
 
 class CheckpointError(InputError):
     """Weights or a manifest that are missing, truncated or altered."""
+
+
+class CycleError(InputError):
+    """Tasks that wait for each other; the message names them."""
+
+
+class SecurityError(WaltzError):
+    """An agent without a valid token."""
 
 
 class MissingExtraError(WaltzError):

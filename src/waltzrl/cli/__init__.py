@@ -25,6 +25,7 @@ from waltzrl.cli.prompts import check_leaks, generate, import_prompts
 from waltzrl.cli.release import release
 from waltzrl.cli.report import report
 from waltzrl.cli.rescore import rescore
+from waltzrl.cli.route import route
 from waltzrl.cli.rules import rules
 from waltzrl.cli.serve import serve
 from waltzrl.cli.train import train
@@ -56,6 +57,7 @@ app.command(rich_help_panel=EVALUATE)(calibrate)
 app.command(rich_help_panel=SERVE)(serve)
 app.command(rich_help_panel=SERVE)(verify)
 app.command(rich_help_panel=SERVE)(mcp)
+app.command(rich_help_panel=SERVE)(route)
 app.add_typer(keys, name="keys", rich_help_panel=SERVE)
 app.add_typer(rules, name="rules", rich_help_panel=SERVE)
 app.add_typer(audit, name="audit", rich_help_panel=SERVE)

@@ -1,5 +1,7 @@
 """Tasks in a graph to agents, with the reasons."""
 
+from waltzrl.routing.halo import HALORouter, TaskDAG, TeamValidationResult
+from waltzrl.routing.picture import plan_as_mermaid, plan_as_svg
 from waltzrl.routing.plan import (
     Alternative,
     Explanation,
@@ -18,22 +20,30 @@ from waltzrl.routing.registry import (
 from waltzrl.routing.router import Router
 from waltzrl.routing.success import History, SuccessRate, success_rate
 from waltzrl.routing.tasks import Task, TaskGraph, read_tasks, tasks_from_json
+from waltzrl.routing.tokens import AgentTokens, AuthRegistry
 
 __all__ = [
     "SAFETY_CRITICAL",
     "AgentCapability",
     "AgentRegistry",
+    "AgentTokens",
     "Alternative",
+    "AuthRegistry",
     "Explanation",
+    "HALORouter",
     "History",
     "Router",
     "RoutingPlan",
     "RoutingRule",
     "SuccessRate",
     "Task",
+    "TaskDAG",
     "TaskGraph",
     "TaskState",
+    "TeamValidationResult",
     "load_registry",
+    "plan_as_mermaid",
+    "plan_as_svg",
     "plan_from_json",
     "read_plan",
     "read_tasks",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.errors import InputError, MissingExtraError
+from waltzrl.errors import CycleError, InputError, MissingExtraError
 from waltzrl.routing.documents import VERSION, from_json, read_document
 
 try:
@@ -57,8 +57,8 @@ class TaskGraph:
 
         Raises:
             InputError: an id is used twice or empty, a description is empty, a dependency is
-                unknown, an estimated duration is no positive number, or dependencies form a
-                cycle, which the error names.
+                unknown, or an estimated duration is no positive number.
+            CycleError: dependencies form a cycle.
         """
         self.tasks: dict[str, Task] = {}
         """By id, in the given order."""
@@ -126,7 +126,7 @@ class TaskGraph:
         named = cycle[:LONGEST_CYCLE]
         if len(cycle) > LONGEST_CYCLE:
             named.append(f"({len(cycle) - LONGEST_CYCLE} more)")
-        raise InputError(
+        raise CycleError(
             f"dependencies form a cycle: {' -> '.join([*named, cycle[0]])}; remove one of them"
         )
 
@@ -153,4 +153,4 @@ def _graph_of(document: TaskDocument, source: str) -> TaskGraph:
     try:
         return TaskGraph(document.tasks)
     except InputError as error:
-        raise InputError(f"{source}: {error}") from None
+        raise type(error)(f"{source}: {error}") from None
