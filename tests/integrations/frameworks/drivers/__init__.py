@@ -75,4 +75,36 @@ DRIVERS = (
         package="langgraph",
         columns=EVERYTHING - {"request checked"},
     ),
+    Driver(
+        module="llama_index",
+        name="LlamaIndex, LLM",
+        package="llama-index-core",
+        columns=EVERYTHING - {"request checked"},
+    ),
+    Driver(
+        module="crewai",
+        name="CrewAI, LLM",
+        package="crewai",
+        columns=EVERYTHING - {"request checked"},
+    ),
+    Driver(
+        module="haystack",
+        name="Haystack, chat generator",
+        package="haystack-ai",
+        columns=EVERYTHING - {"request checked"},
+    ),
+    Driver(
+        module="autogen",
+        name="AutoGen, model client",
+        package="autogen-core",
+        columns=EVERYTHING - {"request checked"},
+        modes=("async", "astream"),
+    ),
+    Driver(
+        module="agent_framework",
+        name="Microsoft Agent Framework, middleware",
+        package="agent-framework-core",
+        columns=EVERYTHING - {"request checked"},
+        modes=("async", "astream"),
+    ),
 )

@@ -1,0 +1,79 @@
+"""AutoGen: a guarded model client, for agents, teams and the core runtime.
+
+AssistantAgent("ada", model_client=GuardedModelClient(client, guard), tools=tools)
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from operator import attrgetter
+
+from waltzrl.guard import Guard
+from waltzrl.integrations import drafts
+from waltzrl.records import Message, Reply
+
+with drafts.needs("AutoGen", "autogen-core>=0.7"):
+    from autogen_core import models as theirs
+
+
+class GuardedModelClient(theirs.ChatCompletionClient):
+    """A model client whose replies the guard has reviewed, and the results of tools it reads."""
+
+    def __init__(self, client: theirs.ChatCompletionClient, guard: Guard) -> None:
+        self._client, self._guard = client, guard
+
+    close = property(attrgetter("_client.close"))
+    actual_usage = property(attrgetter("_client.actual_usage"))
+    total_usage = property(attrgetter("_client.total_usage"))
+    count_tokens = property(attrgetter("_client.count_tokens"))
+    remaining_tokens = property(attrgetter("_client.remaining_tokens"))
+    capabilities = property(attrgetter("_client.capabilities"))
+    model_info = property(attrgetter("_client.model_info"))
+
+    async def create(
+        self, messages: Sequence[theirs.LLMMessage], **options: object
+    ) -> theirs.CreateResult:
+        messages = [await self._read(message) for message in messages]
+        draft = await self._client.create(messages, **options)
+        turns = [turn for message in messages for turn in _turns(message)]
+        collaboration = await drafts.revise(self._guard, turns, _reply(draft))
+        added = drafts.added_usage(collaboration)
+        draft.usage.prompt_tokens += added.input_tokens
+        draft.usage.completion_tokens += added.output_tokens
+        if collaboration.decision == "draft":
+            return draft
+        final = {"content": collaboration.final.text, "finish_reason": "stop"}
+        return draft.model_copy(update=final | {"thought": None, "logprobs": None})
+
+    async def create_stream(
+        self, messages: Sequence[theirs.LLMMessage], **options: object
+    ) -> AsyncIterator[str | theirs.CreateResult]:
+        result = await self.create(messages, **options)
+        for piece in drafts.pieces(result.content if isinstance(result.content, str) else ""):
+            yield piece
+        yield result
+
+    async def _read(self, message: theirs.LLMMessage) -> theirs.LLMMessage:
+        if message.type != "FunctionExecutionResultMessage":
+            return message
+        results = [
+            r.model_copy(update={"content": await drafts.read_result(self._guard, r.content)})
+            for r in message.content
+        ]
+        return message.model_copy(update={"content": results})
+
+
+def _turns(message: theirs.LLMMessage) -> list[Message]:
+    if message.type == "FunctionExecutionResultMessage":
+        return [Message(role="tool", content=r.content, call_id=r.call_id) for r in message.content]
+    if message.type == "AssistantMessage":
+        reply = _reply(message)
+        return [Message(role="assistant", content=reply.text, calls=reply.calls)]
+    parts = [message.content] if isinstance(message.content, str) else message.content
+    text = "\n".join(part for part in parts if isinstance(part, str))
+    return [Message(role="system" if message.type == "SystemMessage" else "user", content=text)]
+
+
+def _reply(said: theirs.AssistantMessage | theirs.CreateResult) -> Reply:
+    if isinstance(said.content, str):
+        return drafts.reply_of(said.content, said.thought or "")
+    calls = [(call.id, call.name, call.arguments) for call in said.content]
+    return drafts.reply_of(said.thought or "", calls=calls)

@@ -1,0 +1,131 @@
+"""CrewAI: a guarded LLM for agents, and a guardrail for tasks.
+
+Agent(role="...", goal="...", backstory="...", llm=GuardedCrewLLM(LLM(model="qwen"), guard))
+Task(description="...", expected_output="...", guardrail=task_guardrail(guard))
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from waltzrl.guard import Guard
+from waltzrl.integrations import drafts
+from waltzrl.records import Reply
+
+with drafts.needs("CrewAI", "crewai>=1.15"):
+    from crewai import BaseLLM, TaskOutput
+    from crewai.events.types.llm_events import LLMCallType
+    from crewai.hooks.llm_hooks import model_call_hooks_dispatched
+    from crewai.llms.base_llm import call_stop_override, call_stream_override, llm_call_context
+    from crewai.types.usage_metrics import UsageMetrics
+    from crewai.utilities.agent_utils import extract_tool_call_info
+    from pydantic import BaseModel, PrivateAttr
+
+JsonObject = dict[str, Any]
+
+TURN = ("role", "content", "tool_calls", "tool_call_id")
+EVENTS = (
+    "_emit_call_started_event",
+    "_emit_call_completed_event",
+    "_handle_emit_call_events",
+)
+"""Methods by which an LLM tells CrewAI's event bus what it was asked and what it replied."""
+
+
+class GuardedCrewLLM(BaseLLM):
+    """An LLM whose replies the guard has reviewed, and the results of tools it reads."""
+
+    _llm: BaseLLM = PrivateAttr()
+    _guard: Guard = PrivateAttr()
+
+    def __init__(self, llm: BaseLLM, guard: Guard) -> None:
+        super().__init__(model=llm.model, provider=llm.provider, stop=llm.stop, stream=llm.stream)
+        self._llm, self._guard = llm.model_copy(), guard
+        for name in EVENTS:
+            object.__setattr__(self._llm, name, lambda *_args, **_fields: None)
+
+    def call(self, messages: str | list[JsonObject], **options: object) -> object:
+        async def draft_of(read: list[JsonObject]) -> object:
+            return self._llm.call(read, **options)
+
+        guard = drafts.BlockingGuard(self._guard)
+        return drafts.without_waiting(self._answer(guard, draft_of, messages, options))
+
+    async def acall(self, messages: str | list[JsonObject], **options: object) -> object:
+        async def draft_of(read: list[JsonObject]) -> object:
+            return await self._llm.acall(read, **options)
+
+        return await self._answer(self._guard, draft_of, messages, options)
+
+    def supports_function_calling(self) -> bool:
+        return self._llm.supports_function_calling()
+
+    def supports_stop_words(self) -> bool:
+        return self._llm.supports_stop_words()
+
+    def get_context_window_size(self) -> int:
+        return self._llm.get_context_window_size()
+
+    def get_token_usage_summary(self) -> UsageMetrics:
+        return self._llm.get_token_usage_summary()
+
+    async def _answer(
+        self,
+        guard: drafts.AnyGuard,
+        draft_of: Callable[[list[JsonObject]], Awaitable[object]],
+        messages: str | list[JsonObject],
+        options: JsonObject,
+    ) -> object:
+        functions = options.pop("available_functions", None)
+        options.pop("callbacks", None)
+        whose = {name: options.get(name) for name in ("from_task", "from_agent")}
+        read = [await _read(guard, message) for message in self._format_messages(messages)]
+        with llm_call_context():
+            self._emit_call_started_event(messages, tools=options.get("tools"), **whose)
+            self._invoke_before_llm_call_hooks(read, whose["from_agent"])
+            with (
+                model_call_hooks_dispatched(),
+                call_stream_override(self._llm, False),
+                call_stop_override(self._llm, self.stop_sequences),
+            ):
+                draft = await draft_of(read)
+            turns = [{name: turn[name] for name in TURN if name in turn} for turn in read]
+            collaboration = await drafts.revise(guard, turns, _reply(draft))
+            if collaboration.usage:
+                added = collaboration.usage
+                self._llm._track_token_usage_internal(
+                    {"input_tokens": added.input_tokens, "output_tokens": added.output_tokens}
+                )
+            final = draft if collaboration.decision == "draft" else collaboration.final.text
+            kind = LLMCallType.TOOL_CALL if isinstance(final, list) else LLMCallType.LLM_CALL
+            if isinstance(final, str) and self._effective_stream():
+                for piece in drafts.pieces(final):
+                    self._emit_stream_chunk_event(piece, **whose)
+            self._emit_call_completed_event(final, kind, messages=read, **whose)
+            if isinstance(final, list) and functions:
+                _, name, arguments = extract_tool_call_info(final[0])
+                arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+                result = self._handle_tool_execution(name, arguments, functions, **whose)
+                return await drafts.read_result(guard, str(result))
+            return self._invoke_after_llm_call_hooks(read, final, whose["from_agent"])
+
+
+def task_guardrail(guard: Guard) -> Callable[[TaskOutput], tuple[bool, str]]:
+    """Return a guardrail that revises what a task returns; the task is not run again."""
+
+    def revised(output: TaskOutput) -> tuple[bool, str]:
+        return True, guard.sync.revise(output.description, output.raw).final.text
+
+    return revised
+
+
+async def _read(guard: drafts.AnyGuard, message: JsonObject) -> JsonObject:
+    if message["role"] != "tool":
+        return message
+    return message | {"content": await drafts.read_result(guard, str(message["content"]))}
+
+
+def _reply(draft: object) -> Reply:
+    if isinstance(draft, list):
+        return drafts.reply_of("", calls=[extract_tool_call_info(call) for call in draft])
+    return drafts.reply_of(draft.model_dump_json() if isinstance(draft, BaseModel) else str(draft))

@@ -1,0 +1,126 @@
+"""Haystack: a guarded chat generator, for pipelines and agents.
+
+Agent(chat_generator=GuardedChatGenerator(OpenAIChatGenerator(), guard), tools=tools)
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from copy import copy
+from inspect import isawaitable
+from typing import Any
+
+from waltzrl.guard import Guard
+from waltzrl.integrations import drafts
+
+with drafts.needs("Haystack", "haystack-ai>=3.0"):
+    from haystack import component
+    from haystack.components.generators.chat.types import ChatGenerator
+    from haystack.dataclasses import (
+        ChatMessage,
+        StreamingCallbackT,
+        StreamingChunk,
+        ToolCallDelta,
+    )
+
+Replies = dict[str, list[ChatMessage]]
+
+
+@component
+class GuardedChatGenerator:
+    """A chat generator whose replies the guard has reviewed, and the results of tools it reads."""
+
+    def __init__(self, generator: ChatGenerator, guard: Guard) -> None:
+        self._generator, self._guard = copy(generator), guard
+        self._on_chunk: StreamingCallbackT | None = getattr(generator, "streaming_callback", None)
+        self._generator.streaming_callback = None
+
+    @component.output_types(replies=list[ChatMessage])
+    def run(
+        self,
+        messages: list[ChatMessage],
+        streaming_callback: StreamingCallbackT | None = None,
+        generation_kwargs: dict[str, Any] | None = None,
+        tools: object = None,
+    ) -> Replies:
+        async def drafted(read: list[ChatMessage]) -> Replies:
+            options = {"generation_kwargs": generation_kwargs, "tools": tools}
+            return self._generator.run(messages=read, **options)
+
+        guard, on_chunk = drafts.BlockingGuard(self._guard), streaming_callback or self._on_chunk
+        return drafts.without_waiting(_answer(guard, drafted, messages, on_chunk))
+
+    @component.output_types(replies=list[ChatMessage])
+    async def run_async(
+        self,
+        messages: list[ChatMessage],
+        streaming_callback: StreamingCallbackT | None = None,
+        generation_kwargs: dict[str, Any] | None = None,
+        tools: object = None,
+    ) -> Replies:
+        async def drafted(read: list[ChatMessage]) -> Replies:
+            options = {"generation_kwargs": generation_kwargs, "tools": tools}
+            return await self._generator.run_async(messages=read, **options)
+
+        return await _answer(self._guard, drafted, messages, streaming_callback or self._on_chunk)
+
+
+async def _answer(
+    guard: drafts.AnyGuard,
+    drafted: Callable[[list[ChatMessage]], Awaitable[Replies]],
+    messages: list[ChatMessage],
+    on_chunk: StreamingCallbackT | None,
+) -> Replies:
+    read = [await _read(guard, message) for message in messages]
+    turns = [_turn(message) for message in read]
+    replies = [await _final(guard, turns, draft) for draft in (await drafted(read))["replies"]]
+    if on_chunk is not None:
+        for chunk in _chunks(replies):
+            if isawaitable(shown := on_chunk(chunk)):
+                await shown
+    return {"replies": replies}
+
+
+async def _read(guard: drafts.AnyGuard, message: ChatMessage) -> ChatMessage:
+    if (result := message.tool_call_result) is None:
+        return message
+    text = await drafts.read_result(guard, str(_turn(message)["content"]))
+    return ChatMessage.from_tool(text, origin=result.origin, error=result.error)
+
+
+async def _final(
+    guard: drafts.AnyGuard, turns: list[dict[str, Any]], draft: ChatMessage
+) -> ChatMessage:
+    calls = [(call.id, call.tool_name, call.arguments) for call in draft.tool_calls]
+    thought = draft.reasoning.reasoning_text if draft.reasoning else ""
+    said = drafts.reply_of("\n".join(draft.texts), thought, calls)
+    collaboration = await drafts.revise(guard, turns, said)
+    added = drafts.added_usage(collaboration)
+    if used := draft.meta.get("usage"):
+        used["prompt_tokens"] += added.input_tokens
+        used["completion_tokens"] += added.output_tokens
+        used["total_tokens"] += added.input_tokens + added.output_tokens
+    if collaboration.decision == "draft":
+        return draft
+    meta = draft.meta | {"finish_reason": "stop"}
+    return ChatMessage.from_assistant(collaboration.final.text, meta=meta)
+
+
+def _turn(message: ChatMessage) -> dict[str, Any]:
+    turn: dict[str, Any] = message.to_openai_dict_format(require_tool_call_ids=False)
+    return turn
+
+
+def _chunks(replies: list[ChatMessage]) -> Iterator[StreamingChunk]:
+    for reply in replies:
+        for piece in drafts.pieces("\n".join(reply.texts)):
+            yield StreamingChunk(piece, index=0)
+        calls = [
+            ToolCallDelta(
+                index=at, id=call.id, tool_name=call.tool_name, arguments=json.dumps(call.arguments)
+            )
+            for at, call in enumerate(reply.tool_calls)
+        ]
+        finish = reply.meta.get("finish_reason")
+        yield StreamingChunk(
+            "", reply.meta, index=0, tool_calls=calls or None, finish_reason=finish
+        )

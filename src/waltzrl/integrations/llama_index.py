@@ -1,0 +1,146 @@
+"""LlamaIndex: a guarded LLM, for agents, query engines and chat engines.
+
+FunctionAgent(llm=GuardedLLM(OpenAILike(model="qwen"), guard), tools=tools)
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import cast
+
+from waltzrl.guard import Guard
+from waltzrl.integrations import drafts
+from waltzrl.records import Message, Reply, Role
+
+with drafts.needs("LlamaIndex", "llama-index-core>=0.14"):
+    from llama_index.core.base.llms import generic_utils as completions
+    from llama_index.core.base.llms import types as theirs
+    from llama_index.core.bridge.pydantic import PrivateAttr
+    from llama_index.core.callbacks import CallbackManager
+    from llama_index.core.llms.callbacks import llm_chat_callback
+    from llama_index.core.llms.function_calling import FunctionCallingLLM
+
+Messages = Sequence[theirs.ChatMessage]
+
+
+class GuardedLLM(FunctionCallingLLM):
+    """An LLM whose replies the guard has reviewed, and the results of tools it reads."""
+
+    _llm: FunctionCallingLLM = PrivateAttr()
+    _guard: Guard = PrivateAttr()
+
+    def __init__(self, llm: FunctionCallingLLM, guard: Guard) -> None:
+        super().__init__(callback_manager=llm.callback_manager)
+        self._llm = llm.model_copy(update={"callback_manager": CallbackManager()})
+        self._guard = guard
+
+    @property
+    def metadata(self) -> theirs.LLMMetadata:
+        return self._llm.metadata
+
+    @llm_chat_callback()
+    def chat(self, messages: Messages, **options: object) -> theirs.ChatResponse:
+        return self._chat(messages, options)
+
+    @llm_chat_callback()
+    def stream_chat(self, messages: Messages, **options: object) -> Iterator[theirs.ChatResponse]:
+        return _chunks(self._chat(messages, options))
+
+    @llm_chat_callback()
+    async def achat(self, messages: Messages, **options: object) -> theirs.ChatResponse:
+        return await self._achat(messages, options)
+
+    @llm_chat_callback()
+    async def astream_chat(
+        self, messages: Messages, **options: object
+    ) -> AsyncIterator[theirs.ChatResponse]:
+        return _achunks(await self._achat(messages, options))
+
+    def complete(self, prompt: str, formatted: bool = False, **options: object) -> object:
+        return completions.chat_to_completion_decorator(self.chat)(prompt, **options)
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **options: object) -> object:
+        return completions.stream_chat_to_completion_decorator(self.stream_chat)(prompt, **options)
+
+    async def acomplete(self, prompt: str, formatted: bool = False, **options: object) -> object:
+        return await completions.achat_to_completion_decorator(self.achat)(prompt, **options)
+
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **options: object
+    ) -> object:
+        stream = completions.astream_chat_to_completion_decorator(self.astream_chat)
+        return await stream(prompt, **options)
+
+    def _prepare_chat_with_tools(self, *args: object, **options: object) -> dict[str, object]:
+        return self._llm._prepare_chat_with_tools_compat(*args, **options)
+
+    def get_tool_calls_from_response(self, *args: object, **options: object) -> list[object]:
+        return self._llm.get_tool_calls_from_response(*args, **options)
+
+    def _chat(self, messages: Messages, options: dict[str, object]) -> theirs.ChatResponse:
+        async def draft_of(read: Messages) -> theirs.ChatResponse:
+            return self._llm.chat(read, **options)
+
+        guard = drafts.BlockingGuard(self._guard)
+        return drafts.without_waiting(_answer(guard, draft_of, messages))
+
+    async def _achat(self, messages: Messages, options: dict[str, object]) -> theirs.ChatResponse:
+        async def draft_of(read: Messages) -> theirs.ChatResponse:
+            return await self._llm.achat(read, **options)
+
+        return await _answer(self._guard, draft_of, messages)
+
+
+async def _answer(
+    guard: drafts.AnyGuard,
+    draft_of: Callable[[Messages], Awaitable[theirs.ChatResponse]],
+    messages: Messages,
+) -> theirs.ChatResponse:
+    read = [
+        theirs.ChatMessage(
+            role=message.role,
+            content=await drafts.read_result(guard, message.content or ""),
+            additional_kwargs=message.additional_kwargs,
+        )
+        if message.role == "tool"
+        else message
+        for message in messages
+    ]
+    draft = await draft_of(read)
+    turns = [_turn(message) for message in read]
+    collaboration = await drafts.revise(guard, turns, _reply(draft.message))
+    added = drafts.added_usage(collaboration)
+    used = draft.additional_kwargs
+    if "prompt_tokens" in used:
+        used["prompt_tokens"] += added.input_tokens
+        used["completion_tokens"] += added.output_tokens
+        used["total_tokens"] += added.input_tokens + added.output_tokens
+    if collaboration.decision == "draft":
+        return draft
+    message = theirs.ChatMessage(collaboration.final.text, role="assistant")
+    return theirs.ChatResponse(message=message, raw={"usage": used}, additional_kwargs=used)
+
+
+def _turn(message: theirs.ChatMessage) -> Message:
+    reply, call_id = _reply(message), message.additional_kwargs.get("tool_call_id", "")
+    role = message.role.value if message.role in ("system", "assistant", "tool") else "user"
+    return Message(role=cast(Role, role), content=reply.text, calls=reply.calls, call_id=call_id)
+
+
+def _reply(message: theirs.ChatMessage) -> Reply:
+    thoughts = [b.content or "" for b in message.blocks if isinstance(b, theirs.ThinkingBlock)]
+    blocks = [block for block in message.blocks if isinstance(block, theirs.ToolCallBlock)]
+    calls = [(block.tool_call_id, block.tool_name, block.tool_kwargs) for block in blocks]
+    return drafts.reply_of(message.content or "", "\n".join(thoughts), calls)
+
+
+def _chunks(final: theirs.ChatResponse) -> Iterator[theirs.ChatResponse]:
+    said = ""
+    for piece in drafts.pieces(final.message.content or ""):
+        said += piece
+        message = theirs.ChatMessage(said, role="assistant")
+        yield theirs.ChatResponse(message=message, delta=piece)
+    yield final.model_copy(update={"delta": ""})
+
+
+async def _achunks(final: theirs.ChatResponse) -> AsyncIterator[theirs.ChatResponse]:
+    for chunk in _chunks(final):
+        yield chunk
