@@ -26,9 +26,10 @@ from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.errors import WaltzError
 from waltzrl.records import Prompt
 from waltzrl.serving.access import AccessControl, KeyRing
-from waltzrl.serving.app import App, ExtraRoutes, MemoryRoutes
+from waltzrl.serving.app import App
 from waltzrl.serving.events import log_decision
 from waltzrl.serving.exchange import Assignment, Mode
+from waltzrl.serving.extra_routes import ExtraRoutes, MemoryRoutes, RoutingHandler
 from waltzrl.serving.gateway import (
     BundleSelector,
     DecisionLog,
@@ -49,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from waltzrl.build.online import OnlineServices
+    from waltzrl.memory.safety import SafetyMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         listeners: list[Listener] = [metrics.served, log_decision]
         if recipe.traces:
             listeners.append(stack.enter_context(_traces()))
-        memory = None
+        memory, shared_memory = None, None
         if recipe.memory is not None:
             services = await stack.enter_async_context(
                 _online_services(recipe, bundles, selector, access.keys, log)
@@ -119,6 +121,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             selector, memory = services.releases, MemoryRoutes(services.desk, services.decision)
             listeners += [services.recorder.served, services.shadows.served]
             metrics.add(services.metrics)
+            shared_memory = services.memory
             stack.enter_context(_scrubbed_logs(services.shared.scrub))
         decisions = DecisionLog(log, listeners)
         readiness = Readiness(
@@ -136,8 +139,19 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             streams=StreamSettings(stream_mode, partial(_window, rules)),
             metrics=metrics,
             readiness=readiness,
-            extra=ExtraRoutes(memory, recipe.pass_through),
+            extra=ExtraRoutes(memory, _routing(recipe, shared_memory), recipe.pass_through),
         )
+
+
+def _routing(
+    recipe: GatewayRecipe, memory: Callable[[], "SafetyMemory"] | None
+) -> RoutingHandler | None:
+    if recipe.routing is None:
+        return None
+    from waltzrl.routing import load_registry
+    from waltzrl.routing.service import RoutingService
+
+    return RoutingService(load_registry(recipe.routing.agents), memory)
 
 
 def _online_services(

@@ -65,6 +65,14 @@ class OnlineServices:
     def metrics(self) -> FlywheelMetrics:
         return FlywheelMetrics(self.recorder, self.releases, self.shadows, has_judge=self.has_judge)
 
+    def memory(self) -> SafetyMemory:
+        """Return the memory.
+
+        Raises:
+            StorageError: the database is unavailable.
+        """
+        return self.shared.memory
+
     async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
         """Serve a page of the console; an ASGI 3 application."""
         try:

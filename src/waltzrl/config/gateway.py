@@ -154,6 +154,14 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RoutingConfig:
+    """Plans for tasks: `POST /v1/route`."""
+
+    agents: Path | None = None
+    """File of agents and rules; None for those that `waltzrl route` uses by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BundleRecipe:
     """Everything that determines a reply; it is released as a whole and identified by its hash."""
 
@@ -233,6 +241,8 @@ class GatewayRecipe(BundleRecipe):
     """The audit log; None for none."""
     memory: MemoryConfig | None = None
     """The memory, which releases need as well; None for none."""
+    routing: RoutingConfig | None = None
+    """Plan tasks for agents; None for no such route."""
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     """The treatment of personal data in the log and the memory."""
     logs: LogsConfig = field(default_factory=LogsConfig)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from waltzrl.errors import RequestError
+from waltzrl.records import Feedback, Reply
 from waltzrl.serving.access import AccessControl, Event, Receive, RequestHeaders, Send
 from waltzrl.serving.exchange import (
     Answer,
@@ -22,13 +23,20 @@ from waltzrl.serving.exchange import (
     UpstreamRequest,
     UpstreamResponse,
 )
+from waltzrl.serving.extra_routes import NO_EXTRA_ROUTES, ExtraRoutes
 from waltzrl.serving.gateway import Gateway, internal_error
 from waltzrl.serving.health import Readiness
 from waltzrl.serving.keys import Caller
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.moderation import moderate, read_moderation
 from waltzrl.serving.pass_through import check_no_reply, passed_on
-from waltzrl.serving.reviews import guardrail, read_guardrail, read_review, write_review
+from waltzrl.serving.reviews import (
+    guardrail,
+    read_guardrail,
+    read_request,
+    read_review,
+    write_review,
+)
 from waltzrl.serving.server import DisconnectWatcher
 from waltzrl.serving.stream import StreamSettings, stream
 from waltzrl.serving.tokens import estimated_count, read_count, upstream_count
@@ -117,29 +125,6 @@ class Route:
     handler: Handler
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRoutes:
-    """Routes of a gateway with a memory."""
-
-    console: Callable[[Event, Receive, Send], Awaitable[None]]
-    """Serves the pages below `/desk`; an ASGI 3 application."""
-    decision: Callable[[], Awaitable[bytes]]
-    """Returns JSON: the state of the release, for tools that control a deployment.
-
-    Raises:
-        RequestError: the database is unavailable.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class ExtraRoutes:
-    """Routes that not every gateway has."""
-
-    memory: MemoryRoutes | None = None
-    pass_through: bool = False
-    """Other paths below `/v1` go to the upstream, without a review."""
-
-
 class App:
     """Answers HTTP requests."""
 
@@ -151,7 +136,7 @@ class App:
         streams: StreamSettings,
         metrics: GatewayMetrics,
         readiness: Readiness,
-        extra: ExtraRoutes = ExtraRoutes(),
+        extra: ExtraRoutes = NO_EXTRA_ROUTES,
     ) -> None:
         """Set up the routes.
 
@@ -169,6 +154,7 @@ class App:
         self.metrics = metrics
         self.readiness = readiness
         self._memory = extra.memory
+        self._routing = extra.routing
         self._pass_through = extra.pass_through
         self._routes: dict[str, dict[str, Route]] = {
             "/v1/chat/completions": {"POST": Route("chat", CHAT, self._answer)},
@@ -190,6 +176,9 @@ class App:
         if extra.memory is not None:
             release = Route("release", CHAT, self._release)
             self._routes["/v1/release/decision"] = {"GET": release}
+        if extra.routing is not None:
+            for path in ("/v1/route", "/orchestrate/route"):
+                self._routes[path] = {"POST": Route("route", CHAT, self._route)}
         self._open_routes: dict[str, Handler] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
@@ -315,6 +304,23 @@ class App:
         http.reached_gateway = True
         request = self._request(http, chat, "review")
         await http.reply(await moderate(self._gateway, request, replies))
+
+    async def _route(self, http: HttpRequest) -> None:
+        assert self._routing is not None, "only then is this route registered"
+
+        async def review(text: str, draft: Reply, number: int) -> Feedback:
+            chat = read_request(text, http.headers.id, http.caller)
+            answer = await self._gateway.review(self._request(http, chat, "review"), draft, number)
+            assert answer.collaboration is not None
+            return answer.collaboration.rounds[0].feedback
+
+        headers = dict(http.scope["headers"])
+        key = headers.get(b"idempotency-key", headers.get(b"x-idempotency-key", b""))
+        name = f"{http.caller.name}/{key.decode('latin-1')}" if key else ""
+        body = await self._routing.respond(http.body, name, http.headers.id, review)
+        correlation = headers.get(b"x-correlation-id")
+        echoed = [(b"x-correlation-id", correlation)] if correlation else []
+        await http.reply(body, (JSON, *echoed))
 
     async def _count_tokens(self, http: HttpRequest) -> None:
         chat = read_count(http.body, http.headers.id, http.caller)

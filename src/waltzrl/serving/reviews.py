@@ -51,6 +51,12 @@ def read_review(raw: bytes, request_id: str, caller: Caller) -> Draft:
     return Draft(chat=msgspec.structs.replace(chat, n=1), reply=Reply(text=reply), revise=revise)
 
 
+def read_request(text: str, request_id: str, caller: Caller) -> ChatRequest:
+    """Read a text as a request that is only reviewed."""
+    body = {"model": NO_MODEL, "messages": [{"role": "user", "content": text}]}
+    return CHAT.read(msgspec.json.encode(body), request_id, caller)
+
+
 def write_review(answer: Answer) -> bytes:
     """Write the labels of the draft's review, and the reply that should be sent."""
     collaboration = answer.collaboration

@@ -1,0 +1,243 @@
+"""Plans over HTTP: tasks in, agents and reasons out, and which tasks must not be carried out.
+
+The client runs the tasks itself. What agents return can be reviewed with `POST /v1/review`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+
+import msgspec
+
+from waltzrl.errors import InputError, RequestError, StorageError
+from waltzrl.guard import ACCEPTANCE
+from waltzrl.memory.safety import SafetyMemory
+from waltzrl.records import Feedback, Reply
+from waltzrl.routing.plan import RoutingPlan, TaskState
+from waltzrl.routing.progress import SuccessHistory
+from waltzrl.routing.registry import AgentRegistry
+from waltzrl.routing.router import Router
+from waltzrl.routing.runner import Work, prompt_of
+from waltzrl.routing.tasks import Task, TaskGraph
+
+MOST_TASKS = 1_000
+REPLAYS = ("routing", "responses")
+"""Responses to requests with an idempotency key; kept with their personal data removed."""
+REPLAY_SECONDS = 86_400.0
+RETRY_AFTER_SECONDS = 5.0
+REVIEWS_AT_ONCE = 20
+"""Tasks that are reviewed before other requests get a turn."""
+OTHER_NAMES = {"task_id": "id", "task_type": "type", "dependencies": "depends_on"}
+"""Names that the requirement gives to fields of a task."""
+
+Review = Callable[[str, Reply, int], Awaitable[Feedback]]
+"""Reviews a draft that answers a request; the number is that of the review."""
+
+
+class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request for a plan."""
+
+    tasks: tuple[Task, ...]
+    dag_id: str = ""
+    """The client's name for the graph; returned."""
+    available_agents: tuple[str, ...] | None = None
+    """None for all."""
+    completed: tuple[str, ...] = ()
+    """Ids of tasks that are done."""
+    enable_casebank: bool = True
+    """Use the successes that the gateway's memory holds."""
+    enable_cost_optimization: bool = False
+    """Prefer the cheapest of the agents that are as good as can be told."""
+
+
+class AssessedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a task may be carried out."""
+
+    state: TaskState
+    """`pending`, `declined` or `blocked`."""
+    reason: str = ""
+    category: str = ""
+    """Subject of an unsafe request."""
+    risk: float | None = None
+    """0 to 1; None of a task that was not reviewed."""
+    rules: tuple[str, ...] = ()
+
+
+class RoutingService:
+    """Answers requests for plans."""
+
+    def __init__(
+        self, registry: AgentRegistry, memory: Callable[[], SafetyMemory] | None = None
+    ) -> None:
+        """Route with the agents of a registry.
+
+        Args:
+            registry: agents, rules, and the types of tasks that are reviewed.
+            memory: opens the memory, which has successes and keeps responses; None for none.
+        """
+        self._registry = registry
+        self._memory = memory
+
+    async def respond(self, body: bytes, key: str, request_id: str, review: Review) -> bytes:
+        """Return the JSON of a plan.
+
+        Args:
+            body: a `RoutingRequest` in JSON.
+            key: the caller's name and its idempotency key; empty without one. The same request
+                gets the same response for a day.
+            request_id: of this request.
+            review: reviews an agent's agreement to do a task.
+
+        Raises:
+            RequestError: 400, the request is invalid; 422, the key was used for another request;
+                503, the memory is unavailable.
+        """
+        if not key:
+            return await self._answer(body, request_id, review)
+        if self._memory is None:
+            raise RequestError(
+                400,
+                "invalid_request",
+                "an idempotency key needs a gateway with a memory (--memory); send none",
+            )
+        name, digest = sha256(key.encode()).hexdigest(), sha256(body).hexdigest()
+        if (earlier := await self._earlier(name, digest)) is not None:
+            return earlier
+        response = await self._answer(body, request_id, review)
+        return await self._kept(name, digest, response)
+
+    async def _answer(self, body: bytes, request_id: str, review: Review) -> bytes:
+        request = _read(body)
+        try:
+            graph = TaskGraph(request.tasks)
+            plan = await asyncio.to_thread(self._plan, request, graph)
+        except InputError as error:
+            raise RequestError(400, "invalid_request", str(error)) from error
+        assessed = await self._assess(graph, plan, review)
+        response = {
+            "object": "waltzrl.plan",
+            "id": request_id,
+            "dag_id": request.dag_id,
+            "plan": plan,
+            "tasks": assessed,
+        }
+        return msgspec.json.encode(response)
+
+    def _plan(self, request: RoutingRequest, graph: TaskGraph) -> RoutingPlan:
+        uses_history = request.enable_casebank and self._memory is not None
+        try:
+            history = SuccessHistory(self._memory()) if uses_history and self._memory else None
+        except StorageError as error:
+            raise _unavailable(error) from error
+        router = Router(self._registry, history, optimize_cost=request.enable_cost_optimization)
+        return router.route(graph, request.available_agents, request.completed)
+
+    async def _assess(
+        self, graph: TaskGraph, plan: RoutingPlan, review: Review
+    ) -> dict[str, AssessedTask]:
+        """Review the tasks of the critical types; what depends on a declined one is blocked."""
+        critical = frozenset(self._registry.safety_critical)
+        assessed: dict[str, AssessedTask] = {}
+        for number, (task_id, explanation) in enumerate(plan.explanations.items()):
+            task, agent = graph.tasks[task_id], explanation.agent
+            if number % REVIEWS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            stopped = [id_ for id_ in task.depends_on if _stops(assessed.get(id_))]
+            if agent is None:
+                assessed[task_id] = AssessedTask(state="blocked", reason=explanation.words)
+            elif stopped:
+                reason = f"it depends on {stopped[0]!r}, which is {assessed[stopped[0]].state}"
+                assessed[task_id] = AssessedTask(state="blocked", reason=reason)
+            elif task.type in critical:
+                text = prompt_of(Work(task=task, agent=agent, results={})).request
+                feedback = await review(text, ACCEPTANCE, number)
+                assessed[task_id] = _assessed(feedback)
+            else:
+                assessed[task_id] = AssessedTask(state="pending")
+        return assessed
+
+    async def _earlier(self, name: str, digest: str) -> bytes | None:
+        """Return the response to an earlier request with the key.
+
+        Raises:
+            RequestError: the request was another.
+        """
+        try:
+            item = await asyncio.to_thread(lambda: self._open().store.get(REPLAYS, name))
+        except StorageError as error:
+            raise _unavailable(error) from error
+        if item is None:
+            return None
+        if item.value["request_hash"] != digest:
+            raise RequestError(
+                422,
+                "idempotency",
+                "the idempotency key was used for another request; use another key",
+            )
+        return msgspec.json.encode(item.value["response"])
+
+    async def _kept(self, name: str, digest: str, response: bytes) -> bytes:
+        """Keep a response, unless another request with the key was faster; return what is kept."""
+        value = {"request_hash": digest, "response": msgspec.json.decode(response)}
+        expires_at = time.time() + REPLAY_SECONDS
+        try:
+            await asyncio.to_thread(
+                lambda: self._open().store.add(REPLAYS, name, value, expires_at)
+            )
+        except StorageError as error:
+            raise _unavailable(error) from error
+        return await self._earlier(name, digest) or response
+
+    def _open(self) -> SafetyMemory:
+        assert self._memory is not None, "keys need a memory"
+        return self._memory()
+
+
+def _read(body: bytes) -> RoutingRequest:
+    """Read a request, in our names or the requirement's.
+
+    Raises:
+        RequestError: 400, it is invalid.
+    """
+    try:
+        table = msgspec.json.decode(body)
+        if isinstance(table, dict) and isinstance(table.get("tasks"), list):
+            table = {**table, "tasks": [_renamed(task) for task in table["tasks"]]}
+        request = msgspec.convert(table, RoutingRequest)
+    except msgspec.DecodeError as error:
+        raise RequestError(400, "invalid_request", str(error)) from error
+    if not 1 <= len(request.tasks) <= MOST_TASKS:
+        raise RequestError(
+            400,
+            "invalid_request",
+            f"tasks: got {len(request.tasks)}; need 1 to {MOST_TASKS}, so split larger graphs",
+        )
+    return request
+
+
+def _renamed(task: object) -> object:
+    if not isinstance(task, dict):
+        return task
+    return {OTHER_NAMES.get(name, name): value for name, value in task.items()}
+
+
+def _assessed(feedback: Feedback) -> AssessedTask:
+    if not feedback.well_formed:
+        reason = f"its request could not be reviewed: {feedback.failure or 'invalid feedback'}"
+        return AssessedTask(state="declined", reason=reason)
+    return AssessedTask(
+        state="declined" if feedback.unsafe else "pending",
+        reason="its request is unsafe" if feedback.unsafe else "",
+        category=feedback.category,
+        risk=feedback.risk,
+        rules=feedback.rules,
+    )
+
+
+def _stops(assessed: AssessedTask | None) -> bool:
+    return assessed is not None and assessed.state != "pending"
+
+
+def _unavailable(error: StorageError) -> RequestError:
+    return RequestError(503, "overloaded", str(error), retry_after_seconds=RETRY_AFTER_SECONDS)
