@@ -42,6 +42,14 @@ def lines(folder):
     ]
 
 
+def test_a_decision_waits_for_the_next_commit_but_a_closed_log_waits_for_none(tmp_path):
+    log = open_log(tmp_path, commit_seconds=3600)
+    fill(log, 3)
+    assert (log.waiting, len(lines(tmp_path))) == (3, 1)  # the line that says that it was opened
+    log.close()
+    assert (log.waiting, len(lines(tmp_path))) == (0, 5)
+
+
 def test_a_log_tells_who_asked_what_was_decided_and_why(tmp_path):
     with open_log(tmp_path) as log:
         fill(log, 1)

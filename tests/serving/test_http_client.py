@@ -46,6 +46,19 @@ def test_the_request_is_what_was_asked(loop):
     ]
 
 
+def test_chunks_that_have_arrived_together_are_read_at_once(loop):
+    chunks = b"5\r\nhello\r\n1\r\n \r\n6\r\nworld!\r\n0\r\n\r\n"
+
+    async def work():
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        async with site(answering([head + chunks])) as server:
+            client = HttpClient(server.url, silence_seconds=5)
+            with await client.request("GET", "/", "") as response:
+                return [await response.read_part(), await response.read_part()]
+
+    assert on(loop, work()) == [b"hello world!", b""]
+
+
 def test_a_connection_is_kept(loop):
     assert exchange(loop, [OK], [OK], [OK], requests=3)[1] == 1
 

@@ -1,6 +1,6 @@
 """The log of decisions: processes append to pipes, a thread of one process writes to the disk.
 
-append: encode, pipe -> LogWriter, every 50 ms: digests, hashes, write, one fsync, acknowledge
+append: encode, pipe -> LogWriter: digests, hashes; every 50 ms one write, one fsync, acknowledge
 """
 
 import time

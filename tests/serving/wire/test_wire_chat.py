@@ -10,6 +10,7 @@ from waltzrl.policies.sse import EventDecoder
 from waltzrl.records import Message
 from waltzrl.serving.exchange import Answer
 from waltzrl.serving.wire import CHAT
+from waltzrl.serving.wire.fields import ROLES, turns_of
 from waltzrl.serving.wire.format import DONE
 
 USER = {"role": "user", "content": "Hello"}
@@ -328,3 +329,10 @@ def test_a_stream_ends_with_what_the_upstream_says_about_its_choices():
     assert [end["choices"][0]["logprobs"] for end in ends] == [LOGPROBS] * 2
     assert [end["system_fingerprint"] for end in ends] == ["fp_1"] * 2
     assert (chunks[-1]["usage"], chunks[-1]["service_tier"]) == (USAGE, "default")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_turn_of_a_role_and_a_text_is_read_as_any_other(role):
+    plain = {"role": role, "content": "Hello."}
+    named = plain | {"name": "a"}  # one key more, so it is read the long way
+    assert turns_of([plain]) == turns_of([named])
