@@ -71,7 +71,9 @@ def test_only_agents_with_a_valid_token_are_used():
 
 
 @pytest.mark.parametrize(
-    "token", ["", "x", "99999999999.00", "é.é", AgentTokens(SECRET).issue("qa_agent")]
+    "token",
+    ["", "x", "99999999999.00", "é.é", AgentTokens(SECRET).issue("qa_agent")],
+    ids=["empty", "short", "forged", "foreign", "of another agent"],
 )
 def test_a_bad_token_is_refused(token):
     router = HALORouter(auth_registry=AgentTokens(SECRET))

@@ -59,7 +59,7 @@ class Executor:
 
     def __init__(
         self,
-        execute: Execute,
+        execute: Execute | None,
         registry: AgentRegistry,
         *,
         guard: Guard | None,
@@ -69,7 +69,8 @@ class Executor:
         """Combine what runs plans.
 
         Args:
-            execute: has the agent `work.agent` do `work.task`.
+            execute: has the agent `work.agent` do `work.task`; None has the guard's conversation
+                agent do all tasks.
             registry: says how many tasks an agent does at once, and which types are checked.
             guard: reviews, coaches and declines; its `max_rounds` limits the coaching. None
                 checks nothing.
@@ -78,9 +79,9 @@ class Executor:
             settings: limits and switches.
 
         Raises:
-            InputError: `execute` cannot be called.
+            InputError: `execute` cannot be called, or is None without a guard.
         """
-        if not callable(execute):
+        if not callable(execute) and (execute is not None or guard is None):
             raise InputError(
                 f"execute: got {type(execute).__name__}; need `async def execute(work) -> str`"
             )

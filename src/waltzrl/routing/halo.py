@@ -152,7 +152,7 @@ class HALORouter:
             self.agent_registry, self.history, self.seed, optimize_cost=constraints.optimize_cost
         )
         # A plan of thousands of tasks takes a good part of a second.
-        plan = await asyncio.to_thread(router.route, _graph_of(dag_or_tasks), usable, completed)
+        plan = await asyncio.to_thread(router.route, graph_of(dag_or_tasks), usable, completed)
         self._last_plan = plan
         return plan
 
@@ -313,7 +313,12 @@ def _constraints(given: Mapping[str, object], optimize_cost: bool) -> _Constrain
     raise InputError(f"max_cost_tier is {dearest!r}; need one of {', '.join(TIERS)}")
 
 
-def _graph_of(tasks: TaskDAG | TaskGraph | Iterable[Task]) -> TaskGraph:
+def graph_of(tasks: TaskDAG | TaskGraph | Iterable[Task]) -> TaskGraph:
+    """Return tasks in any of their forms as a checked graph.
+
+    Raises:
+        InputError: they form no graph.
+    """
     if isinstance(tasks, TaskGraph):
         return tasks
     return TaskGraph(tasks.tasks.values() if isinstance(tasks, TaskDAG) else tasks)

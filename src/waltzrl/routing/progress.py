@@ -140,18 +140,7 @@ class PlanProgress:
             StorageError: the database failed.
         """
         if collaboration is not None:
-            exchange = ServedExchange(
-                id=collaboration.prompt.id,
-                time=began,
-                subject=self._subject,
-                may_learn=self._may_learn,
-                api=ROUTE,
-                model=result.task_type,
-                bundle=result.agent_id,
-                decision=collaboration.decision,
-                milliseconds=1000 * (time.time() - began),
-                collaboration=collaboration,
-            )
+            exchange = exchange_of(result, collaboration, began, self._subject, self._may_learn)
             self._memory.remember([exchange])
         expires_at = time.time() + self._keep_seconds
         put = PutOp(self._tasks, result.id, self._row(result), False, expires_at=expires_at)
@@ -179,6 +168,36 @@ class SuccessHistory:
     def success(self, agent: str, task_type: str) -> tuple[int, int]:
         """Return how many tasks it did, and how many it did or is to blame for."""
         return self._counts.get((agent, task_type), (0, 0))
+
+
+def exchange_of(
+    result: TaskResult,
+    collaboration: Collaboration,
+    began: float,
+    subject: str = "",
+    may_learn: bool | None = None,
+) -> ServedExchange:
+    """Return a reviewed task as the memory remembers what was served.
+
+    Args:
+        result: of the task.
+        collaboration: about it.
+        began: seconds since the epoch.
+        subject: whom it was for.
+        may_learn: whether the agents may be trained on it.
+    """
+    return ServedExchange(
+        id=collaboration.prompt.id,
+        time=began,
+        subject=subject,
+        may_learn=may_learn,
+        api=ROUTE,
+        model=result.task_type,
+        bundle=result.agent_id,
+        decision=collaboration.decision,
+        milliseconds=1000 * (time.time() - began),
+        collaboration=collaboration,
+    )
 
 
 def _result(stored: _StoredTask) -> TaskResult:

@@ -50,12 +50,16 @@ class TaskRunner:
     """Runs tasks one by one."""
 
     def __init__(
-        self, execute: Execute, guard: Guard | None, coach: Coach | None, timeout_seconds: float
+        self,
+        execute: Execute | None,
+        guard: Guard | None,
+        coach: Coach | None,
+        timeout_seconds: float,
     ) -> None:
         """Combine what runs a task.
 
         Args:
-            execute: calls the agents.
+            execute: calls the agents; None has the guard's conversation agent do every task.
             guard: reviews, coaches and declines; None for no checks.
             coach: finds examples of similar coaching; None for none.
             timeout_seconds: most time that an agent may take.
@@ -79,7 +83,7 @@ class TaskRunner:
         Returns:
             What became of it; whatever the agent does wrong is a result too.
         """
-        guard = self._guard if checked else None
+        guard = self._guard if checked or self._execute is None else None
         result = TaskResult(
             id=work.task.id,
             task_type=work.task.type,
@@ -98,10 +102,13 @@ class TaskRunner:
                     return EndedTask(result=declined, collaboration=replace(before, prompt=prompt))
             await start()
             result = msgspec.structs.replace(result, ran=True)
-            began = time.perf_counter()
-            reply = await self._act(work)
-            result = _timed(result, generation=_milliseconds(began))
+            reply = None
+            if self._execute is not None:
+                began = time.perf_counter()
+                reply = await self._act(self._execute, work)
+                result = _timed(result, generation=_milliseconds(began))
             if guard is None:
+                assert reply is not None
                 done = msgspec.structs.replace(result, state="done", reply=reply.full_text)
                 return EndedTask(result=done)
             result, after = await _reviewed(guard, shown, reply, result)
@@ -113,7 +120,7 @@ class TaskRunner:
         ended = _ended(result, after)
         return EndedTask(result=ended, collaboration=replace(after, prompt=prompt))
 
-    async def _act(self, work: Work) -> Reply:
+    async def _act(self, execute: Execute, work: Work) -> Reply:
         """Call the agent.
 
         Raises:
@@ -121,7 +128,7 @@ class TaskRunner:
         """
         try:
             async with asyncio.timeout(self._timeout_seconds) as deadline:
-                reply = await self._execute(work)
+                reply = await execute(work)
         except (Exception, asyncio.CancelledError) as error:  # the boundary: agents fail in any way
             current = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and current and current.cancelling():
@@ -172,9 +179,11 @@ class _NotDoneError(Exception):
 
 
 async def _reviewed(
-    guard: Guard, prompt: Prompt, draft: Reply, result: TaskResult
+    guard: Guard, prompt: Prompt, draft: Reply | None, result: TaskResult
 ) -> tuple[TaskResult, Collaboration]:
     """Review a draft and revise it; return what was said, and the result with its times.
+
+    Without a draft the guard writes it.
 
     Raises:
         _NotDoneError: nobody could review it.
@@ -182,16 +191,20 @@ async def _reviewed(
     subject = "request" if draft is ACCEPTANCE else "result"
     began = time.perf_counter()
     try:
-        collaboration = await guard.revise(prompt, draft)
+        if draft is None:
+            collaboration = await guard.reply(prompt)
+        else:
+            collaboration = await guard.revise(prompt, draft)
     except WaltzError as error:
         raise _NotDoneError("reviewer", f"its {subject} could not be reviewed: {error}") from error
     if not collaboration.rounds[-1].feedback.well_formed:
         raise _NotDoneError(
             "reviewer", f"its {subject} could not be reviewed: the feedback is invalid"
         )
-    revising = sum(reply.milliseconds for reply in collaboration.replies[1:])
-    evaluation = max(0.0, _milliseconds(began) - revising)
-    return _timed(result, generation=revising, evaluation=evaluation), collaboration
+    written = collaboration.replies if draft is None else collaboration.replies[1:]
+    generation = sum(reply.milliseconds for reply in written)
+    evaluation = max(0.0, _milliseconds(began) - generation)
+    return _timed(result, generation=generation, evaluation=evaluation), collaboration
 
 
 def _ended(result: TaskResult, collaboration: Collaboration) -> TaskResult:

@@ -1,0 +1,291 @@
+"""Routing with safety under the names of the requirement; `Executor` does the work."""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypedDict
+from uuid import uuid4
+
+from msgspec import structs
+
+from waltzrl.errors import InputError, WaltzError
+from waltzrl.guard import Guard
+from waltzrl.records import Reply
+from waltzrl.routing.coaching import Coach
+from waltzrl.routing.execution import ExecutionSettings, Executor
+from waltzrl.routing.halo import HALORouter, TaskDAG, graph_of
+from waltzrl.routing.plan import RoutingPlan
+from waltzrl.routing.registry import AgentRegistry
+from waltzrl.routing.results import PlanResult, TaskResult
+from waltzrl.routing.runner import EndedTask, Execute, TaskRunner, Work, prompt_of
+from waltzrl.routing.success import History
+from waltzrl.routing.tasks import Task, TaskGraph
+
+if TYPE_CHECKING:  # it needs the extra of the memory
+    from waltzrl.memory.safety import SafetyMemory
+
+SWITCH = "ENABLE_WALTZRL"
+SWITCH_VALUES = {
+    **dict.fromkeys(("", "true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
+"""As of a gateway's variables; an empty one counts as not set."""
+
+
+class TaskCoaching(TypedDict):
+    """What safety did to one task."""
+
+    rounds: int
+    final_safe: bool | None
+    """None if no review said."""
+    state: str
+    reason: str
+    response: str
+
+
+class SafetyCoaching(TypedDict):
+    """What safety did to the safety-critical tasks of a plan."""
+
+    results: dict[str, TaskCoaching]
+    avg_coaching_rounds: float | None
+    """Of the tasks that ran; None if there is none."""
+    final_safe: bool
+    """Whether every last review called its reply safe."""
+
+
+class HALORouterWithSafety(HALORouter):
+    """Routes tasks, and runs them with a check before and after."""
+
+    def __init__(
+        self,
+        agent_registry: AgentRegistry | None = None,
+        *,
+        guard: Guard | None = None,
+        memory: "SafetyMemory | None" = None,
+        waltzrl_enabled: bool | None = None,
+        settings: ExecutionSettings | None = None,
+        history: History | None = None,
+    ) -> None:
+        """Combine a router and a guard.
+
+        Args:
+            agent_registry: agents and rules; None for the sixteen that come with waltzrl.
+            guard: such as `open_guard(..., settings=GuardSettings(max_rounds=3))`; None only
+                where safety is switched off.
+            memory: keeps and finds coaching sessions.
+            waltzrl_enabled: None reads the environment variable ENABLE_WALTZRL, true by default.
+            settings: of the execution.
+            history: observed successes, such as `SuccessHistory(memory)`.
+
+        Raises:
+            InputError: the variable is neither true nor false, or safety has no guard.
+        """
+        super().__init__(agent_registry, history=history)
+        self.waltzrl_enabled = _switch() if waltzrl_enabled is None else waltzrl_enabled
+        if self.waltzrl_enabled and guard is None:
+            raise InputError(
+                f"safety is switched on and there is no guard; give one, such as open_guard(), or "
+                f"set {SWITCH}=false"
+            )
+        self.settings = settings or ExecutionSettings()
+        self._guard = guard if self.waltzrl_enabled else None
+        self._memory = memory
+
+    @property
+    def safety_critical_task_types(self) -> frozenset[str]:
+        return frozenset(self.agent_registry.safety_critical)
+
+    async def route_tasks_with_safety(
+        self,
+        dag_or_tasks: TaskDAG | TaskGraph | Iterable[Task],
+        execute: Execute | None = None,
+        available_agents: Iterable[str] | None = None,
+    ) -> tuple[RoutingPlan, SafetyCoaching]:
+        """Route tasks, then have them done and coach what is safety-critical.
+
+        Args:
+            dag_or_tasks: the tasks.
+            execute: does the tasks. None has the guard's conversation agent answer those that are
+                safety-critical, and routes the others only.
+            available_agents: names of agents that may be used; None for all.
+
+        Returns:
+            The plan, which is that of `route_tasks`, and what safety did.
+
+        Raises:
+            InputError: as of `route_tasks`.
+        """
+        plan = await self.route_tasks(dag_or_tasks, available_agents)
+        if self._guard is None and execute is None:
+            return plan, _coaching({})
+        graph = _part(
+            graph_of(dag_or_tasks),
+            lambda task: (
+                task.id in plan.explanations  # others are completed
+                and (execute is not None or task.type in self.safety_critical_task_types)
+            ),
+        )
+        planned = structs.replace(
+            plan,
+            assignments={k: v for k, v in plan.assignments.items() if k in graph.tasks},
+            unassigned=tuple(name for name in plan.unassigned if name in graph.tasks),
+        )
+        executor = Executor(
+            execute,
+            self.agent_registry,
+            guard=self._guard,
+            memory=self._memory,
+            settings=self.settings,
+        )
+        ended: PlanResult = await executor.run(graph, planned)
+        checked = {name: result for name, result in ended.results.items() if result.checked}
+        return plan, _coaching(checked, ended.avg_coaching_rounds)
+
+    async def route_with_safety(
+        self, task: Mapping[str, object], context: Mapping[str, object]
+    ) -> dict[str, object]:
+        """Have one task done, with a check before and after.
+
+        Args:
+            task: `description`, and if known `task_id`, `task_type`, `agent_name` and `metadata`.
+            context: `execute`, a coroutine function that takes the task and returns the reply, a
+                text or a dict with `response`.
+
+        Returns:
+            What `execute` returned, with `response` replaced, and `safety`, the requirement's
+            WrappedResponse; without `safety` where it is switched off.
+
+        Raises:
+            ValueError: the context has no callable `execute`.
+            InputError: the task has no description.
+            WaltzError: the task failed, or could not be reviewed; says why.
+        """
+        execute = context.get("execute")
+        if not callable(execute):
+            raise ValueError(  # noqa: TRY004 - the requirement's
+                f"context['execute'] is {execute!r}; need a coroutine function that does the task"
+            )
+        asked = _task_of(task)
+        work = Work(task=asked, agent=str(task.get("agent_name", "")), results={})
+        draft: dict[str, object] = {}
+        coach = Coach(self._memory) if self._memory and self.settings.examples else None
+        runner = TaskRunner(
+            _into(draft, execute, task), self._guard, coach, self.settings.timeout_seconds
+        )
+        began = time.time()
+        ended = await runner.run(work, prompt_of(work), _nothing, checked=True)
+        if ended.result.state == "failed":
+            raise WaltzError(f"task {asked.id!r} failed: {ended.result.reason}")
+        if ended.collaboration is None:
+            return draft
+        if self._memory is not None:
+            await asyncio.to_thread(_remember, self._memory, ended, began, self.settings.may_learn)
+        return {**draft, "response": ended.result.reply, "safety": _wrapped(ended, began)}
+
+
+def _wrapped(ended: EndedTask, began: float) -> dict[str, object]:
+    """Return the requirement's WrappedResponse, and the fields of its structured reply.
+
+    Nobody measures helpfulness or confidence, so `helpfulness_score` is None and there is no
+    `confidence`.
+    """
+    result, collaboration = ended.result, ended.collaboration
+    assert collaboration is not None
+    first = collaboration.rounds[0].feedback
+    safety = None if result.risk is None else 1 - result.risk
+    return {
+        "response": result.reply,
+        "original_response": collaboration.draft.full_text if result.ran else "",
+        "changes_made": collaboration.decision != "draft",
+        "blocked": result.state == "declined",
+        "block_reason": result.reason,
+        "safety_score": safety,
+        "helpfulness_score": None,
+        "feedback": first.text,
+        "reasoning": first.reasoning,
+        "risk_score": result.risk,
+        "risk_categories": [result.category] if result.category else [],
+        "rounds": result.rounds,
+        "final_safe": result.final_safe,
+        "analysis_time_ms": result.evaluation_ms,
+        "total_time_ms": result.generation_ms + result.evaluation_ms,
+        "timestamp": began,
+    }
+
+
+def _coaching(results: Mapping[str, TaskResult], average: float | None = None) -> SafetyCoaching:
+    return SafetyCoaching(
+        results={
+            name: TaskCoaching(
+                rounds=result.rounds,
+                final_safe=result.final_safe,
+                state=result.state,
+                reason=result.reason,
+                response=result.reply,
+            )
+            for name, result in results.items()
+        },
+        avg_coaching_rounds=average,
+        final_safe=all(result.final_safe for result in results.values()),
+    )
+
+
+def _part(graph: TaskGraph, belongs: Callable[[Task], bool]) -> TaskGraph:
+    """Return some tasks of a graph as a graph of their own."""
+    tasks = {task.id: task for task in graph.tasks.values() if belongs(task)}
+    return TaskGraph(
+        structs.replace(task, depends_on=tuple(name for name in task.depends_on if name in tasks))
+        for task in tasks.values()
+    )
+
+
+def _task_of(task: Mapping[str, object]) -> Task:
+    description, metadata = task.get("description"), task.get("metadata", {})
+    if not isinstance(description, str) or not description.strip():
+        raise InputError(f"task['description'] is {description!r}; need the text of the task")
+    if not isinstance(metadata, dict):
+        raise InputError(f"task['metadata'] is {type(metadata).__name__}; need a dict")
+    return Task(
+        id=str(task.get("task_id") or uuid4().hex),
+        type=str(task.get("task_type", "generic")),
+        description=description,
+        metadata=metadata,
+    )
+
+
+def _into(
+    draft: dict[str, object],
+    execute: Callable[[Mapping[str, object]], Awaitable[object]],
+    task: Mapping[str, object],
+) -> Execute:
+    """Return the caller's `execute` as an `Execute`, which notes the fields that it returns."""
+
+    async def run(_work: Work) -> str | Reply:
+        returned = await execute(task)
+        draft.update(returned if isinstance(returned, dict) else {"response": returned})
+        reply = draft.get("response")
+        return reply if isinstance(reply, str | Reply) else ""
+
+    return run
+
+
+async def _nothing() -> None:
+    """Note nothing: one task is not resumed."""
+
+
+def _remember(
+    memory: "SafetyMemory", ended: EndedTask, began: float, may_learn: bool | None
+) -> None:
+    from waltzrl.routing.progress import exchange_of
+
+    assert ended.collaboration is not None
+    exchange = exchange_of(ended.result, ended.collaboration, began, may_learn=may_learn)
+    memory.remember([exchange])
+
+
+def _switch() -> bool:
+    value = os.environ.get(SWITCH, "")
+    if value.strip().lower() not in SWITCH_VALUES:
+        raise InputError(f"{SWITCH} is {value!r}; need true or false")
+    return SWITCH_VALUES[value.strip().lower()]
