@@ -14,7 +14,7 @@ from waltzrl.rules.scan import compiled
 FLAGGED = 0.3
 """Severity above which a finding makes a text unsafe, at the usual threshold of 0.7."""
 EVERYDAY = """
-about add after age all also always am answer any ask away back be because become been before
+about add after and are as by do for from in into is or using age all also always am answer any ask away back be because become been before
 being best big black blue book boy bring buy call car change child children city clean close cold
 come day different do door drink drive easy eat end every explain family far fast find fire first
 following food friend full game garden get girl give go good great green group hand happy have he

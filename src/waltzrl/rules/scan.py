@@ -17,7 +17,7 @@ from waltzrl.rules.pattern import RulePattern
 
 MOST_LOOKS = 100
 """Matches of one pattern that are examined; more would not change the verdict on a text."""
-_SET_MEMORY = 16 << 20
+_SET_MEMORY = 24 << 20
 """Bytes for the set's program and its states, which re2 builds while it reads and then keeps."""
 _PATTERN_MEMORY = 256 << 10
 _PATTERN_MEMORY_PER_CHARACTER = 160
