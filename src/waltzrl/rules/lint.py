@@ -14,21 +14,22 @@ from waltzrl.rules.scan import compiled
 FLAGGED = 0.3
 """Severity above which a finding makes a text unsafe, at the usual threshold of 0.7."""
 EVERYDAY = """
-about add after and are as by do for from in into is or using age all also always am answer any ask away back be because become been before
-being best big black blue book boy bring buy call car change child children city clean close cold
-come day different do door drink drive easy eat end every explain family far fast find fire first
-following food friend full game garden get girl give go good great green group hand happy have he
-head help her here high his home hot hour how idea if important in it keep kind know large last
-learn left letter life light like line list little live long look love make man many may me mean
-meet men milk minutes money month more most mother move music my name need new next night not now
-number of off oil old on one only open order our out over page paper part people place plan play
-please point poor put question quick rain read real recipe record red rest right road room run
-salt say school sea see sell send short should show sister sleep slow small soon speak spend
-spring stand start stay still stop story street strong student study sugar summer sun table take
-talk teach tell text thank the their them these they thing think this time to today together town
-travel tree true try turn under until up us use visit wait walk want warm was wash watch water way
-we week well went what when which while white who will wind winter with word work world write
-wrong year yellow yes you young your 10 12 15 20 50 100
+about add after and are as by do for from in into is or using age all also always am answer any
+ask away back be because become been before being best big black blue book boy bring buy call car
+change child children city clean close cold come day different do door drink drive easy eat end
+every explain family far fast find fire first following food friend full game garden get girl give
+go good great green group hand happy have he head help her here high his home hot hour how idea if
+important in it keep kind know large last learn left letter life light like line list little live
+long look love make man many may me mean meet men milk minutes money month more most mother move
+music my name need new next night not now number of off oil old on one only open order our out
+over page paper part people place plan play please point poor put question quick rain read real
+recipe record red rest right road room run salt say school sea see sell send short should show
+sister sleep slow small soon speak spend spring stand start stay still stop story street strong
+student study sugar summer sun table take talk teach tell text thank the their them these they
+thing think this time to today together town travel tree true try turn under until up us use visit
+wait walk want warm was wash watch water way we week well went what when which while white who
+will wind winter with word work world write wrong year yellow yes you young your 10 12 15 20 50
+100
 """
 """Words that ordinary text is full of."""
 
