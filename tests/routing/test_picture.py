@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltzrl.errors import InputError
 from waltzrl.routing import (
     AgentCapability,
     AgentRegistry,
@@ -107,6 +108,12 @@ def test_no_boxes_overlap_and_no_arrow_crosses_one(data):
     for left, lane, right in re.findall(r"(\S+) (\S+)H([\d.]+)", svg):
         assert float(right) - float(left) == BOX_WIDTH
         assert all(x != float(left) or not y <= float(lane) <= y + BOX_HEIGHT for x, y in corners)
+
+
+def test_a_picture_of_too_many_tasks_is_refused():
+    graph = TaskGraph([task(str(number)) for number in range(1001)])
+    with pytest.raises(InputError, match="a picture shows at most 1,000 tasks, got 1,001; draw a"):
+        plan_as_svg(graph, ROUTER.route(graph))
 
 
 def luminance(colour):

@@ -11,6 +11,7 @@ from html import escape
 from statistics import fmean
 from typing import Literal, TypeAlias
 
+from waltzrl.errors import InputError
 from waltzrl.routing.plan import RoutingPlan, TaskState
 from waltzrl.routing.tasks import TaskGraph
 
@@ -48,6 +49,8 @@ INK, INK_DARK = "#18181b", "#f4f4f5"
 BOX_WIDTH, BOX_HEIGHT, LANE_HEIGHT = 196, 46, 4
 GAP_X, GAP_Y = 56, 16
 MARGIN = 20
+MOST_TASKS = 1_000
+"""In an SVG; larger ones are of no use to anybody."""
 LEGEND_HEIGHT = 34
 LEGEND_STEP = 108
 LONGEST_ID, LONGEST_CAPTION = 24, 28
@@ -86,7 +89,15 @@ def plan_as_mermaid(
 def plan_as_svg(
     graph: TaskGraph, plan: RoutingPlan, states: Mapping[str, TaskState] | None = None
 ) -> str:
-    """Return an SVG for light and dark pages; the arguments are those of `plan_as_mermaid`."""
+    """Return an SVG for light and dark pages; the arguments are those of `plan_as_mermaid`.
+
+    Raises:
+        InputError: there are more tasks than a picture can show.
+    """
+    if len(graph) > MOST_TASKS:
+        raise InputError(
+            f"a picture shows at most {MOST_TASKS:,} tasks, got {len(graph):,}; draw a part of them"
+        )
     shown = _states(graph, plan, states or {})
     layout = _Layout(graph)
     legend = _legend(shown)
