@@ -91,7 +91,7 @@ def test_tools_say_what_they_take_and_return_and_that_they_change_nothing():
             return (await client.list_tools()).tools
 
     tools = {tool.name: tool for tool in asyncio.run(story())}
-    assert list(tools) == ["review", "revise", "assess"]
+    assert list(tools) == ["review", "revise", "assess", "route"]
     for tool in tools.values():
         assert tool.annotations.read_only_hint
         assert not tool.annotations.destructive_hint
@@ -130,3 +130,26 @@ def test_invalid_messages_are_an_error_of_the_call():
 def test_an_address_without_a_port_is_one_clear_error(capsys):
     assert run("mcp", "--http", "localhost") == 2
     assert "HOST:PORT" in capsys.readouterr().err
+
+
+def test_tasks_are_routed_with_reasons_and_a_cycle_is_an_error():
+    design = {"id": "design", "type": "architecture", "description": "Draw the system."}
+    build = {"id": "build", "type": "code", "description": "Write it.", "depends_on": ["design"]}
+    odd = {"id": "odd", "type": "gardening", "description": "Cut the roses."}
+    loop = [design | {"depends_on": ["build"]}, build]
+    routed, cycle, none = ask(
+        open_guard(),
+        ("route", {"tasks": [build, design, odd]}),
+        ("route", {"tasks": loop}),
+        ("route", {"tasks": []}),
+    )
+    plan = routed.structured_content
+    assert list(plan["assignments"].items()) == [
+        ("design", "architect_agent"),
+        ("build", "builder_agent"),
+    ]
+    assert plan["unassigned"] == ["odd"]
+    assert set(plan["reasons"]) == {"design", "build", "odd"}
+    assert cycle.is_error
+    assert "dependencies form a cycle" in cycle.content[0].text
+    assert none.is_error

@@ -20,7 +20,7 @@ from waltzrl.cli.evaluate import evaluate
 from waltzrl.cli.export import export
 from waltzrl.cli.judge import agreement, judge
 from waltzrl.cli.keys import keys
-from waltzrl.cli.mcp import mcp
+from waltzrl.cli.mcp import mcp, mcp_proxy
 from waltzrl.cli.prompts import check_leaks, generate, import_prompts
 from waltzrl.cli.release import release
 from waltzrl.cli.report import report
@@ -57,6 +57,7 @@ app.command(rich_help_panel=EVALUATE)(calibrate)
 app.command(rich_help_panel=SERVE)(serve)
 app.command(rich_help_panel=SERVE)(verify)
 app.command(rich_help_panel=SERVE)(mcp)
+app.command(rich_help_panel=SERVE)(mcp_proxy)
 app.command(rich_help_panel=SERVE)(route)
 app.add_typer(keys, name="keys", rich_help_panel=SERVE)
 app.add_typer(rules, name="rules", rich_help_panel=SERVE)

@@ -1,7 +1,8 @@
 """A guard as an MCP server: an agent's model asks it before and after it acts."""
 
-from collections.abc import Awaitable
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Literal
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -12,15 +13,16 @@ from waltzrl import __version__
 from waltzrl.errors import WaltzError
 from waltzrl.guard import Guard
 from waltzrl.records import Decision, Feedback
+from waltzrl.routing import AgentRegistry, Router, Task, TaskGraph, load_registry
 
 INSTRUCTIONS = (
     "Call `assess` before you carry out a request that could do harm, `review` before you send a "
-    "reply, and `revise` to have an unsafe or needlessly refusing reply rewritten."
+    "reply, and `revise` to have an unsafe or needlessly refusing reply rewritten. `route` says "
+    "which agent should do which task, and why."
 )
 READ_ONLY = ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )
-_Result = TypeVar("_Result")
 
 
 class ChatMessage(BaseModel):
@@ -65,8 +67,47 @@ class RevisionAnswer(BaseModel):
     rounds: Annotated[int, Field(description="Revisions that were made.")]
 
 
-def mcp_server(guard: Guard) -> MCPServer:
-    """Return a server with the tools `review`, `revise` and `assess`; the caller closes `guard`."""
+class TaskToRoute(BaseModel):
+    """Something that one agent is to do."""
+
+    id: str
+    description: str
+    type: str = "generic"
+    depends_on: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
+    metadata: dict[str, JsonValue] = {}
+
+
+Tasks = Annotated[
+    list[TaskToRoute],
+    Field(
+        min_length=1,
+        max_length=1000,
+        description="What is to be done; depends_on holds ids of tasks that must be done before.",
+    ),
+]
+
+
+class RouteAnswer(BaseModel):
+    """Who does what, and why."""
+
+    assignments: Annotated[
+        dict[str, str], Field(description="From task to agent, dependencies first.")
+    ]
+    reasons: Annotated[
+        dict[str, str], Field(description="Of every task: why this agent, or what is missing.")
+    ]
+    unassigned: Annotated[tuple[str, ...], Field(description="Tasks that no agent can do.")]
+
+
+def mcp_server(guard: Guard, agents: AgentRegistry | None = None) -> MCPServer:
+    """Return a server with the tools `review`, `revise`, `assess` and `route`.
+
+    Args:
+        guard: reviews and revises; the caller closes it.
+        agents: those to which tasks are routed; None for the sixteen that come with waltzrl.
+    """
+    router = Router(agents or load_registry())
     server: MCPServer = MCPServer(
         "waltzrl", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
     )
@@ -74,12 +115,14 @@ def mcp_server(guard: Guard) -> MCPServer:
     @server.tool(title="Review a reply", annotations=READ_ONLY)
     async def review(messages: Messages, reply: ReplyText) -> ReviewAnswer:
         """Say whether a reply is unsafe or refuses needlessly, and how to improve it."""
-        return _answer(await _told(guard.review(_plain(messages), reply)))
+        with _told():
+            return _answer(await guard.review(_plain(messages), reply))
 
     @server.tool(title="Revise a reply", annotations=READ_ONLY)
     async def revise(messages: Messages, reply: ReplyText) -> RevisionAnswer:
         """Rewrite a reply that is unsafe or refuses needlessly; a good reply stays as it is."""
-        collaboration = await _told(guard.revise(_plain(messages), reply))
+        with _told():
+            collaboration = await guard.revise(_plain(messages), reply)
         return RevisionAnswer(
             reply=collaboration.final.text,
             decision=collaboration.decision,
@@ -89,7 +132,19 @@ def mcp_server(guard: Guard) -> MCPServer:
     @server.tool(title="Assess a request", annotations=READ_ONLY)
     async def assess(request: Request) -> ReviewAnswer:
         """Say whether a request is unsafe to carry out, before an agent acts on it."""
-        return _answer(await _told(guard.assess(_plain(request))))
+        with _told():
+            return _answer(await guard.assess(_plain(request)))
+
+    @server.tool(title="Route tasks", annotations=READ_ONLY)
+    async def route(tasks: Tasks) -> RouteAnswer:
+        """Say which agent should do which task, and why; nothing is executed."""
+        with _told():
+            plan = router.route(TaskGraph([Task(**task.model_dump()) for task in tasks]))
+        return RouteAnswer(
+            assignments=plan.assignments,
+            reasons={task: plan.explanations[task].words for task in plan.explanations},
+            unassigned=plan.unassigned,
+        )
 
     return server
 
@@ -100,14 +155,15 @@ def _plain(messages: str | list[ChatMessage]) -> str | list[dict[str, object]]:
     return [message.model_dump(exclude_none=True) for message in messages]
 
 
-async def _told(answer: Awaitable[_Result]) -> _Result:
-    """Await an answer; the client is told the cause of a failure.
+@contextmanager
+def _told() -> Iterator[None]:
+    """Tell the client the cause of a failure.
 
     Raises:
         ToolError: with the message for people.
     """
     try:
-        return await answer
+        yield
     except WaltzError as error:
         raise ToolError(str(error)) from error
 

@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 
 HARMFUL_PACKS = ("violence", "crime", "hate", "self_harm", "sexual", "misinformation")
 DEFAULT_PACKS = (*HARMFUL_PACKS, "malicious", "privacy", "refusals")
-"""Packs that come with waltzrl; each is `packs/NAME.toml` of this folder."""
+"""Packs that a gateway loads unless told otherwise; each is `packs/NAME.toml` of this folder."""
+SHIPPED_PACKS = (*DEFAULT_PACKS, "injection")
+"""All packs that come with waltzrl; `injection` is for what a model reads, not for what it says."""
 CATEGORIES = (
     "violence_harm",
     "weapons",
@@ -123,14 +125,14 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def _read(source: str | Path) -> tuple[str, str, bytes]:
-    if source in DEFAULT_PACKS:
+    if source in SHIPPED_PACKS:
         return str(source), f"{source}.toml", _shipped(str(source))
     path = Path(source)
     try:
         return path.stem, str(path), path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"{path}: {error.strerror}; give a path, or one of {', '.join(DEFAULT_PACKS)}"
+            f"{path}: {error.strerror}; give a path, or one of {', '.join(SHIPPED_PACKS)}"
         ) from None
 
 
@@ -161,7 +163,7 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     try:
         patterns = tuple(RulePattern(source=source, words=words) for source in row.patterns)
         exceptions = tuple(RulePattern(source=source, words=words) for source in row.exceptions)
-        if pack not in DEFAULT_PACKS:  # ours are compiled by the tests, and then when needed
+        if pack not in SHIPPED_PACKS:  # ours are compiled by the tests, and then when needed
             for pattern in (*patterns, *exceptions):
                 compiled(pattern.regex)
     except ValueError as error:

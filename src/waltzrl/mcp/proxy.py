@@ -1,0 +1,341 @@
+"""A proxy before other MCP servers: nothing that they send reaches a model unreviewed."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from mcp import Client, MCPError
+from mcp import types as wire
+from mcp.server import Server
+from mcp.server.context import ServerRequestContext
+from pydantic import BaseModel
+
+from waltzrl import __version__
+from waltzrl.errors import InputError
+from waltzrl.guard import Guard
+from waltzrl.mcp.connection import ServerConnection, ServerEntry
+from waltzrl.mcp.screen import digest_of, reasons_against, reasons_against_call
+from waltzrl.telemetry.files import write_bytes
+
+MOST_PAGES = 100
+"""Pages of one listing that are read."""
+CHANGED = "changed since it was first listed"
+
+logger = logging.getLogger(__name__)
+Context = ServerRequestContext[Any, Any]
+_Data = TypeVar("_Data", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxySettings:
+    """How the proxy treats definitions, and where it writes."""
+
+    timeout_seconds: float = 60.0
+    """To connect to a server, and for each answer of one."""
+    allowed: frozenset[str] = frozenset()
+    """Definitions that are listed whatever the guards say, as NAME@DIGEST of a log line."""
+    pins: Path | None = None
+    """JSON file with the digest of each definition when it was first listed; None remembers them
+    until the proxy ends."""
+    log: Path | None = None
+    """File to which each decision is appended as a line of JSON, without content."""
+
+
+class McpProxy:
+    """Serves what other servers offer; an asynchronous context manager."""
+
+    def __init__(
+        self,
+        servers: Mapping[str, ServerEntry],
+        guards: Sequence[Guard],
+        settings: ProxySettings | None = None,
+    ) -> None:
+        """Describe the servers; they are connected on entry.
+
+        Args:
+            servers: by name. With several, names of tools and prompts become `SERVER__NAME`.
+            guards: each must agree with whatever passes; the caller closes them.
+            settings: None for the defaults.
+
+        Raises:
+            InputError: there is no server, or the file of pins cannot be read.
+        """
+        if not servers:
+            raise InputError("no MCP server was given; give a command, a URL or --config FILE")
+        self._settings = settings or ProxySettings()
+        self._servers = [
+            ServerConnection(name, entry, self._settings.timeout_seconds)
+            for name, entry in servers.items()
+        ]
+        self._guards = guards
+        self._pins = _read_pins(self._settings.pins)
+        self._tools: dict[str, tuple[ServerConnection, str]] = {}
+        """Server and own name of each tool that was listed."""
+        self._prompts: dict[str, tuple[ServerConnection, str]] = {}
+        self._refused: dict[tuple[str, str], tuple[str, ...]] = {}
+        """Reasons against each tool and prompt, by kind and name; none against what was listed."""
+        self.instructions: str | None = None
+        """What the servers say about themselves, for a model."""
+        self.counts: Counter[tuple[str, bool]] = Counter()
+        """Decisions by kind (call, result, ...), and whether it passed."""
+
+    async def __aenter__(self) -> "McpProxy":
+        """Connect to all servers; one that is unavailable is tried again when it is needed."""
+        greetings = await asyncio.gather(*map(self._instructions, self._servers))
+        self.instructions = "\n\n".join(filter(None, greetings)) or None
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await asyncio.gather(*(server.aclose() for server in self._servers))
+        passed = sum(count for (_, has_passed), count in self.counts.items() if has_passed)
+        logger.warning("MCP proxy: %d passed, %d withheld", passed, self.counts.total() - passed)
+
+    def server(self) -> Server[Any]:
+        """Return what `waltzrl.mcp.serve` serves."""
+        return Server(
+            "waltzrl-proxy",
+            version=__version__,
+            instructions=self.instructions,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_list_resources=self._list_resources,
+            on_list_resource_templates=self._list_templates,
+            on_read_resource=self._read_resource,
+            on_list_prompts=self._list_prompts,
+            on_get_prompt=self._get_prompt,
+        )
+
+    async def _list_tools(self, _context: Context, _params: object) -> wire.ListToolsResult:
+        tools, self._tools = await self._acceptable(Client.list_tools, "tools")
+        return wire.ListToolsResult(tools=tools)
+
+    async def _list_prompts(self, _context: Context, _params: object) -> wire.ListPromptsResult:
+        prompts, self._prompts = await self._acceptable(Client.list_prompts, "prompts")
+        return wire.ListPromptsResult(prompts=prompts)
+
+    async def _acceptable(
+        self, listed: Callable[..., Awaitable[Any]], field: str
+    ) -> tuple[list[Any], dict[str, tuple[ServerConnection, str]]]:
+        """Return the definitions of a listing that may be shown, and where each comes from."""
+        shown, origins = [], {}
+        for server in await self._available(field):
+            for definition in await _all_pages(server, listed, field):
+                name = self._exposed(server, definition.name)
+                if await self._accepts(server, field, name, definition):
+                    origins[name] = server, definition.name
+                    shown.append(definition.model_copy(update={"name": name}))
+        return shown, origins
+
+    async def _list_resources(self, _context: Context, _params: object) -> wire.ListResourcesResult:
+        found = await self._readable(Client.list_resources, "resources")
+        return wire.ListResourcesResult(resources=found)
+
+    async def _list_templates(
+        self, _context: Context, _params: object
+    ) -> wire.ListResourceTemplatesResult:
+        found = await self._readable(Client.list_resource_templates, "resource_templates")
+        return wire.ListResourceTemplatesResult(resource_templates=found)
+
+    async def _readable(self, listed: Callable[..., Awaitable[Any]], field: str) -> list[Any]:
+        """Return the items of a listing of resources that a model may read."""
+        found = []
+        for server in await self._available("resources"):
+            for item in await _all_pages(server, listed, field):
+                if not await self._reasons(field, server.name, item):
+                    found.append(item)  # noqa: PERF401 - an await is in the condition
+        return found
+
+    async def _call_tool(
+        self, context: Context, params: wire.CallToolRequestParams
+    ) -> wire.CallToolResult:
+        name, arguments = params.name, params.arguments or {}
+        if name not in self._tools:  # not listed yet, or refused
+            await self._list_tools(context, None)
+        if refused := self._refused.get(("tools", name)):
+            return _failed(f"Not called: the tool's description was refused ({_list(refused)}).")
+        if name not in self._tools:
+            raise MCPError(wire.INVALID_PARAMS, "there is no tool of this name; list the tools")
+        server, own_name = self._tools[name]
+        reasons = await reasons_against_call(self._guards, own_name, arguments)
+        self._record("call", name, reasons)
+        if reasons:
+            return _failed(f"Not called: the arguments were flagged ({_list(reasons)}).")
+
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            note = wire.TextContent(type="text", text=message or "")
+            if message and await self._reasons("progress", name, note):
+                message = None
+            await context.session.report_progress(progress, total, message)
+
+        result = await self._asked(
+            server, name, lambda c: c.call_tool(own_name, arguments, progress_callback=report)
+        )
+        if reasons := await self._reasons("result", name, result):
+            return _failed(f"The tool ran, and its result was withheld ({_list(reasons)}).")
+        return result
+
+    async def _read_resource(
+        self, _context: Context, params: wire.ReadResourceRequestParams
+    ) -> wire.ReadResourceResult:
+        """Ask one server after the other: their URIs have no prefix."""
+        failure = MCPError(wire.INVALID_PARAMS, "no server has this resource")
+        for server in await self._available("resources"):
+            try:
+                result = await self._asked(server, "", lambda c: c.read_resource(params.uri))
+            except MCPError as error:
+                failure = error
+                continue
+            if reasons := await self._reasons("resource", server.name, result):
+                text = f"The resource was withheld ({_list(reasons)})."
+                raise MCPError(wire.INTERNAL_ERROR, text)
+            return result
+        raise failure
+
+    async def _get_prompt(
+        self, context: Context, params: wire.GetPromptRequestParams
+    ) -> wire.GetPromptResult:
+        if params.name not in self._prompts:
+            await self._list_prompts(context, None)
+        if params.name not in self._prompts:
+            raise MCPError(wire.INVALID_PARAMS, "there is no such prompt, or it was refused")
+        server, own_name = self._prompts[params.name]
+        result = await self._asked(
+            server, params.name, lambda c: c.get_prompt(own_name, params.arguments)
+        )
+        if reasons := await self._reasons("prompt", params.name, result):
+            raise MCPError(wire.INTERNAL_ERROR, f"The prompt was withheld ({_list(reasons)}).")
+        return result
+
+    async def _asked(
+        self, server: ServerConnection, name: str, question: Callable[[Client], Awaitable[_Data]]
+    ) -> _Data:
+        """Return a server's answer, or raise its error after a review: models read errors too."""
+        try:
+            return await server.ask(question)
+        except MCPError as error:
+            if reasons := await self._reasons("error", name or server.name, error.error):
+                text = f"the server's error was withheld ({_list(reasons)})"
+                raise MCPError(error.code, text) from None
+            raise
+
+    async def _available(self, capability: str) -> list[ServerConnection]:
+        """Return the servers that offer something; one that is unavailable is logged.
+
+        Raises:
+            MCPError: none is available.
+        """
+        offering, failures = [], []
+        for server in self._servers:
+            try:
+                capabilities = await server.ask(_capabilities)
+            except MCPError as error:
+                logger.warning("%s", error)
+                failures.append(error)
+                continue
+            if getattr(capabilities, capability) is not None:
+                offering.append(server)
+        if len(failures) == len(self._servers):
+            raise failures[0]
+        return offering
+
+    async def _instructions(self, server: ServerConnection) -> str:
+        """Connect to a server, and return what it says about itself, if that may be read."""
+        try:
+            text = await server.ask(_server_instructions)
+        except MCPError as error:
+            logger.warning("%s", error)
+            return ""
+        note = wire.TextContent(type="text", text=text)
+        return "" if await self._reasons("instructions", server.name, note) else text
+
+    async def _accepts(
+        self, server: ServerConnection, field: str, name: str, definition: BaseModel
+    ) -> bool:
+        """Whether a definition may be listed: allowed, or unchanged and not flagged."""
+        digest, pin = digest_of(definition), f"{server.name} {field} {name}"
+        reasons: tuple[str, ...] = ()
+        if f"{name}@{digest}" not in self._settings.allowed:
+            reasons = await self._reasons(field, name, definition)
+            if self._pins.get(pin, digest) != digest:
+                reasons = (CHANGED, *reasons)
+        self._refused[field, name] = reasons
+        if reasons:
+            logger.warning("refused %s (%s): --allow %s@%s", pin, _list(reasons), name, digest)
+            return False
+        if self._pins.get(pin) != digest:
+            self._pins[pin] = digest
+            if self._settings.pins:
+                write_bytes(self._settings.pins, msgspec.json.encode(self._pins))
+        return True
+
+    async def _reasons(self, kind: str, name: str, data: BaseModel) -> tuple[str, ...]:
+        """Return why a model should not read `data`, and record the decision."""
+        reasons = await reasons_against(self._guards, data)
+        self._record(kind, name, reasons)
+        return reasons
+
+    def _record(self, kind: str, name: str, reasons: Sequence[str]) -> None:
+        self.counts[kind, not reasons] += 1
+        if reasons:
+            logger.warning("withheld the %s of %s: %s", kind, name, _list(reasons))
+        if self._settings.log:
+            time = datetime.now(UTC).isoformat(timespec="milliseconds")
+            line = {"time": time, "kind": kind, "name": name, "passed": not reasons}
+            with self._settings.log.open("ab") as file:
+                file.write(msgspec.json.encode(line | {"reasons": list(reasons)}) + b"\n")
+
+    def _exposed(self, server: ServerConnection, name: str) -> str:
+        return name if len(self._servers) == 1 else f"{server.name}__{name}"
+
+
+async def _capabilities(client: Client) -> wire.ServerCapabilities:
+    return client.server_capabilities
+
+
+async def _server_instructions(client: Client) -> str:
+    return client.instructions or ""
+
+
+async def _all_pages(
+    server: ServerConnection,
+    listed: Callable[..., Awaitable[Any]],
+    field: str,
+) -> list[Any]:
+    """Return all items of a listing, of at most `MOST_PAGES` pages."""
+    items, cursor = [], None
+    for _page in range(MOST_PAGES):
+        page = await server.ask(partial(listed, cursor=cursor))
+        items += getattr(page, field)
+        if (cursor := page.next_cursor) is None:
+            break
+    return items
+
+
+def _failed(text: str) -> wire.CallToolResult:
+    content = wire.TextContent(type="text", text=f"waltzrl: {text}")
+    return wire.CallToolResult(content=[content], is_error=True)
+
+
+def _list(reasons: Sequence[str]) -> str:
+    return ", ".join(reasons)
+
+
+def _read_pins(path: Path | None) -> dict[str, str]:
+    """Return the digests that a file holds; none if there is no file yet.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    if path is None or not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{path}: {error}; delete it to pin all definitions anew") from None

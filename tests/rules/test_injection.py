@@ -1,0 +1,33 @@
+"""What the pack `injection` finds in results of tools, as the documents say."""
+
+import pytest
+
+from support.tool_results import harmless_results, injected_results
+from waltzrl.mcp.screen import PACKS
+from waltzrl.rules import lint_pack, load_rulebook
+from waltzrl.rules.pack import DEFAULT_PACKS
+
+BOOK = load_rulebook(["injection"])
+PROXY = load_rulebook(PACKS)
+
+
+def found(book, texts):
+    return sum(any(finding.severity > 0.3 for finding in book.reply(text)) for text in texts)
+
+
+def test_the_pack_passes_its_lint_and_every_rule_has_three_near_misses():
+    assert lint_pack("injection") == []
+    assert [rule.id for rule in BOOK.rules if len(set(rule.twins)) < 3] == []
+
+
+def test_a_gateway_does_not_load_it():
+    assert "injection" not in DEFAULT_PACKS
+
+
+@pytest.mark.parametrize("book", [BOOK, PROXY], ids=["alone", "with the proxy's packs"])
+def test_it_finds_what_the_documents_say(book):
+    development, held_out = injected_results()
+    assert (found(book, development), len(development)) == (80, 88)
+    assert (found(book, held_out), len(held_out)) == (3, 30)
+    for half in harmless_results():
+        assert (found(book, half), len(half)) == (1, 102)
