@@ -107,4 +107,10 @@ DRIVERS = (
         columns=EVERYTHING - {"request checked"},
         modes=("async", "astream"),
     ),
+    Driver(
+        module="litellm",
+        name="LiteLLM, `completion` and `acompletion`",
+        package="litellm",
+        columns=EVERYTHING - {"request checked"},
+    ),
 )

@@ -1,0 +1,158 @@
+"""LiteLLM: guarded calls in a program, and a guardrail for its proxy.
+
+reply = await GuardedLiteLLM(guard).acompletion(model="openai/qwen", messages=messages)
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from waltzrl.errors import InputError
+from waltzrl.guard import Guard
+from waltzrl.integrations import drafts
+
+with drafts.needs("LiteLLM", "litellm>=1.80"):
+    import litellm
+    from litellm.integrations.custom_guardrail import CustomGuardrail
+    from litellm.llms.base_llm.base_model_iterator import convert_model_response_to_streaming
+    from litellm.types.utils import Message, ModelResponse, ModelResponseStream
+
+JsonObject: TypeAlias = dict[str, Any]
+Messages: TypeAlias = Sequence[Any]
+
+UNSEEN = {"stream": False, "stream_options": None, "no-log": True}
+"""Options of a call that no callback sees."""
+UNREVIEWED = (
+    "text_completion",
+    "atext_completion",
+    "responses",
+    "aresponses",
+    "anthropic_messages",
+)
+"""Calls that return a text and are no chat completions."""
+
+
+class GuardedLiteLLM:
+    """`litellm.completion` and `litellm.acompletion`; the guard reviews what they return.
+
+    LiteLLM's callbacks see the reply that was reviewed and the usage of draft, reviews and
+    revision.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def completion(self, *, messages: Messages, **options: object) -> object:
+        guard = drafts.BlockingGuard(self._guard)
+        read = drafts.without_waiting(_read(guard, messages))
+        request = options | {"messages": read}
+        draft = litellm.completion(**request | UNSEEN)
+        drafts.without_waiting(_revise(guard, read, draft))
+        final = litellm.completion(**request, mock_response=draft)
+        return _in_pieces(final) if options.get("stream") else final
+
+    async def acompletion(self, *, messages: Messages, **options: object) -> object:
+        read = await _read(self._guard, messages)
+        request = options | {"messages": read}
+        draft = await litellm.acompletion(**request | UNSEEN)
+        await _revise(self._guard, read, draft)
+        final = await litellm.acompletion(**request, mock_response=draft)
+        return _ain_pieces(final) if options.get("stream") else final
+
+
+class WaltzGuardrail(CustomGuardrail):
+    """Guards chat completions behind LiteLLM's proxy: `pre_call` and `post_call`."""
+
+    def __init__(self, guard: Guard, **options: object) -> None:
+        super().__init__(**options)
+        self._guard = guard
+
+    async def async_pre_call_hook(
+        self, user_api_key_dict: object, cache: object, data: JsonObject, call_type: str
+    ) -> JsonObject:
+        if call_type in UNREVIEWED:
+            raise InputError(
+                f"waltzrl's guardrail reviews chat completions, not {call_type}; give the proxy a "
+                "waltzrl gateway as its guardrail, which reviews those too"
+            )
+        if call_type in ("completion", "acompletion"):
+            data["messages"] = await _read(self._guard, data["messages"])
+        return data
+
+    async def async_post_call_success_hook(
+        self, data: JsonObject, user_api_key_dict: object, response: object
+    ) -> object:
+        if isinstance(response, ModelResponse):
+            await _revise(self._guard, data["messages"], response)
+        return response
+
+    async def async_post_call_streaming_iterator_hook(
+        self, user_api_key_dict: object, response: AsyncIterator[object], request_data: JsonObject
+    ) -> AsyncIterator[object]:
+        chunks = [chunk async for chunk in response]
+        messages = request_data["messages"]
+        draft = litellm.stream_chunk_builder(chunks, messages=messages)
+        if await _revise(self._guard, messages, draft):
+            chunks = [convert_model_response_to_streaming(draft)]
+        for chunk in chunks:
+            yield chunk
+
+
+async def _read(guard: drafts.AnyGuard, messages: Messages) -> list[JsonObject]:
+    """Return the messages as dicts, without what no model may read of the results of tools."""
+    turns = [m if isinstance(m, dict) else m.model_dump(exclude_none=True) for m in messages]
+    return [
+        turn | {"content": await drafts.read_result(guard, _text(turn["content"]))}
+        if turn["role"] == "tool"
+        else turn
+        for turn in turns
+    ]
+
+
+async def _revise(guard: drafts.AnyGuard, turns: list[JsonObject], response: ModelResponse) -> bool:
+    """Replace what may not be said in `response`, add the usage; return whether it changed."""
+    changed = False
+    for choice in response.choices:
+        message = choice.message
+        calls = [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()]
+        thought = getattr(message, "reasoning_content", None) or ""
+        reply = drafts.reply_of(message.content or "", thought, calls)
+        collaboration = await drafts.revise(guard, turns, reply)
+        added = drafts.added_usage(collaboration)
+        response.usage.prompt_tokens += added.input_tokens
+        response.usage.completion_tokens += added.output_tokens
+        response.usage.total_tokens += added.input_tokens + added.output_tokens
+        if collaboration.decision != "draft":
+            choice.message = Message(content=collaboration.final.text)
+            choice.finish_reason, changed = "stop", True
+    return changed
+
+
+def _text(content: str | list[JsonObject]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.get("text", "") for part in content)
+
+
+def _in_pieces(stream: Iterator[ModelResponseStream]) -> Iterator[ModelResponseStream]:
+    for chunk in stream:
+        yield from _pieces(chunk)
+
+
+async def _ain_pieces(
+    stream: AsyncIterator[ModelResponseStream],
+) -> AsyncIterator[ModelResponseStream]:
+    async for chunk in stream:
+        for piece in _pieces(chunk):
+            yield piece
+
+
+def _pieces(chunk: ModelResponseStream) -> Iterator[ModelResponseStream]:
+    """Cut a chunk that holds a whole text into one for each word."""
+    words = drafts.pieces(chunk.choices[0].delta.content or "") if chunk.choices else []
+    for word in words[:-1]:
+        piece = chunk.model_copy(deep=True)
+        piece.choices[0].delta.content, piece.choices[0].finish_reason = word, None
+        yield piece
+    if words:
+        chunk.choices[0].delta.content = words[-1]
+    yield chunk
