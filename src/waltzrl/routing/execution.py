@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from waltzrl.routing.coaching import Coach
 from waltzrl.routing.plan import RoutingPlan
 from waltzrl.routing.registry import AgentRegistry
 from waltzrl.routing.results import PlanResult, TaskResult
-from waltzrl.routing.runner import Execute, TaskRunner, Work, prompt_of
+from waltzrl.routing.runner import EndedTask, Execute, TaskRunner, Work, prompt_of
 from waltzrl.routing.tasks import TaskGraph
 
 if TYPE_CHECKING:  # both need the extra of the memory
@@ -85,6 +85,9 @@ class Executor:
             raise InputError(
                 f"execute: got {type(execute).__name__}; need `async def execute(work) -> str`"
             )
+        self.observers: list[Callable[[EndedTask], None]] = []
+        """Called with every task that has ended or could not be started, such as
+        `TaskMetrics().add`."""
         self._settings = settings or ExecutionSettings()
         self._registry, self._memory = registry, memory
         self._checked_types = frozenset(registry.safety_critical)
@@ -126,7 +129,7 @@ class Executor:
             results: dict[str, TaskResult] = {}
             _check_planned(graph, plan, results)
             await self._run(self._schedule(graph, plan, results), plan_id, None)
-            return PlanResult(plan_id=plan_id, results=_completed(graph, plan, results))
+            return self._ended_plan(plan_id, graph, plan, results)
         from waltzrl.routing.progress import PlanProgress
 
         progress = PlanProgress(
@@ -140,13 +143,26 @@ class Executor:
             results = await asyncio.to_thread(progress.resume, graph, rerun)
             _check_planned(graph, plan, results)
             await self._run(self._schedule(graph, plan, results), plan_id, progress)
-        return PlanResult(plan_id=plan_id, results=_completed(graph, plan, results))
+        return self._ended_plan(plan_id, graph, plan, results)
 
     def _schedule(
         self, graph: TaskGraph, plan: RoutingPlan, results: dict[str, TaskResult]
     ) -> "_Schedule":
         room = {agent.agent_name: agent.max_concurrent_tasks for agent in self._registry.agents}
         return _Schedule(graph, plan, room, self._settings.max_concurrent_tasks, results)
+
+    def _ended_plan(
+        self, plan_id: str, graph: TaskGraph, plan: RoutingPlan, results: Mapping[str, TaskResult]
+    ) -> PlanResult:
+        complete = _completed(graph, plan, results)
+        for task_id, result in complete.items():
+            if task_id not in results:
+                self._observe(EndedTask(result=result))
+        return PlanResult(plan_id=plan_id, results=complete)
+
+    def _observe(self, ended: EndedTask) -> None:
+        for observer in self.observers:
+            observer(ended)
 
     async def _run(
         self, schedule: "_Schedule", plan_id: str, progress: "PlanProgress | None"
@@ -183,6 +199,7 @@ class Executor:
         if progress is not None:
             result, collaboration = ended.result, ended.collaboration
             await asyncio.to_thread(progress.finish, result, collaboration, began)
+        self._observe(ended)
         return ended.result
 
 

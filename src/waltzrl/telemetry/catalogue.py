@@ -1,4 +1,4 @@
-"""Every metric that a gateway exports, declared once: what it is called, counts and is labelled by.
+"""Every metric that we export, declared once: what it is called, counts and is labelled by.
 
 The documentation's tables are tested against it. Times are in milliseconds, as the requirement
 names its three (`total_time_ms`), and each series has one unit.
@@ -161,6 +161,15 @@ MEMORY_METRICS = (
     _gauge("release_percentage", "Percentage of the conversations that the candidate serves."),
 )
 
+TASK_METRICS = (
+    _counter("tasks", "Routed tasks by what became of them.", "agent", "state"),
+    _histogram(
+        "feedback_evaluation_time_ms", "Time that the reviews of a task took.", "agent", TIMES_MS
+    ),
+)
+"""Of plans that a library runs, with `waltzrl_coaching_rounds` and
+`waltzrl_conversation_generation_time_ms`, whose labels are then `route` and the agent."""
+
 METRICS: Mapping[str, MetricSpec] = {
-    spec.name: spec for spec in (*GATEWAY_METRICS, *MEMORY_METRICS)
+    spec.name: spec for spec in (*GATEWAY_METRICS, *MEMORY_METRICS, *TASK_METRICS)
 }
