@@ -113,4 +113,10 @@ DRIVERS = (
         package="litellm",
         columns=EVERYTHING - {"request checked"},
     ),
+    Driver(
+        module="dspy",
+        name="DSPy, LM",
+        package="dspy",
+        columns=EVERYTHING - {"request checked"},
+    ),
 )
