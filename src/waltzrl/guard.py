@@ -7,6 +7,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import ParamSpec, Self, TypeAlias, TypeVar
@@ -148,6 +149,11 @@ class Guard(ABC):
         """The same guard without `await`; it starts a thread, so close it."""
         return SyncGuard(self)
 
+    @property
+    def has_thread(self) -> bool:
+        """Whether `sync` was used, and so the guard's connections belong to its thread."""
+        return "sync" in vars(self)
+
     @abstractmethod
     async def aclose(self) -> None:
         """Close the connections to servers, including those of policies passed to `open_guard`."""
@@ -213,15 +219,28 @@ class SyncGuard:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def submit(
+        self,
+        function: Callable[_Parameters, Coroutine[object, object, _Result]],
+        *args: _Parameters.args,
+        **kwargs: _Parameters.kwargs,
+    ) -> Future[_Result]:
+        """Start a call in the guard's thread; `asyncio.wrap_future` awaits it in another loop.
+
+        Raises:
+            InputError: the guard is closed.
+        """
+        if self._loop.is_closed():
+            raise InputError("the guard is closed; open another with open_guard")
+        return asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
+
     def _run(
         self,
         function: Callable[_Parameters, Coroutine[object, object, _Result]],
         *args: _Parameters.args,
         **kwargs: _Parameters.kwargs,
     ) -> _Result:
-        if self._loop.is_closed():
-            raise InputError("the guard is closed; open another with open_guard")
-        future = asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
+        future = self.submit(function, *args, **kwargs)
         try:
             return future.result()
         finally:

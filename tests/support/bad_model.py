@@ -21,20 +21,30 @@ class BadModel:
     """Complies hollowly, calls its tool as it is told, and repeats what it reads."""
 
     async def reply(self, messages, sampling):
+        tools = {tool["function"]["name"]: tool["function"] for tool in sampling.tools}
+        answers = tools.pop("final_answer", None)
         last = messages[-1]
+        calls = [message for message in messages if CALL in message.content]
         if REVIEWED in last.content:
-            return Reply(text=REVISED, usage=USAGE)
-        if last.role == "tool":
-            return Reply(text=f"It returned: {last.content}", usage=USAGE)
-        if CALL in last.content and sampling.tools:
-            return Reply(text="", calls=(_call(last.content, sampling),), usage=USAGE)
-        if BAD in last.content:
-            return Reply(text=f"Certainly. {UNSAFE} And that is all.", usage=USAGE)
-        return Reply(text=f"You said: {last.content}", usage=USAGE)
+            text = REVISED
+        elif calls and tools and last is calls[-1]:
+            return Reply(text="", calls=(_call(last.content, *tools.values()),), usage=USAGE)
+        elif last.role == "tool" or calls:
+            text = f"It returned: {last.content}"
+        elif BAD in last.content:
+            text = f"Certainly. {UNSAFE} And that is all."
+        else:
+            text = f"You said: {last.content}"
+        if answers is None or REVIEWED in last.content:
+            return Reply(text=text, usage=USAGE)
+        return Reply(text="", calls=(_tool_call(answers, text),), usage=USAGE)
 
 
-def _call(text, sampling):
-    function = sampling.tools[0]["function"]
+def _call(text, function):
+    return _tool_call(function, UNSAFE if BAD_CALL in text else text.partition(CALL)[2])
+
+
+def _tool_call(function, argument):
     name = next(iter(function["parameters"]["properties"]))
-    argument = UNSAFE if BAD_CALL in text else text.partition(CALL)[2]
-    return ToolCall(id="call_1", name=function["name"], arguments=json.dumps({name: argument}))
+    arguments = json.dumps({name: argument})
+    return ToolCall(id="call_1", name=function["name"], arguments=arguments)

@@ -12,16 +12,18 @@ It is written once, as a coroutine; `without_waiting` runs it with a `BlockingGu
 callers.
 """
 
+import asyncio
 import json
 import re
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from waltzrl.errors import MissingFrameworkError
-from waltzrl.guard import ACCEPTANCE, Guard, Messages, Turn, read_prompt
-from waltzrl.records import Collaboration, Feedback, Reply, ToolCall, Usage
+from waltzrl.guard import ACCEPTANCE, Guard, Turn, read_prompt
+from waltzrl.records import Collaboration, Reply, ToolCall, Usage
 
 WITHHELD = (
     "The result of this tool was withheld, because it asks for something unsafe. Continue without "
@@ -53,17 +55,11 @@ def needs(framework: str, distribution: str) -> Iterator[None]:
         raise MissingFrameworkError(framework, distribution) from missing
 
 
+@dataclass(frozen=True, slots=True)
 class BlockingGuard:
-    """A guard whose methods block instead of suspending their caller."""
+    """A guard whose calls block instead of suspending their caller."""
 
-    def __init__(self, guard: Guard) -> None:
-        self.guard = guard
-
-    async def assess(self, messages: Messages) -> Feedback:
-        return self.guard.sync.assess(messages)
-
-    async def revise(self, messages: Messages, reply: Reply) -> Collaboration:
-        return self.guard.sync.revise(messages, reply)
+    guard: Guard
 
 
 AnyGuard: TypeAlias = Guard | BlockingGuard
@@ -80,6 +76,20 @@ def without_waiting(coroutine: Coroutine[object, None, Result]) -> Result:
     raise AssertionError("the coroutine suspended")
 
 
+async def call(
+    guard: AnyGuard, method: Callable[..., Coroutine[object, object, Result]], *args: object
+) -> Result:
+    """Call a method of `Guard`, in the thread of the guard if it has one.
+
+    So a program that opened `guard.sync` can use a framework that runs event loops of its own.
+    """
+    if isinstance(guard, BlockingGuard):
+        return guard.guard.sync.submit(method, guard.guard, *args).result()
+    if guard.has_thread:
+        return await asyncio.wrap_future(guard.sync.submit(method, guard, *args))
+    return await method(guard, *args)
+
+
 async def check_request(guard: AnyGuard, turns: Sequence[Turn]) -> str | None:
     """Return None for a request that an agent may act on, else the answer to it."""
     collaboration = await revise(guard, turns, ACCEPTANCE)
@@ -94,7 +104,7 @@ async def read_result(guard: AnyGuard, result: str) -> str:
     owner = guard.guard if isinstance(guard, BlockingGuard) else guard
     known = _unsafe_results.setdefault(owner, {})
     if result not in known:
-        feedback = await guard.assess(result)
+        feedback = await call(guard, Guard.assess, result)
         if len(known) >= MOST_REMEMBERED:
             known.pop(next(iter(known)), None)
         known[result] = feedback.unsafe
@@ -111,7 +121,7 @@ async def revise(guard: AnyGuard, turns: Sequence[Turn], draft: Reply) -> Collab
             which some agents pass on what they thought and observed.
         draft: without usage, so that the collaboration's usage is what the guard adds to it.
     """
-    return await guard.revise(read_prompt(turns), draft)
+    return await call(guard, Guard.revise, read_prompt(turns), draft)
 
 
 def reply_of(

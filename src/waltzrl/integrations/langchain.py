@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Context
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from waltzrl.guard import Guard
 from waltzrl.integrations import drafts
@@ -37,11 +37,11 @@ class GuardedChatModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "waltzrl"
 
-    def bind_tools(self, tools: Sequence[object], **options: object) -> "GuardedChatModel":
+    def bind_tools(self, tools: Sequence[object], **options: Any) -> "GuardedChatModel":
         return GuardedChatModel(model=self.model.bind_tools(tools, **options), guard=self.guard)
 
     def _generate(
-        self, messages: Turns, stop: object = None, run_manager: object = None, **options: object
+        self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any
     ) -> ChatResult:
         async def draft(read: Turns) -> AIMessage:
             with _unobserved() as context:
@@ -50,7 +50,7 @@ class GuardedChatModel(BaseChatModel):
         return drafts.without_waiting(_answer(drafts.BlockingGuard(self.guard), draft, messages))
 
     async def _agenerate(
-        self, messages: Turns, stop: object = None, run_manager: object = None, **options: object
+        self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any
     ) -> ChatResult:
         async def draft(read: Turns) -> AIMessage:
             with _unobserved() as context:
@@ -59,12 +59,10 @@ class GuardedChatModel(BaseChatModel):
 
         return await _answer(self.guard, draft, messages)
 
-    def _stream(self, messages: Turns, **options: object) -> Iterator[ChatGenerationChunk]:
+    def _stream(self, messages: Turns, **options: Any) -> Iterator[ChatGenerationChunk]:
         yield from _chunks(self._generate(messages, **options))
 
-    async def _astream(
-        self, messages: Turns, **options: object
-    ) -> AsyncIterator[ChatGenerationChunk]:
+    async def _astream(self, messages: Turns, **options: Any) -> AsyncIterator[ChatGenerationChunk]:
         for chunk in _chunks(await self._agenerate(messages, **options)):
             yield chunk
 

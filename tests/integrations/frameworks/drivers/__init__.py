@@ -54,7 +54,7 @@ class Answer:
     """What a framework answered."""
 
     text: str
-    """The final reply; of a stream its pieces put together."""
+    """The final reply; empty if the framework ended the run instead."""
     seen: list[str] = field(default_factory=list)
     """Whatever callbacks, events and chunks showed, spelt with `repr`."""
     usage: tuple[int, int] | None = None
@@ -74,6 +74,25 @@ DRIVERS = (
         name="LangGraph, node",
         package="langgraph",
         columns=EVERYTHING - {"request checked"},
+    ),
+    Driver(
+        module="openai_agents",
+        name="OpenAI Agents SDK",
+        package="openai-agents",
+        modes=("sync", "async", "astream"),
+    ),
+    Driver(
+        module="pydantic_ai",
+        name="Pydantic AI",
+        package="pydantic-ai-slim",
+        columns=EVERYTHING - {"request checked"},
+    ),
+    Driver(
+        module="smolagents_tools",
+        name="smolagents, `ToolCallingAgent`",
+        package="smolagents",
+        columns=EVERYTHING - {"request checked"},
+        modes=("sync", "stream"),
     ),
     Driver(
         module="llama_index",

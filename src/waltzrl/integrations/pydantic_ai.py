@@ -1,0 +1,128 @@
+"""Pydantic AI: a guarded model.
+
+Agent(GuardedModel("openai:qwen", guard))
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from waltzrl.guard import Guard, Turn
+from waltzrl.integrations import drafts
+from waltzrl.records import Reply
+
+with drafts.needs("Pydantic AI", "pydantic-ai-slim>=2.0"):
+    from pydantic_ai import messages as said
+    from pydantic_ai.models import (
+        CompletedStreamedResponse,
+        Model,
+        ModelRequestParameters,
+        StreamedResponse,
+    )
+    from pydantic_ai.models.wrapper import WrapperModel
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.usage import RequestUsage
+
+
+class GuardedModel(WrapperModel):
+    """A model whose replies the guard has reviewed, and the results of tools it reads."""
+
+    def __init__(self, wrapped: Model | str, guard: Guard) -> None:
+        super().__init__(wrapped)
+        self.guard = guard
+
+    async def request(
+        self,
+        messages: list[said.ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
+    ) -> said.ModelResponse:
+        read = [
+            replace(message, parts=[await self._readable(part) for part in message.parts])
+            for message in messages
+        ]
+        draft = await self.wrapped.request(read, settings, parameters)
+        turns = [turn for message in read for turn in _turns(message)]
+        collaboration = await drafts.revise(self.guard, turns, _reply(draft))
+        added = drafts.added_usage(collaboration)
+        usage = draft.usage + RequestUsage(
+            input_tokens=added.input_tokens, output_tokens=added.output_tokens
+        )
+        final = collaboration.final.text
+        parts = draft.parts if collaboration.decision == "draft" else [said.TextPart(final)]
+        return replace(draft, parts=parts, usage=usage)
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[said.ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
+        run_context: object = None,
+    ) -> AsyncIterator[StreamedResponse]:
+        response = await self.request(messages, settings, parameters)
+        yield _Pieces(response, model_request_parameters=parameters, replay_events=True)
+
+    async def _readable(self, part: said.ModelRequestPart) -> said.ModelRequestPart:
+        if not isinstance(part, said.ToolReturnPart):
+            return part
+        result = part.model_response_str()
+        text = await drafts.read_result(self.guard, result)
+        return part if text == result else replace(part, content=text)
+
+
+class _Pieces(CompletedStreamedResponse):
+    """A reviewed response as a stream: its texts in pieces."""
+
+    async def _get_event_iterator(self) -> AsyncIterator[said.ModelResponseStreamEvent]:
+        manager = self._parts_manager
+        for index, part in enumerate(self.response.parts):
+            if not isinstance(part, said.TextPart):
+                yield manager.handle_part(vendor_part_id=index, part=part)
+                continue
+            for piece in drafts.pieces(part.content):
+                for event in manager.handle_text_delta(vendor_part_id=index, content=piece):
+                    yield event
+
+    def get(self) -> said.ModelResponse:
+        return replace(self.response, parts=self._parts_manager.get_parts())
+
+
+def _turns(message: said.ModelMessage) -> list[Turn]:
+    """Return a message, whose parts are turns, in OpenAI's form."""
+    if isinstance(message, said.ModelResponse):
+        reply = _reply(message)
+        calls = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+            for c in reply.calls
+        ]
+        return [{"role": "assistant", "content": reply.text, "tool_calls": calls}]
+    turns: list[Turn] = [{"role": "system", "content": message.instructions or ""}]
+    for part in message.parts:
+        match part:
+            case said.SystemPromptPart():
+                turns.append({"role": "system", "content": part.content})
+            case said.ToolReturnPart():
+                content = part.model_response_str()
+                turn = {"role": "tool", "tool_call_id": part.tool_call_id, "content": content}
+                turns.append(turn)
+            case said.RetryPromptPart():
+                turns.append({"role": "user", "content": part.model_response()})
+            case _:
+                content = part.content
+                texts = (
+                    [content]
+                    if isinstance(content, str)
+                    else [c for c in content if isinstance(c, str)]
+                )
+                turns.append({"role": "user", "content": "\n".join(texts)})
+    return turns
+
+
+def _reply(response: said.ModelResponse) -> Reply:
+    parts = response.parts
+    text = "".join(part.content for part in parts if isinstance(part, said.TextPart))
+    reasoning = "".join(part.content for part in parts if isinstance(part, said.ThinkingPart))
+    called = [part for part in parts if isinstance(part, said.BaseToolCallPart)]
+    calls = [(part.tool_call_id, part.tool_name, part.args_as_json_str()) for part in called]
+    return drafts.reply_of(text, reasoning, calls)

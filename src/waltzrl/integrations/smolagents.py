@@ -1,0 +1,106 @@
+"""smolagents: a guarded model.
+
+ToolCallingAgent(tools=[...], model=GuardedModel(OpenAIModel("qwen"), guard))
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from waltzrl.guard import Guard, Turn
+from waltzrl.integrations import drafts
+from waltzrl.records import Reply
+
+with drafts.needs("smolagents", "smolagents>=1.20"):
+    from smolagents import models
+    from smolagents.models import ChatMessage, ChatMessageStreamDelta, MessageRole, Tool
+
+ROLES = {MessageRole.TOOL_CALL: "assistant", MessageRole.TOOL_RESPONSE: "tool"}
+
+
+class GuardedModel(models.Model):
+    """A model whose replies the guard has reviewed, and the results of tools it reads.
+
+    A revision ends an agent's run, because it calls no tool: it becomes the agent's final answer.
+    """
+
+    def __init__(self, model: models.Model, guard: Guard) -> None:
+        super().__init__(model_id=model.model_id)
+        self.model = model
+        self.guard = guard
+
+    def generate(
+        self,
+        messages: list[ChatMessage],
+        stop_sequences: list[str] | None = None,
+        response_format: dict[str, str] | None = None,
+        tools_to_call_from: Sequence[Tool] | None = None,
+        **options: Any,
+    ) -> ChatMessage:
+        guard = drafts.BlockingGuard(self.guard)
+        read = [drafts.without_waiting(_readable(guard, message)) for message in messages]
+        draft = self.model.generate(
+            read, stop_sequences, response_format, tools_to_call_from, **options
+        )
+        turns = [_turn(message) for message in read]
+        collaboration = drafts.without_waiting(drafts.revise(guard, turns, _reply(draft)))
+        added, counted = drafts.added_usage(collaboration), draft.token_usage
+        usage = models.TokenUsage(
+            input_tokens=added.input_tokens + (counted.input_tokens if counted else 0),
+            output_tokens=added.output_tokens + (counted.output_tokens if counted else 0),
+        )
+        if collaboration.decision == "draft":
+            return replace(draft, token_usage=usage)
+        final = _final_answer(collaboration.final.text, stop_sequences or [], tools_to_call_from)
+        return replace(final, token_usage=usage)
+
+    def generate_stream(self, *args: Any, **options: Any) -> Iterator[ChatMessageStreamDelta]:
+        message = self.generate(*args, **options)
+        for piece in drafts.pieces(_text(message)):
+            yield ChatMessageStreamDelta(content=piece)
+        for index, call in enumerate(message.tool_calls or []):
+            for piece in drafts.pieces(call.function.arguments):
+                function = models.ChatMessageToolCallFunction(piece, call.function.name)
+                delta = models.ChatMessageToolCallStreamDelta(index, call.id, call.type, function)
+                yield ChatMessageStreamDelta(tool_calls=[delta])
+        yield ChatMessageStreamDelta(token_usage=message.token_usage)
+
+
+def _final_answer(
+    text: str, stop_sequences: list[str], tools: Sequence[Tool] | None
+) -> ChatMessage:
+    """Return a text as the final answer of an agent that calls tools, or that writes code."""
+    calls = None
+    if any(tool.name == "final_answer" for tool in tools or ()):
+        function = models.ChatMessageToolCallFunction(
+            name="final_answer", arguments=json.dumps({"answer": text})
+        )
+        calls = [models.ChatMessageToolCall(function=function, id="waltzrl", type="function")]
+        return ChatMessage(MessageRole.ASSISTANT, "", calls)
+    if "</code>" in stop_sequences:
+        text = f"<code>\nfinal_answer({text!r})\n</code>"
+    return ChatMessage(MessageRole.ASSISTANT, text)
+
+
+async def _readable(guard: drafts.AnyGuard, message: ChatMessage) -> ChatMessage:
+    if message.role != MessageRole.TOOL_RESPONSE:
+        return message
+    result = _text(message)
+    text = await drafts.read_result(guard, result)
+    return message if text == result else replace(message, content=[{"type": "text", "text": text}])
+
+
+def _turn(message: ChatMessage) -> Turn:
+    return {"role": ROLES.get(message.role, message.role), "content": _text(message)}
+
+
+def _text(message: ChatMessage) -> str:
+    if isinstance(message.content, list):
+        return "\n".join(part.get("text", "") for part in message.content)
+    return message.content or ""
+
+
+def _reply(draft: ChatMessage) -> Reply:
+    calls = [(c.id, c.function.name, c.function.arguments) for c in draft.tool_calls or []]
+    return drafts.reply_of(_text(draft), "", calls)
