@@ -5,8 +5,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 class FrameworkScheduling(LoadScopeScheduling):
     def _split_scope(self, nodeid):
-        """Return the framework in an id such as `test_laws.py::test_x[langchain_agent-sync]`."""
-        return nodeid.partition("[")[2].partition("-")[0].partition("_")[0]
+        """Return the framework of `test_laws.py::test_x[langchain_agent-sync]`, or the file."""
+        file, _, test = nodeid.partition("::")
+        if not file.endswith("test_laws.py"):
+            return file
+        case = test.partition("[")[2]
+        return case.partition("-")[0].partition("_")[0]
 
 
 def pytest_xdist_make_scheduler(config, log):
