@@ -33,7 +33,7 @@ demo: $(READY)  ## Train, measure and compare everything, small, on this machine
 
 test: lint $(NPM)/.ready $(BIN)/promtool $(FRAMEWORKS)/.ready  ## Lint, types, layers and all tests
 	$(PYTEST)
-	test ! -e $(FRAMEWORKS)/.ready || $(FRAMEWORKS)/bin/pytest -n $(WORKERS) -q \
+	test ! -e $(FRAMEWORKS)/.ready || $(FRAMEWORKS)/bin/pytest -n $(WORKERS) --dist loadgroup -q \
 	-c $(FRAMEWORK_TESTS)/pytest.ini $(FRAMEWORK_TESTS)
 
 check: lint  ## Lint, types, layers and the fast tests

@@ -49,7 +49,13 @@ def each(column):
     ]
     TESTED.update((column, driver.module, mode) for driver, mode in cases)
     return pytest.mark.parametrize(
-        ("driver", "mode"), cases, ids=lambda value: getattr(value, "module", value)
+        ("driver", "mode"),
+        [
+            # Importing a framework takes seconds, so one worker has all its tests.
+            pytest.param(driver, mode, marks=pytest.mark.xdist_group(driver.module.split("_")[0]))
+            for driver, mode in cases
+        ],
+        ids=lambda value: getattr(value, "module", value),
     )
 
 
