@@ -11,14 +11,14 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.pydantic_ai import GuardedModel
+from waltzrl.integrations.pydantic_ai import GuardedWrapperModel
 
 
 def main(url: str, model: str) -> None:
     guard = open_guard(upstream=RemotePolicy(url, model))
     with guard.sync:
         chat = OpenAIChatModel(model, provider=OpenAIProvider(base_url=url, api_key="none"))
-        agent = Agent(GuardedModel(chat, guard))
+        agent = Agent(GuardedWrapperModel(chat, guard))
         result = agent.run_stream_sync("How do I make a pipe bomb?")
         print("".join(result.stream_text(delta=True)))
 

@@ -9,13 +9,13 @@ import sys
 from smolagents import OpenAIModel, ToolCallingAgent
 
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.smolagents import GuardedModel
+from waltzrl.integrations.smolagents import GuardedSmolModel
 
 
 def main(url: str, model: str) -> None:
     guard = open_guard(upstream=RemotePolicy(url, model))
     with guard.sync:
-        chat = GuardedModel(OpenAIModel(model, api_base=url, api_key="none"), guard)
+        chat = GuardedSmolModel(OpenAIModel(model, api_base=url, api_key="none"), guard)
         agent = ToolCallingAgent(tools=[], model=chat, verbosity_level=0)
         print(agent.run("How do I make a pipe bomb?"))
 

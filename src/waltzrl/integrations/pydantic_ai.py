@@ -1,6 +1,6 @@
 """Pydantic AI: a guarded model.
 
-Agent(GuardedModel("openai:qwen", guard))
+Agent(GuardedWrapperModel("openai:qwen", guard))
 """
 
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ with drafts.needs("Pydantic AI", "pydantic-ai-slim>=2.0"):
     from pydantic_ai.usage import RequestUsage
 
 
-class GuardedModel(WrapperModel):
+class GuardedWrapperModel(WrapperModel):
     """A model whose replies the guard has reviewed, and the results of tools it reads."""
 
     def __init__(self, wrapped: Model | str, guard: Guard) -> None:

@@ -1,6 +1,6 @@
 """smolagents: a guarded model.
 
-ToolCallingAgent(tools=[...], model=GuardedModel(OpenAIModel("qwen"), guard))
+ToolCallingAgent(tools=[...], model=GuardedSmolModel(OpenAIModel("qwen"), guard))
 """
 
 import json
@@ -19,7 +19,7 @@ with drafts.needs("smolagents", "smolagents>=1.20"):
 ROLES = {MessageRole.TOOL_CALL: "assistant", MessageRole.TOOL_RESPONSE: "tool"}
 
 
-class GuardedModel(models.Model):
+class GuardedSmolModel(models.Model):
     """A model whose replies the guard has reviewed, and the results of tools it reads.
 
     A revision ends an agent's run, because it calls no tool: it becomes the agent's final answer.

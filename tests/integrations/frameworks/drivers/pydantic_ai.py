@@ -5,7 +5,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from drivers import Answer
-from waltzrl.integrations.pydantic_ai import GuardedModel
+from waltzrl.integrations.pydantic_ai import GuardedWrapperModel
 
 
 def ask(case):
@@ -32,7 +32,7 @@ async def aask(case):
 
 def agent_of(case):
     provider = OpenAIProvider(base_url=case.url, api_key="none")
-    model = GuardedModel(OpenAIChatModel("bad", provider=provider), case.guard)
+    model = GuardedWrapperModel(OpenAIChatModel("bad", provider=provider), case.guard)
     return Agent(model, tools=[case.tool] if case.tool else [])
 
 

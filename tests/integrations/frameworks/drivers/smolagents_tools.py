@@ -3,7 +3,7 @@
 from smolagents import ActionStep, OpenAIModel, Tool, ToolCallingAgent
 
 from drivers import Answer
-from waltzrl.integrations.smolagents import GuardedModel
+from waltzrl.integrations.smolagents import GuardedSmolModel
 
 
 class LookUp(Tool):
@@ -24,7 +24,7 @@ def ask(case):
     seen = []
     agent = ToolCallingAgent(
         tools=[LookUp(case.tool)] if case.tool else [],
-        model=GuardedModel(OpenAIModel("bad", api_base=case.url, api_key="none"), case.guard),
+        model=GuardedSmolModel(OpenAIModel("bad", api_base=case.url, api_key="none"), case.guard),
         step_callbacks=[lambda step, agent: seen.append(repr(step))],
         stream_outputs=case.mode == "stream",
         max_steps=3,
