@@ -21,7 +21,7 @@ from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.erasure import erase_subject
 from waltzrl.memory.schemas import PLANS, TASKS
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.routing import TaskGraph
+from waltzrl.routing import Router, TaskGraph
 from waltzrl.routing.execution import ExecutionSettings, Executor
 from waltzrl.routing.progress import PlanProgress, SuccessHistory
 
@@ -192,6 +192,27 @@ def test_what_is_kept_of_a_plan_expires_and_is_erased_with_its_subject(memory):
     assert memory.sweep(time.time() + 2 * 86_400 - 60) == 0
     assert memory.sweep(time.time() + 2 * 86_400) == 2
     assert memory.store.search(TASKS) == []
+
+
+def test_a_plan_that_is_resumed_late_keeps_all_that_it_did(memory):
+    tasks = [task("a"), task("b")]
+    run(memory, tasks, NotingAgent({"b": ""}), settings=ExecutionSettings(keep_days=2))
+    run(memory, tasks, NotingAgent(), settings=ExecutionSettings(keep_days=4), rerun={"b"})
+    assert memory.sweep(time.time() + 3 * 86_400) == 0
+    agent = NotingAgent()
+    assert states(run(memory, tasks, agent)) == {"a": "done", "b": "done"}
+    assert agent.ran == []
+
+
+def test_the_router_learns_who_does_well(memory):
+    graph = TaskGraph([task(str(number)) for number in range(12)])
+    agents = registry(a=10, b=10)
+    plan = plan_of(graph, lambda task_id: "a" if int(task_id) % 2 else "b")
+    agent = NotingAgent({task_id: "" for task_id in graph.order() if int(task_id) % 2})
+    executor = Executor(agent, agents, guard=None, memory=memory)
+    asyncio.run(executor.run(graph, plan, plan_id="p"))
+    learned = Router(agents, SuccessHistory(memory)).route(TaskGraph([task("next")]))
+    assert learned.assignments == {"next": "b"}
 
 
 def test_success_is_learned_from_what_agents_did_and_are_to_blame_for(memory):

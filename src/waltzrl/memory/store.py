@@ -161,6 +161,12 @@ class MemoryStore:
             added = _inserts(connection).on_conflict_do_nothing()
             return connection.execute(added.returning(ITEMS.c.id), rows[0]).first() is not None
 
+    def prolong(self, namespace: Namespace, expires_at: float) -> None:
+        """Let all items of a namespace expire at one time, seconds since the epoch."""
+        items = ITEMS.c.namespace == ".".join(namespace)
+        with writing(self.engine) as connection:
+            connection.execute(update(ITEMS).where(items).values(expires_at=expires_at))
+
     def delete(self, namespace: Namespace, key: str) -> None:
         """Delete an item, if it exists."""
         self.batch([PutOp(namespace, key, None)])

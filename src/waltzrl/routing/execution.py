@@ -44,7 +44,7 @@ class ExecutionSettings:
     may_learn: bool | None = None
     """Whether the agents may be trained on what is remembered; None when nobody has said."""
     keep_days: float = 90.0
-    """Days after which the records of a plan expire."""
+    """Days from its last start after which all records of a plan expire."""
 
     def __post_init__(self) -> None:
         if self.max_concurrent_tasks < 1 or self.timeout_seconds <= 0 or self.keep_days <= 0:

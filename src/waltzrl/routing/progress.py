@@ -49,14 +49,14 @@ class PlanProgress:
             plan_id: a name without periods; a plan of this id with other tasks is refused.
             subject: whom the plan is for, so that erasing that person reaches it.
             may_learn: whether the agents may be trained on what is remembered.
-            keep_days: days after which its records expire.
+            keep_days: days from now after which all its records expire.
         """
         self._memory, self._store = memory, memory.store
         self._plan_id = plan_id
         self._tasks = (*TASKS, plan_id)
         self._subject, self._may_learn = subject, may_learn
         self._digest = memory.digest(subject) if subject else ""
-        self._keep_seconds = keep_days * DAY
+        self._expires_at = time.time() + keep_days * DAY
 
     @contextmanager
     def opened(self, digest: str) -> Iterator[None]:
@@ -77,13 +77,17 @@ class PlanProgress:
                 )
             # `request_hash` is a column, and one of the fields that are not searched for secrets.
             value = {"request_hash": digest, "subject": self._digest}
-            self._store.add(PLANS, self._plan_id, value, time.time() + self._keep_seconds)
+            self._store.add(PLANS, self._plan_id, value, self._expires_at)
             plan = self._store.get(PLANS, self._plan_id)
             if plan is not None and plan.value["request_hash"] != digest:
                 raise InputError(
                     f"plan {self._plan_id!r} was begun with other tasks; resume it with the same "
                     "tasks, or use another id"
                 )
+            # They expire together: without its other rows, a plan would run tasks a second time.
+            put = PutOp(PLANS, self._plan_id, value, False, expires_at=self._expires_at)
+            self._store.batch([put])
+            self._store.prolong(self._tasks, self._expires_at)
             yield
 
     def resume(self, graph: TaskGraph, rerun: Collection[str]) -> dict[str, TaskResult]:
@@ -121,8 +125,7 @@ class PlanProgress:
         """
         result = TaskResult(id=task.id, task_type=task.type, agent_id=agent, state="pending")
         row = {**self._row(result), "state": STARTED}
-        expires_at = time.time() + self._keep_seconds
-        if not self._store.add(self._tasks, task.id, row, expires_at):
+        if not self._store.add(self._tasks, task.id, row, self._expires_at):
             raise InputError(
                 f"task {task.id!r} of plan {self._plan_id!r} was started by somebody else; it is "
                 "not run twice"
@@ -142,8 +145,8 @@ class PlanProgress:
         if collaboration is not None:
             exchange = exchange_of(result, collaboration, began, self._subject, self._may_learn)
             self._memory.remember([exchange])
-        expires_at = time.time() + self._keep_seconds
-        put = PutOp(self._tasks, result.id, self._row(result), False, expires_at=expires_at)
+        row = self._row(result)
+        put = PutOp(self._tasks, result.id, row, False, expires_at=self._expires_at)
         self._store.batch([put])
 
     def _row(self, result: TaskResult) -> dict[str, Json]:
