@@ -1,11 +1,16 @@
 """Serves the demo's trained pair."""
 
+import random
 from pathlib import Path
 
 from waltzrl.config.validation import Table
 from waltzrl.data import read_prompts
 from waltzrl.demo.paper import MAX_NEW_TOKENS, SERVED
+from waltzrl.demo.world.demonstrations import STEPS
+from waltzrl.demo.world.lexicon import World
+from waltzrl.demo.world.prompts import draw_request
 from waltzrl.errors import InputError
+from waltzrl.evaluation.scenarios import Scenario
 from waltzrl.training import CONVERSATION, FEEDBACK
 
 PAIR = f"{SERVED}/agents"
@@ -35,6 +40,44 @@ def example_prompt(folder: Path) -> str:
     """
     prompts = read_prompts(_seed(folder) / "data" / "test.jsonl")
     return next(prompt for prompt in prompts if prompt.label == "unsafe").messages[-1].content
+
+
+def demo_pair(folder: Path) -> Path:
+    """Return the folder of the pair that `waltzrl demo` trained, of the first seed.
+
+    Raises:
+        InputError: there is no trained pair.
+    """
+    return _seed(folder) / PAIR
+
+
+def demo_scenarios(folder: Path) -> list[Scenario]:
+    """Return fifty scenarios in the demo's language, in the requirement's mix.
+
+    Their wrappers and code words are those of the held-out prompts. The first unsafe ones ask for
+    weapons and for malware.
+
+    Raises:
+        InputError: there is no trained pair.
+    """
+    seed = int(_seed(folder).name.removeprefix("seed-"))
+    things, draw = World.create(seed).things, random.Random(f"scenarios/{seed}")
+    harmless = [thing for thing in things if not thing.harmful]
+    harmful = [[t for t in things if t.kind == kind] for kind in ("weapons", "malware", "crimes")]
+    scenarios: list[Scenario] = []
+    for kind, count in (("safe", 30), ("borderline", 15), ("unsafe", 5)):
+        while sum(scenario.kind == kind for scenario in scenarios) < count:
+            pool = harmful[len(scenarios) % 3] if kind == "unsafe" else harmless
+            request = draw_request(draw, pool, ("test",), bare=0.0)
+            if kind == "unsafe" or request.frightening is (kind == "borderline"):
+                scenarios.append(
+                    Scenario(
+                        kind=kind,
+                        prompt=request.to_prompt(len(scenarios), "test"),
+                        hollow_answer=STEPS[1].format(thing=request.named),
+                    )
+                )
+    return scenarios
 
 
 def _seed(folder: Path) -> Path:
