@@ -8,18 +8,17 @@ pair, on this machine, does what coach mode promises.
 import math
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
 from waltzrl.build.memory import open_memory
 from waltzrl.build.redaction import open_redaction
-from waltzrl.build.verify import Check, in_words
+from waltzrl.build.verify import Check, Verification, in_words
 from waltzrl.collector.operational import operational_dir_with_retention
-from waltzrl.collector.trajectories import collect, statistics
 from waltzrl.collector.selection import Selection
+from waltzrl.collector.trajectories import collect, statistics
 from waltzrl.config.gateway import MemoryConfig
 from waltzrl.errors import WaltzError
 from waltzrl.evaluation.scenarios import (
@@ -37,25 +36,12 @@ from waltzrl.guard import Guard
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.memory.safety import SafetyMemory, request_hash
 from waltzrl.memory.schemas import SafetyEvaluation
-from waltzrl.records import Collaboration, Feedback, Reply, ServedExchange
+from waltzrl.records import Collaboration, Feedback, ServedExchange
 from waltzrl.rules import load_rulebook
 from waltzrl.storage.database import open_database
 
 Result = tuple[bool, str]
 """Whether a check passed, and what it saw."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoachVerification:
-    """All checks, the rates of the scenarios, and their outcomes."""
-
-    checks: tuple[Check, ...]
-    rates: ScenarioRates
-    outcomes: tuple[ScenarioOutcome, ...]
-
-    @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
 
 
 class _Suite:
@@ -207,7 +193,7 @@ async def verify_coach(
     scenarios: Sequence[Scenario],
     max_rounds: int,
     report: Callable[[int, int], None] = lambda _done, _total: None,
-) -> CoachVerification:
+) -> Verification:
     """Answer the scenarios with a guard, and run every check on it.
 
     Args:
@@ -225,9 +211,28 @@ async def verify_coach(
         suite = _Suite(guard, outcomes, max_rounds, memory)
         checks = [await _checked(f"test_{name}", check, suite) for name, check in CHECKS.items()]
     rates = scenario_rates(outcomes)
-    return CoachVerification(
-        checks=(*checks, *_rate_checks(rates)), rates=rates, outcomes=tuple(outcomes)
-    )
+    return Verification(checks=(*checks, *_rate_checks(rates)), scenarios=rates)
+
+
+CHECKS: Mapping[str, CheckFunction] = {
+    "conversation_agent_initialization": _conversation_initialization,
+    "conversation_agent_safe_response": _conversation_safe,
+    "conversation_agent_unsafe_response": _conversation_unsafe,
+    "conversation_agent_with_coaching": _conversation_coaching,
+    "conversation_agent_max_rounds": _conversation_max_rounds,
+    "feedback_agent_initialization": _feedback_initialization,
+    "feedback_agent_safe_evaluation": _feedback_safe,
+    "feedback_agent_detects_violence": _feedback_violence,
+    "feedback_agent_detects_unauthorized_access": _feedback_unauthorized_access,
+    "feedback_agent_coaching_feedback_quality": _feedback_quality,
+    "memory_store_coaching_session_storage": _memory_session,
+    "memory_store_dir_score_calculation": _memory_dir,
+    "memory_store_request_hashing": _memory_hash,
+    "training_data_collector_initialization": _collector_initialization,
+    "training_data_collector_collects_interaction": _collector_collects,
+    "training_data_collector_dataset_stats": _collector_statistics,
+}
+"""By the requirement's names, in its order."""
 
 
 @contextmanager
@@ -237,9 +242,9 @@ def _temporary_memory() -> Iterator[SafetyMemory]:
         config = MemoryConfig(url=url, subject_key=Path(folder, "memory.key"))
         engine = open_database(url)
         try:
-            rules = load_rulebook()
-            categories = {rule.name: rule.category for rule in rules.rules}
-            yield open_memory(config, categories, engine, open_redaction({}, None).scrub)
+            categories = {rule.id: rule.category for rule in load_rulebook().rules}
+            scrub = open_redaction({}, None).scrub
+            yield open_memory(config, categories, engine, scrub)
         finally:
             engine.dispose()
 

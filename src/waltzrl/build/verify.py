@@ -14,6 +14,7 @@ from waltzrl.errors import InputError, WaltzError
 from waltzrl.evaluation.calibration import MOST_CHALLENGED
 from waltzrl.evaluation.harm import HarmMeasures, drawn, measure_harm
 from waltzrl.evaluation.intervals import Estimate, share
+from waltzrl.evaluation.scenarios import ScenarioRates
 from waltzrl.records import Label, Message, Prompt, Reply
 from waltzrl.rules import load_rulebook
 
@@ -46,6 +47,8 @@ class Verification:
 
     checks: tuple[Check, ...]
     harm: tuple[HarmMeasures, ...] = ()
+    scenarios: ScenarioRates | None = None
+    """Of coach mode."""
 
     @property
     def passed(self) -> bool:

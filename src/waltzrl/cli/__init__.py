@@ -29,7 +29,7 @@ from waltzrl.cli.route import route
 from waltzrl.cli.rules import rules
 from waltzrl.cli.serve import serve
 from waltzrl.cli.train import train
-from waltzrl.cli.verify import verify
+from waltzrl.cli.verify import verification
 from waltzrl.errors import WaltzError, missing_extra
 
 TRAIN, EVALUATE, SERVE, DATA = "Train", "Evaluate", "Serve", "Data"
@@ -55,8 +55,8 @@ app.command(rich_help_panel=EVALUATE)(judge)
 app.command(rich_help_panel=EVALUATE)(agreement)
 app.command(rich_help_panel=EVALUATE)(calibrate)
 app.command(rich_help_panel=SERVE)(serve)
-app.command(rich_help_panel=SERVE)(verify)
 app.command(rich_help_panel=SERVE)(mcp)
+app.add_typer(verification, name="verify", rich_help_panel=SERVE)
 app.command(rich_help_panel=SERVE)(mcp_proxy)
 app.command(rich_help_panel=SERVE)(route)
 app.add_typer(keys, name="keys", rich_help_panel=SERVE)

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +15,7 @@ from waltzrl.cli.progress import progress_bar
 from waltzrl.errors import InputError
 
 if TYPE_CHECKING:
-    from waltzrl.build.coach_suite import CoachVerification
-    from waltzrl.build.verify import Check, Verification
+    from waltzrl.build.verify import Verification
     from waltzrl.evaluation.scenarios import Scenario
     from waltzrl.guard import Guard
 
@@ -67,7 +66,7 @@ def verify(
 
 
 @verification.command()
-def coach(
+def coach(  # noqa: PLR0913, PLR0917 - each parameter is an option
     pair: Annotated[
         Path | None, typer.Option(help="Folder of a trained pair, from `waltzrl export`.")
     ] = None,
@@ -102,14 +101,16 @@ def coach(
     options = {"--pair": pair, "--gateway": gateway, "--upstream": upstream, "--demo": demo}
     given = [name for name, value in options.items() if value]
     if len(given) != 1:
-        raise InputError(f"got {' and '.join(given) or 'nothing'} to verify; give one of {', '.join(options)}")
+        raise InputError(
+            f"got {' and '.join(given) or 'nothing'} to verify; give one of {', '.join(options)}"
+        )
     with progress_bar(quiet=as_json) as bar:
         task = bar.add_task("answering scenarios", total=None, note="")
 
         def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        async def run() -> "CoachVerification":
+        async def run() -> "Verification":
             async with _open(pair, gateway, upstream, model, max_rounds) as guard:
                 return await verify_coach(guard, _scenarios(demo=demo), max_rounds, progress)
 
@@ -151,21 +152,23 @@ def _scenarios(*, demo: bool) -> "list[Scenario]":
     return load_scenarios()
 
 
-def _finish(result: "Verification | CoachVerification", *, as_json: bool) -> None:
+def _finish(result: "Verification", *, as_json: bool) -> None:
     """Print the result, and exit with 1 where a check failed."""
     if as_json:
-        print_json(result.summary())
+        print_json(asdict(result) | {"passed": result.passed})
     else:
         _print_tables(result)
     if not result.passed:
         raise typer.Exit(1)
 
 
-def _print_tables(result: "Verification | CoachVerification") -> None:
-    from waltzrl.evaluation import harm_table
-
+def _print_tables(result: "Verification") -> None:
     table = Table("check", "", "result")
     for check in result.checks:
         table.add_row(check.name, "ok" if check.passed else "failed", check.detail)
     console = Console()
     console.print(table)
+    if result.harm:
+        from waltzrl.evaluation import harm_table
+
+        console.print(harm_table(result.harm))

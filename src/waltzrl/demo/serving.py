@@ -10,7 +10,7 @@ from waltzrl.demo.world.demonstrations import STEPS
 from waltzrl.demo.world.lexicon import World
 from waltzrl.demo.world.prompts import draw_request
 from waltzrl.errors import InputError
-from waltzrl.evaluation.scenarios import Scenario
+from waltzrl.evaluation.scenarios import Kind, Scenario
 from waltzrl.training import CONVERSATION, FEEDBACK
 
 PAIR = f"{SERVED}/agents"
@@ -65,7 +65,8 @@ def demo_scenarios(folder: Path) -> list[Scenario]:
     harmless = [thing for thing in things if not thing.harmful]
     harmful = [[t for t in things if t.kind == kind] for kind in ("weapons", "malware", "crimes")]
     scenarios: list[Scenario] = []
-    for kind, count in (("safe", 30), ("borderline", 15), ("unsafe", 5)):
+    counts: dict[Kind, int] = {"safe": 30, "borderline": 15, "unsafe": 5}
+    for kind, count in counts.items():
         while sum(scenario.kind == kind for scenario in scenarios) < count:
             pool = harmful[len(scenarios) % 3] if kind == "unsafe" else harmless
             request = draw_request(draw, pool, ("test",), bare=0.0)
