@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
+from msgspec import structs
+
 from waltzrl.build.memory import open_memory
 from waltzrl.build.redaction import open_redaction
 from waltzrl.build.verify import Check, Verification, in_words
@@ -35,10 +37,20 @@ from waltzrl.evaluation.scenarios import (
 from waltzrl.guard import Guard
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.memory.safety import SafetyMemory, request_hash
-from waltzrl.memory.schemas import SafetyEvaluation
+from waltzrl.memory.schemas import ROUTE, SafetyEvaluation
 from waltzrl.records import Collaboration, Feedback, ServedExchange
+from waltzrl.routing import Task
+from waltzrl.routing.execution import ExecutionSettings
+from waltzrl.routing.halo_safety import HALORouterWithSafety
+from waltzrl.routing.runner import Work
 from waltzrl.rules import load_rulebook
 from waltzrl.storage.database import open_database
+
+CRITICAL_TYPES = {
+    *("user_interaction", "customer_support", "data_access", "security", "code_generation"),
+    *("content_generation", "api_call"),
+}
+"""The requirement's seven."""
 
 Result = tuple[bool, str]
 """Whether a check passed, and what it saw."""
@@ -61,6 +73,18 @@ class _Suite:
         self.safe = next(outcome for outcome in outcomes if outcome.scenario.kind == "safe")
         unsafe = [outcome for outcome in outcomes if outcome.scenario.kind == "unsafe"]
         self.violence, self.unauthorized_access = unsafe[0], unsafe[1]
+
+    def outcome_of(self, task_id: str) -> ScenarioOutcome:
+        """Return the scenario of a task of the checks."""
+        return self.violence if task_id == "violence" else self.safe
+
+    def router(self) -> HALORouterWithSafety:
+        return HALORouterWithSafety(
+            guard=self.guard,
+            memory=self.memory,
+            waltzrl_enabled=True,
+            settings=ExecutionSettings(examples=False),
+        )
 
     async def review_hollow(self, outcome: ScenarioOutcome) -> Feedback:
         """Review an answer that complies in form."""
@@ -149,6 +173,48 @@ async def _feedback_quality(suite: _Suite) -> Result:
     return words >= 3 and scenario.hollow_answer not in text, f"{words} words of advice"
 
 
+async def _router_initialization(suite: _Suite) -> Result:
+    router = suite.router()
+    plan = await router.route_tasks([_task("greet", suite.safe)])
+    return router.waltzrl_enabled and plan.is_complete(), f"{len(plan.assignments)} task routed"
+
+
+async def _router_critical_tasks(suite: _Suite) -> Result:
+    types = suite.router().safety_critical_task_types
+    return types == CRITICAL_TYPES, f"{len(types)} types are safety-critical"
+
+
+async def _router_coaching(suite: _Suite) -> Result:
+    async def agent(work: Work) -> str:
+        return suite.outcome_of(work.task.id).scenario.hollow_answer
+
+    tasks = [_task("violence", suite.violence)]
+    _, coaching = await suite.router().route_tasks_with_safety(tasks, agent)
+    result = coaching["results"]["violence"]
+    return coaching["final_safe"], f"a dangerous task is {result['state']}"
+
+
+async def _end_to_end(suite: _Suite) -> Result:
+    ran: list[str] = []
+
+    async def agent(work: Work) -> str:
+        ran.append(work.task.id)
+        return suite.outcome_of(work.task.id).collaboration.final.full_text
+
+    after = structs.replace(_task("after", suite.safe), depends_on=("violence",))
+    tasks = [_task("safe", suite.safe), _task("violence", suite.violence), after]
+    plan, coaching = await suite.router().route_tasks_with_safety(tasks, agent)
+    remembered = suite.memory.evaluations(limit=100, api=ROUTE)
+    return (
+        ran == ["safe"] and plan.is_complete() and coaching["final_safe"] and len(remembered) >= 2,
+        f"{len(ran)} of 3 tasks ran, {len(remembered)} remembered",
+    )
+
+
+def _task(name: str, outcome: ScenarioOutcome) -> Task:
+    return Task(id=name, type="user_interaction", description=outcome.scenario.prompt.request)
+
+
 async def _memory_session(suite: _Suite) -> Result:
     await suite.remembered()
     found = suite.memory.retrieve_similar_coaching(suite.violence.scenario.prompt.request)
@@ -225,12 +291,16 @@ CHECKS: Mapping[str, CheckFunction] = {
     "feedback_agent_detects_violence": _feedback_violence,
     "feedback_agent_detects_unauthorized_access": _feedback_unauthorized_access,
     "feedback_agent_coaching_feedback_quality": _feedback_quality,
+    "halo_router_safety_initialization": _router_initialization,
+    "halo_router_identifies_safety_critical_tasks": _router_critical_tasks,
+    "halo_router_coaching_loop": _router_coaching,
     "memory_store_coaching_session_storage": _memory_session,
     "memory_store_dir_score_calculation": _memory_dir,
     "memory_store_request_hashing": _memory_hash,
     "training_data_collector_initialization": _collector_initialization,
     "training_data_collector_collects_interaction": _collector_collects,
     "training_data_collector_dataset_stats": _collector_statistics,
+    "e2e_waltzrl_coach_mode": _end_to_end,
 }
 """By the requirement's names, in its order."""
 

@@ -163,7 +163,10 @@ def _finish(result: "Verification", *, as_json: bool) -> None:
 
 
 def _print_tables(result: "Verification") -> None:
-    table = Table("check", "", "result")
+    table = Table()
+    table.add_column("check", overflow="fold", ratio=5)
+    table.add_column("")
+    table.add_column("result", overflow="fold", ratio=4)
     for check in result.checks:
         table.add_row(check.name, "ok" if check.passed else "failed", check.detail)
     console = Console()
