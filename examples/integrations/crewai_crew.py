@@ -1,7 +1,7 @@
 """A crew of CrewAI whose agent has a guarded LLM, and whose task has a guardrail.
 
 pip install waltzrl crewai
-CREWAI_TRACING_ENABLED=false python examples/integrations/crewai_crew.py http://localhost:8000/v1 qwen
+python examples/integrations/crewai_crew.py http://localhost:8000/v1 qwen
 """
 
 import sys
