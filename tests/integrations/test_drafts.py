@@ -104,3 +104,10 @@ def test_calls_block_wait_or_go_to_the_guards_thread():
         blocking = drafts.BlockingGuard(guard)
         blocked = drafts.without_waiting(drafts.call(blocking, Guard.assess, INJECTION)).unsafe
     assert (unsafe, in_thread, blocked) == (True, True, True)
+
+
+def test_what_a_framework_does_not_count_stays_unknown():
+    added = Usage(input_tokens=20, output_tokens=2)
+    used = {"prompt_tokens": 11, "total_tokens": None, "cached_tokens": 3}
+    counted = {"prompt_tokens": 31, "total_tokens": None, "cached_tokens": 3}
+    assert drafts.add_tokens(used, added) == counted

@@ -13,6 +13,8 @@ from waltzrl.records import Message, Reply, Role
 with drafts.needs("Microsoft Agent Framework", "agent-framework-core>=1.20"):
     import agent_framework as theirs
 
+COUNTS = ("input_token_count", "output_token_count", "total_token_count")
+
 
 class GuardChatMiddleware(theirs.ChatMiddleware):
     """Has the guard review every reply of the model, and every result of a tool it reads."""
@@ -31,9 +33,7 @@ class GuardChatMiddleware(theirs.ChatMiddleware):
             collaboration = await drafts.revise(self._guard, turns, _reply(parts))
             added = drafts.added_usage(collaboration)
             if used := draft.usage_details:
-                used["input_token_count"] += added.input_tokens
-                used["output_token_count"] += added.output_tokens
-                used["total_token_count"] += added.input_tokens + added.output_tokens
+                draft.usage_details = drafts.add_tokens(used, added, COUNTS)
             if collaboration.decision != "draft":
                 draft.messages = [theirs.Message("assistant", [collaboration.final.text])]
                 draft.finish_reason, draft.raw_representation = "stop", None

@@ -33,6 +33,8 @@ WITHHELD = (
 MOST_REMEMBERED = 1000
 """Results of tools whose assessment is remembered: a conversation repeats them in every call."""
 
+OPENAI_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
 Result = TypeVar("Result")
 
 _unsafe_results: WeakKeyDictionary[Guard, dict[str, bool]] = WeakKeyDictionary()
@@ -153,6 +155,21 @@ def _as_json(arguments: object) -> str:
 def added_usage(collaboration: Collaboration) -> Usage:
     """Return the tokens of reviews and revisions; the framework counts those of its draft."""
     return collaboration.usage or Usage(input_tokens=0, output_tokens=0)
+
+
+def add_tokens(
+    used: dict[str, int], added: Usage, names: Sequence[str] = OPENAI_COUNTS
+) -> dict[str, int]:
+    """Return the counts of a framework with `added`; a count that it does not know stays unknown.
+
+    Args:
+        used: counts by name; those with other names are left as they are.
+        added: what the guard added.
+        names: the framework's names for tokens read, tokens written, and both.
+    """
+    read, written = added.input_tokens, added.output_tokens
+    more = dict(zip(names, (read, written, read + written), strict=True))
+    return used | {name: used[name] + n for name, n in more.items() if used.get(name) is not None}
 
 
 def pieces(text: str) -> list[str]:

@@ -15,6 +15,8 @@ with drafts.needs("DSPy", "dspy>=3.4"):
     from dspy import lm15 as theirs
     from dspy.clients.backend_selection import CLIENT_KEYS
 
+COUNTS = ("input_tokens", "output_tokens", "total_tokens")
+
 
 def guarded_lm(lm: dspy.LM, guard: Guard) -> dspy.LM:
     """Return an LM whose replies the guard has reviewed, and the results of tools it reads.
@@ -89,14 +91,9 @@ async def _answer(
     turns = [Message(role="system", content=instructions)] if instructions else []
     turns += [turn for message in messages for turn in _turns(message)]
     collaboration = await drafts.revise(guard, turns, _reply(draft.message.parts))
-    added, used = drafts.added_usage(collaboration), draft.usage
-    if used.input_tokens is not None:
-        used = replace(
-            used,
-            input_tokens=used.input_tokens + added.input_tokens,
-            output_tokens=used.output_tokens + added.output_tokens,
-            total_tokens=used.total_tokens + added.input_tokens + added.output_tokens,
-        )
+    counts = {name: getattr(draft.usage, name) for name in COUNTS}
+    added = drafts.added_usage(collaboration)
+    used = replace(draft.usage, **drafts.add_tokens(counts, added, COUNTS))
     if collaboration.decision == "draft":
         return replace(draft, usage=used)
     message = theirs.Message.assistant(collaboration.final.text)

@@ -96,9 +96,7 @@ async def _final(
     collaboration = await drafts.revise(guard, turns, said)
     added = drafts.added_usage(collaboration)
     if used := draft.meta.get("usage"):
-        used["prompt_tokens"] += added.input_tokens
-        used["completion_tokens"] += added.output_tokens
-        used["total_tokens"] += added.input_tokens + added.output_tokens
+        draft.meta["usage"] = drafts.add_tokens(used, added)
     if collaboration.decision == "draft":
         return draft
     meta = draft.meta | {"finish_reason": "stop"}

@@ -108,11 +108,7 @@ async def _answer(
     turns = [_turn(message) for message in read]
     collaboration = await drafts.revise(guard, turns, _reply(draft.message))
     added = drafts.added_usage(collaboration)
-    used = draft.additional_kwargs
-    if "prompt_tokens" in used:
-        used["prompt_tokens"] += added.input_tokens
-        used["completion_tokens"] += added.output_tokens
-        used["total_tokens"] += added.input_tokens + added.output_tokens
+    used = draft.additional_kwargs = drafts.add_tokens(draft.additional_kwargs, added)
     if collaboration.decision == "draft":
         return draft
     message = theirs.ChatMessage(collaboration.final.text, role="assistant")
