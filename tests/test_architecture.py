@@ -73,6 +73,13 @@ def test_no_public_class_name_is_defined_twice():
     assert [name for name, count in definitions.items() if count > 1] == []
 
 
+def test_no_two_files_of_one_run_of_tests_have_the_same_name():
+    frameworks = ROOT / "tests" / "integrations" / "frameworks"  # run apart
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if frameworks not in path.parents]
+    names = Counter(path.name for path in files)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 def test_papers_for_everybody_are_short():
     for name, longest in LONGEST.items():
         assert length(ROOT / name) <= longest, name
