@@ -19,7 +19,7 @@ from support.routed import (
 from waltzrl import open_guard
 from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.erasure import erase_subject
-from waltzrl.memory.schemas import PLANS, TASKS
+from waltzrl.memory.plans import PLANS, TASKS
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.routing import Router, TaskGraph
 from waltzrl.routing.execution import ExecutionSettings, Executor
@@ -150,7 +150,7 @@ def test_a_plan_that_is_being_run_is_refused_and_another_is_not(memory):
 
 def test_a_task_is_started_by_one_of_two(memory):
     runners = [PlanProgress(memory, "p"), PlanProgress(memory, "p")]
-    with runners[0].opened("digest"):
+    with runners[0].opened("digest", ()):
         runners[0].start(task("a"), "a")
         with pytest.raises(InputError, match="task 'a' of plan 'p' was started by somebody else"):
             runners[1].start(task("a"), "a")

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, select
 
-from waltzrl.memory.schemas import EVALUATIONS, TASKS
+from waltzrl.memory.plans import TASKS
+from waltzrl.memory.schemas import EVALUATIONS
 from waltzrl.memory.search import not_expired
 from waltzrl.memory.tables import ITEMS
 

@@ -17,10 +17,6 @@ from waltzrl.records import ServedExchange, Verdict
 EVALUATIONS = ("safety", "waltzrl", "evaluations")
 COACHING = ("safety", "waltzrl", "coaching")
 TRAINING = ("safety", "waltzrl", "training")
-PLANS = ("routing", "plans")
-TASKS = ("routing", "tasks")
-"""Routed plans, and below it the tasks of each; `waltzrl.routing.progress` writes both."""
-
 ROUTE = "route"
 """`ServedExchange.api` of a routed task; its model is the task's type, its bundle the agent."""
 

@@ -11,7 +11,7 @@ MACHINE_MADE = frozenset(
     {
         *("id", "coaching_session_id", "interaction", "subject", "request_hash"),
         *("agent_id", "bundle", "release", "arm", "decision", "mode", "api"),
-        *("category", "outcome", "label", "task_type", "state"),
+        *("category", "outcome", "label", "task_type", "state", "tasks"),
     }
 )
 """Fields of our records that hold ids and digests, which a scanner might take for secrets, and

@@ -1,12 +1,12 @@
 """Tasks in a graph to agents, with the reasons."""
 
+from waltzrl.memory.plans import TaskState
 from waltzrl.routing.halo import HALORouter, TaskDAG, TeamValidationResult
 from waltzrl.routing.picture import plan_as_mermaid, plan_as_svg
 from waltzrl.routing.plan import (
     Alternative,
     Explanation,
     RoutingPlan,
-    TaskState,
     plan_from_json,
     read_plan,
 )

@@ -4,7 +4,7 @@ import asyncio
 import heapq
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -14,19 +14,17 @@ import msgspec
 
 from waltzrl.errors import InputError
 from waltzrl.guard import Guard
+from waltzrl.memory.plans import GOOD, PlannedTask, TaskResult, all_results
 from waltzrl.routing.coaching import Coach
 from waltzrl.routing.plan import RoutingPlan
 from waltzrl.routing.registry import AgentRegistry
-from waltzrl.routing.results import PlanResult, TaskResult
+from waltzrl.routing.results import PlanResult
 from waltzrl.routing.runner import EndedTask, Execute, TaskRunner, Work, prompt_of
 from waltzrl.routing.tasks import TaskGraph
 
 if TYPE_CHECKING:  # both need the extra of the memory
     from waltzrl.memory.safety import SafetyMemory
     from waltzrl.routing.progress import PlanProgress
-
-GOOD = ("done", "coached")
-"""States after which the tasks that depend on a task can run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +121,14 @@ class Executor:
         """
         _check_plan(graph, plan, self._registry)
         digest, plan_id = _digest_of(graph), plan_id or uuid4().hex
+        tasks = _planned(graph, plan)
         if self._memory is None:
             if rerun:
                 raise InputError("rerun: there is no memory, so no task was run before")
             results: dict[str, TaskResult] = {}
             _check_planned(graph, plan, results)
             await self._run(self._schedule(graph, plan, results), plan_id, None)
-            return self._ended_plan(plan_id, graph, plan, results)
+            return self._ended_plan(plan_id, tasks, results)
         from waltzrl.routing.progress import PlanProgress
 
         progress = PlanProgress(
@@ -139,11 +138,11 @@ class Executor:
             may_learn=self._settings.may_learn,
             keep_days=self._settings.keep_days,
         )
-        with progress.opened(digest):
+        with progress.opened(digest, tasks):
             results = await asyncio.to_thread(progress.resume, graph, rerun)
             _check_planned(graph, plan, results)
             await self._run(self._schedule(graph, plan, results), plan_id, progress)
-        return self._ended_plan(plan_id, graph, plan, results)
+        return self._ended_plan(plan_id, tasks, results)
 
     def _schedule(
         self, graph: TaskGraph, plan: RoutingPlan, results: dict[str, TaskResult]
@@ -152,9 +151,9 @@ class Executor:
         return _Schedule(graph, plan, room, self._settings.max_concurrent_tasks, results)
 
     def _ended_plan(
-        self, plan_id: str, graph: TaskGraph, plan: RoutingPlan, results: Mapping[str, TaskResult]
+        self, plan_id: str, tasks: Sequence[PlannedTask], results: Mapping[str, TaskResult]
     ) -> PlanResult:
-        complete = _completed(graph, plan, results)
+        complete = all_results(tasks, results)
         for task_id, result in complete.items():
             if task_id not in results:
                 self._observe(EndedTask(result=result))
@@ -322,27 +321,17 @@ def _check_planned(graph: TaskGraph, plan: RoutingPlan, results: Collection[str]
             raise InputError(f"the plan has no task {task_id!r}; route these tasks again")
 
 
-def _completed(
-    graph: TaskGraph, plan: RoutingPlan, results: Mapping[str, TaskResult]
-) -> dict[str, TaskResult]:
-    """Return the results of all tasks, also of those that could not be started, in order."""
-    complete: dict[str, TaskResult] = {}
-    blocked_by: dict[str, str] = {}
+def _planned(graph: TaskGraph, plan: RoutingPlan) -> tuple[PlannedTask, ...]:
+    """Return all tasks, dependencies first; those that were done before have no agent."""
+    tasks = []
     for task_id in graph.order():
-        task = graph.tasks[task_id]
-        if task_id in results:
-            complete[task_id] = results[task_id]
-            continue
-        agent = plan.assignments.get(task_id, "")
-        result = TaskResult(id=task_id, task_type=task.type, agent_id=agent, state="blocked")
-        cause = next((name for name in task.depends_on if complete[name].state not in GOOD), None)
-        if cause is not None:
-            cause = blocked_by[task_id] = blocked_by.get(cause, cause)
-            reason = f"it depends on {cause!r}, which is {complete[cause].state}"
-            complete[task_id] = msgspec.structs.replace(result, reason=reason)
-        else:
-            reason = f"no agent can do it: {plan.explanations[task_id].words}"
-            complete[task_id] = msgspec.structs.replace(
-                result, state="failed", fault="plan", reason=reason
-            )
-    return complete
+        task, explanation = graph.tasks[task_id], plan.explanations.get(task_id)
+        planned = PlannedTask(
+            id=task_id,
+            task_type=task.type,
+            agent_id=plan.assignments.get(task_id, ""),
+            depends_on=task.depends_on,
+            why=explanation.words if explanation else "",
+        )
+        tasks.append(planned)
+    return tuple(tasks)

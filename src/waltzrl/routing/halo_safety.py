@@ -11,13 +11,14 @@ from msgspec import structs
 
 from waltzrl.errors import InputError, WaltzError
 from waltzrl.guard import Guard
+from waltzrl.memory.plans import TaskResult
 from waltzrl.records import Reply
 from waltzrl.routing.coaching import Coach
 from waltzrl.routing.execution import ExecutionSettings, Executor
 from waltzrl.routing.halo import HALORouter, TaskDAG, graph_of
 from waltzrl.routing.plan import RoutingPlan
 from waltzrl.routing.registry import AgentRegistry
-from waltzrl.routing.results import PlanResult, TaskResult
+from waltzrl.routing.results import PlanResult
 from waltzrl.routing.runner import EndedTask, Execute, TaskRunner, Work, prompt_of
 from waltzrl.routing.success import History
 from waltzrl.routing.tasks import Task, TaskGraph

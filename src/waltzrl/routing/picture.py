@@ -12,7 +12,8 @@ from statistics import fmean
 from typing import Literal, TypeAlias
 
 from waltzrl.errors import InputError
-from waltzrl.routing.plan import RoutingPlan, TaskState
+from waltzrl.memory.plans import TaskState
+from waltzrl.routing.plan import RoutingPlan
 from waltzrl.routing.tasks import TaskGraph
 
 ShownState: TypeAlias = TaskState | Literal["unassigned"]

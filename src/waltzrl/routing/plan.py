@@ -3,18 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import msgspec
 
 from waltzrl.routing.documents import VERSION, from_json, read_document
-
-TaskState: TypeAlias = Literal[
-    "pending", "done", "coached", "declined", "blocked", "failed", "interrupted"
-]
-"""What became of a task: done as its agent did it, done after coaching, declined because it was
-unsafe, blocked because a task that it depends on is not done, failed with an error, or interrupted
-by a crash."""
 
 
 class Alternative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,8 +1,4 @@
-"""What the memory keeps of plans, so that they can be resumed and success is learned.
-
-("routing", "plans")            PLAN    the digest of its tasks
-("routing", "tasks", PLAN)      TASK    "started" before its agent runs, then its `TaskResult`
-"""
+"""What the memory keeps of plans, so that they can be resumed and shown, and success is learned."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -12,22 +8,22 @@ import msgspec
 
 from waltzrl.errors import InputError
 from waltzrl.memory.items import Json, PutOp
+from waltzrl.memory.plans import (
+    GOOD,
+    PLANS,
+    STARTED,
+    TASKS,
+    PlannedTask,
+    StoredPlan,
+    StoredTask,
+    TaskResult,
+    result_of,
+)
 from waltzrl.memory.safety import DAY, SafetyMemory
-from waltzrl.memory.schemas import PLANS, ROUTE, TASKS
+from waltzrl.memory.schemas import ROUTE
 from waltzrl.records import Collaboration, ServedExchange
-from waltzrl.routing.results import TaskResult
 from waltzrl.routing.tasks import Task, TaskGraph
 from waltzrl.storage.locks import exclusive
-
-STARTED = "started"
-"""State of a stored task whose agent was called and whose end is not stored."""
-
-
-class _StoredTask(TaskResult, frozen=True, kw_only=True):
-    state: str  # type: ignore[assignment]  # a TaskState, or STARTED
-    time: float
-    subject: str
-    """Digest of whom the plan is for; empty when nobody was named."""
 
 
 class PlanProgress:
@@ -59,11 +55,12 @@ class PlanProgress:
         self._expires_at = time.time() + keep_days * DAY
 
     @contextmanager
-    def opened(self, digest: str) -> Iterator[None]:
+    def opened(self, digest: str, tasks: tuple[PlannedTask, ...]) -> Iterator[None]:
         """Hold the plan for the duration of the block; a process that ends holds it no more.
 
         Args:
-            digest: `digest_of` its tasks.
+            digest: of its tasks.
+            tasks: dependencies first, with their agents.
 
         Raises:
             InputError: the plan is being run, or its id is that of other tasks.
@@ -75,11 +72,11 @@ class PlanProgress:
                     f"plan {self._plan_id!r} is being run by somebody else; wait until it has "
                     "ended, or use another id"
                 )
-            # `request_hash` is a column, and one of the fields that are not searched for secrets.
-            value = {"request_hash": digest, "subject": self._digest}
+            plan = StoredPlan(request_hash=digest, subject=self._digest, tasks=tasks)
+            value: dict[str, Json] = msgspec.to_builtins(plan)
             self._store.add(PLANS, self._plan_id, value, self._expires_at)
-            plan = self._store.get(PLANS, self._plan_id)
-            if plan is not None and plan.value["request_hash"] != digest:
+            begun = self._store.get(PLANS, self._plan_id)
+            if begun is not None and begun.value["request_hash"] != digest:
                 raise InputError(
                     f"plan {self._plan_id!r} was begun with other tasks; resume it with the same "
                     "tasks, or use another id"
@@ -100,11 +97,11 @@ class PlanProgress:
             InputError: a task of `rerun` is unknown or done.
         """
         items = self._store.search(self._tasks, limit=len(graph) + 1)
-        stored = {item.key: msgspec.convert(item.value, _StoredTask) for item in items}
+        stored = {item.key: msgspec.convert(item.value, StoredTask) for item in items}
         for name in rerun:
             if name not in graph.tasks:
                 raise InputError(f"rerun: there is no task {name!r} among the {len(graph)} tasks")
-            if name in stored and stored[name].state in ("done", "coached"):
+            if name in stored and stored[name].state in GOOD:
                 raise InputError(f"rerun: task {name!r} is {stored[name].state} already")
         results, again = {}, []
         for task_id, task in stored.items():
@@ -112,7 +109,7 @@ class PlanProgress:
             if task_id in rerun or (was_started and graph.tasks[task_id].idempotent):
                 again.append(PutOp(self._tasks, task_id, None))
             else:
-                results[task_id] = _interrupted(task) if was_started else _result(task)
+                results[task_id] = _interrupted(task) if was_started else result_of(task)
         self._store.batch(again)
         return results
 
@@ -203,11 +200,7 @@ def exchange_of(
     )
 
 
-def _result(stored: _StoredTask) -> TaskResult:
-    return msgspec.convert(stored, TaskResult, from_attributes=True)
-
-
-def _interrupted(stored: _StoredTask) -> TaskResult:
+def _interrupted(stored: StoredTask) -> TaskResult:
     return TaskResult(
         id=stored.id,
         task_type=stored.task_type,

@@ -13,10 +13,10 @@ import msgspec
 
 from waltzrl.errors import WaltzError
 from waltzrl.guard import ACCEPTANCE, Guard
+from waltzrl.memory.plans import Fault, TaskResult
 from waltzrl.memory.schemas import ROUTE
 from waltzrl.records import Collaboration, Message, Prompt, Reply
 from waltzrl.routing.coaching import Coach, with_examples
-from waltzrl.routing.results import Fault, TaskResult
 from waltzrl.routing.tasks import Task
 
 LONGEST_REASON = 300

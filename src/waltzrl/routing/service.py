@@ -12,9 +12,10 @@ import msgspec
 
 from waltzrl.errors import InputError, RequestError, StorageError
 from waltzrl.guard import ACCEPTANCE
+from waltzrl.memory.plans import TaskState
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.records import Feedback, Reply
-from waltzrl.routing.plan import RoutingPlan, TaskState
+from waltzrl.routing.plan import RoutingPlan
 from waltzrl.routing.progress import SuccessHistory
 from waltzrl.routing.registry import AgentRegistry
 from waltzrl.routing.router import Router
