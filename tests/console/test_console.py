@@ -7,18 +7,27 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from support.desk_plans import run_minutes
 from support.small_console import EMAIL, HOSTILE, ROLES, Site, collaboration, exchange
 from waltzrl.console.app import WRONG_KEYS
 from waltzrl.console.request import MAX_FORM_BYTES
 from waltzrl.serving.keys import revoke_keys
 
-PAGES = ("/desk", "/desk/collaborations", "/desk/collaborations/wz1/2", "/desk/audit")
+PAGES = (
+    "/desk",
+    "/desk/collaborations",
+    "/desk/collaborations/wz1/2",
+    "/desk/plans",
+    "/desk/plans/minutes",
+    "/desk/audit",
+)
 
 
 @pytest.fixture
 def site(tmp_path):
     site = Site(tmp_path)
     site.memory.remember([exchange("wz1/2", collaboration(f"I am {EMAIL}", "Hello.", "Good day."))])
+    run_minutes(site.memory)
     return site
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -10,13 +11,27 @@ import uvicorn
 from playwright.sync_api import sync_playwright
 
 from support.browser import FLAGS, NODE_MODULES, find_chromium
+from support.desk_plans import run_minutes
 from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
+from waltzrl.routing.picture import DARK, LIGHT
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("console")]
 
+PICTURED = {
+    name: tuple(bytes.fromhex(scheme["coached"].fill[1:]))
+    for name, scheme in (("light", LIGHT), ("dark", DARK))
+}
+"""Colours of a coached task."""
 AXE = NODE_MODULES / "axe-core/axe.min.js"
 STORY = "wz7/2"
-PAGES = ("/desk", "/desk/collaborations", "/desk/collaborations/wz7%2F2", "/desk/audit")
+PAGES = (
+    "/desk",
+    "/desk/collaborations",
+    "/desk/collaborations/wz7%2F2",
+    "/desk/plans",
+    "/desk/plans/minutes",
+    "/desk/audit",
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +46,8 @@ def chromium():
 def site(tmp_path):
     site = Site(tmp_path)
     site.begin_release()
+    with ThreadPoolExecutor() as pool:  # playwright keeps this thread's event loop
+        pool.submit(run_minutes, site.memory).result()
     site.memory.remember(
         [
             exchange("wz1", collaboration("How do I bake bread?"), seconds_ago=1),
@@ -97,8 +114,9 @@ def test_a_reviewer_logs_in_filters_opens_and_logs_out(chromium, url, site):
     with opened(chromium, url) as page:
         log_in(page, site, "reviewer")
         page.get_by_role("link", name="Collaborations").click()
-        assert page.locator(".list li").count() == 3
+        assert page.locator(".list li").count() == 6  # three of them the plan's
         page.get_by_label("decision").select_option("revised")
+        page.get_by_label("arm").select_option("candidate")
         page.get_by_role("button", name="Filter").click()
         assert "decision=revised" in page.url
         assert page.locator(".list li").count() == 1
@@ -159,6 +177,41 @@ def test_a_reply_is_labelled_by_keyboard_alone(chromium, url, site):
         page.get_by_role("status").wait_for()
         assert "reviewer labelled it over-refusal" in page.get_by_role("status").inner_text()
     assert site.memory.evaluation(STORY).label == "needless_refusal"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_coached_task_is_found_by_keyboard_beside_its_picture(chromium, url, site, scheme):
+    with opened(chromium, url, color_scheme=scheme) as page:
+        log_in(page, site, "viewer")
+        page.goto("/desk/plans")
+        page.get_by_label("task state").select_option("coached")
+        focus(page, "Filter")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/desk/plans?state=coached")
+        focus(page, "minutes")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/desk/plans/minutes")
+        picture = page.get_by_role("img")
+        assert picture.evaluate("image => image.complete && image.naturalWidth") > 600
+        assert PICTURED[scheme] in colours(page, picture)
+        focus(page, "summarise")
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="Transcript").wait_for()
+        assert page.locator("ins").first.is_visible()
+
+
+def colours(page, picture):
+    """Return the colours of an image's points, as (red, green, blue)."""
+    points = picture.evaluate(
+        """image => {
+            const canvas = Object.assign(document.createElement("canvas"),
+                {width: image.naturalWidth, height: image.naturalHeight});
+            const context = canvas.getContext("2d");
+            context.drawImage(image, 0, 0);
+            return [...context.getImageData(0, 0, canvas.width, canvas.height).data];
+        }"""
+    )
+    return set(zip(points[::4], points[1::4], points[2::4], strict=True))
 
 
 def test_an_operator_rolls_back_with_a_reason(chromium, url, site):

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+import msgspec
 import pytest
 
 from support.routed import (
@@ -19,7 +20,7 @@ from support.routed import (
 from waltzrl import open_guard
 from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.erasure import erase_subject
-from waltzrl.memory.plans import PLANS, TASKS
+from waltzrl.memory.plans import PLANS, TASKS, StoredPlan, StoredTask
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.routing import Router, TaskGraph
 from waltzrl.routing.execution import ExecutionSettings, Executor
@@ -130,6 +131,27 @@ def test_a_plan_of_other_tasks_is_refused(memory):
         run(memory, [task("a", "Something else.")], agent)
     assert agent.ran == []
     assert states(run(memory, [task("a", "Something else.")], agent, plan_id="q")) == {"a": "done"}
+
+
+def test_a_plan_whose_id_cannot_be_a_name_is_refused_and_not_kept(memory):
+    with pytest.raises(InputError, match=r"'a\.b' cannot be a label of a namespace"):
+        run(memory, [task("a")], NotingAgent(), plan_id="a.b")
+    assert memory.store.search(PLANS) == []
+
+
+def test_a_resumed_plan_is_kept_with_its_new_agents_and_what_was_interrupted(memory):
+    tasks = [task("a"), task("b", depends_on=["a"])]
+    crash(memory, tasks, NotingAgent({"a": power_cut}))
+    graph = TaskGraph(tasks)
+    executor = Executor(NotingAgent(), registry(a=1, b=1), guard=None, memory=memory)
+    asyncio.run(executor.run(graph, plan_of(graph, lambda name: "b"), plan_id="p"))
+    plan = msgspec.convert(memory.store.get(PLANS, "p").value, StoredPlan)
+    assert [(each.id, each.agent_id, each.depends_on) for each in plan.tasks] == [
+        ("a", "b", ()),
+        ("b", "b", ("a",)),
+    ]
+    stored = msgspec.convert(memory.store.get((*TASKS, "p"), "a").value, StoredTask)
+    assert (stored.state, stored.agent_id) == ("interrupted", "a")
 
 
 def test_a_plan_that_is_being_run_is_refused_and_another_is_not(memory):

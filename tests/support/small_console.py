@@ -16,6 +16,7 @@ from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Rou
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Observation
+from waltzrl.routing.picture import results_as_svg
 from waltzrl.serving.access import KeyRing
 from waltzrl.serving.keys import add_key
 from waltzrl.storage.database import open_database
@@ -64,7 +65,7 @@ def exchange(name, collaboration=None, *, seconds_ago=60.0, **fields):
 class Site:
     """A console, its data, and a key for each role."""
 
-    def __init__(self, folder, url=None):
+    def __init__(self, folder, url=None, draw_plan=results_as_svg):
         engine = open_database(url or f"sqlite:///{folder}/memory.db")
         self.memory = SafetyMemory(MemoryStore(engine, scrub=str), str, {}, {})
         self.book = ReleaseBook(engine)
@@ -80,6 +81,7 @@ class Site:
             releases=self.book,
             redact=RedactionRules({}, PersonalDataScanner()).scrub,
             audit=self.audit,
+            draw_plan=draw_plan,
         )
         self.desk = Console(self.ring, source, clock=lambda: self.now)
 

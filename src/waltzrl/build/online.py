@@ -24,8 +24,14 @@ from waltzrl.build.recorder import COMMAND, RecorderConfig
 from waltzrl.build.redaction import open_redaction
 from waltzrl.config.gateway import BundleRecipe, GatewayRecipe, bundle_table
 from waltzrl.config.validation import validated
-from waltzrl.console import AuditLog, Console, ConsoleSource
-from waltzrl.errors import AuditError, InputError, RequestError, StorageError
+from waltzrl.console import AuditLog, Console, ConsoleSource, DrawPlan
+from waltzrl.errors import (
+    AuditError,
+    InputError,
+    MissingExtraError,
+    RequestError,
+    StorageError,
+)
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.online.metrics import FlywheelMetrics
 from waltzrl.online.recorder_client import RecorderClient, open_recorder
@@ -133,9 +139,19 @@ class SharedDatabase:
                 releases=self.book,
                 redact=open_redaction({}, None).scrub,
                 audit=audit,
+                draw_plan=_plan_drawing(),
             )
             self._console = Console(keys, source)
         return self._console
+
+
+def _plan_drawing() -> DrawPlan | None:
+    """Return what draws routed plans, where the extra for routing is installed."""
+    try:
+        from waltzrl.routing.picture import results_as_svg
+    except MissingExtraError:
+        return None
+    return results_as_svg
 
 
 @asynccontextmanager

@@ -4,8 +4,8 @@ from waltzrl.errors import MissingExtraError
 
 try:
     from waltzrl.console.app import Console
-    from waltzrl.console.request import AuditLog, ConsoleSource
+    from waltzrl.console.request import AuditLog, ConsoleSource, DrawPlan
 except ModuleNotFoundError as missing:
     raise MissingExtraError("the review desk", str(missing.name), "flywheel") from missing
 
-__all__ = ["AuditLog", "Console", "ConsoleSource"]
+__all__ = ["AuditLog", "Console", "ConsoleSource", "DrawPlan"]

@@ -26,6 +26,7 @@ from waltzrl.console.collaborations import (
     show_collaborations,
 )
 from waltzrl.console.overview import move_release, show_overview
+from waltzrl.console.plans import show_picture, show_plan, show_plans
 from waltzrl.console.request import (
     ConsoleSource,
     PageRequest,
@@ -119,6 +120,9 @@ class Console:
             "/desk/collaborations/{evaluation_id:path}": self._endpoint(
                 get=show_collaboration, post=label_collaboration
             ),
+            "/desk/plans": self._endpoint(get=show_plans),
+            "/desk/plans/{plan_id:path}": self._endpoint(get=show_plan),
+            "/desk/pictures/{plan_id:path}": self._endpoint(get=show_picture),
             "/desk/audit": self._endpoint(get=show_audit, post=verify_audit),
         }
         self._router = Router(
@@ -137,7 +141,9 @@ class Console:
 
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *ENCODED_HEADERS]
+                own = dict(message["headers"])  # a picture has a policy of its own
+                common = [header for header in ENCODED_HEADERS if header[0] not in own]
+                message["headers"] = [*message["headers"], *common]
             elif scope["method"] == "HEAD":
                 message["body"] = b""
             await send(message)

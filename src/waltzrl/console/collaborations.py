@@ -135,7 +135,7 @@ def show_collaboration(request: PageRequest) -> Response:
     return request.page(
         "collaboration.html",
         evaluation=evaluation,
-        path=_path(evaluation.id),
+        path=path_of(evaluation.id),
         turns=[] if collaboration is None else list(_turns(request, collaboration)),
         labels=LABELS,
         judged=[] if evaluation.verdict is None else _verdict_words(evaluation.verdict),
@@ -161,7 +161,7 @@ def label_collaboration(request: PageRequest) -> Response:
         request.source.memory.label(evaluation.id, label, request.session.key.name)
     except InputError as error:
         raise RequestError(404, "not_found", "this collaboration has been deleted") from error
-    return redirect(f"{_path(evaluation.id)}#label")
+    return redirect(f"{path_of(evaluation.id)}#label")
 
 
 def _show_search(request: PageRequest, sealed: str) -> Response:
@@ -196,7 +196,7 @@ def _list_page(
         rows=[
             CollaborationRow(
                 evaluation=evaluation,
-                path=_path(evaluation.id),
+                path=path_of(evaluation.id),
                 request=_excerpt(request, evaluation.collaboration),
             )
             for evaluation in evaluations
@@ -223,7 +223,8 @@ def _list_path(query: dict[str, str]) -> str:
     return f"{LIST}?{urlencode(query)}" if query else LIST
 
 
-def _path(evaluation_id: str) -> str:
+def path_of(evaluation_id: str) -> str:
+    """Return the address of a collaboration's page."""
     return f"{LIST}/{quote(evaluation_id, safe='')}"  # an id may hold slashes
 
 

@@ -13,6 +13,7 @@ from waltzrl.release.correction import RateEstimate
 PAGES = (
     ("/desk", "Overview"),
     ("/desk/collaborations", "Collaborations"),
+    ("/desk/plans", "Plans"),
     ("/desk/audit", "Audit"),
 )
 DASH = "\N{EN DASH}"

@@ -1,9 +1,10 @@
 """What a page gets: the fields of its request, who sent it, and the data that it may show."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -13,6 +14,7 @@ from waltzrl.audit.note import PublicKey
 from waltzrl.console.rendering import render
 from waltzrl.console.session import Session
 from waltzrl.errors import RequestError
+from waltzrl.memory.plans import PlannedTask, TaskResult
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.release.book import ReleaseBook
 from waltzrl.serving.keys import DeskRole
@@ -26,6 +28,8 @@ MAX_SHOWN = 20_000
 REDACTION_MARGIN = 4_000
 """Characters of the longest personal data, a private key. A text is redacted so far beyond what is
 shown that none is cut in two and missed."""
+DrawPlan: TypeAlias = Callable[[Sequence[PlannedTask], Mapping[str, TaskResult]], str]
+"""Draws a plan's tasks, dependencies first, with their results by id; returns an SVG."""
 NO_STORE = {"cache-control": "no-store"}
 
 
@@ -47,6 +51,8 @@ class ConsoleSource:
     """Removes personal data from a text: from what viewers see, and from what is written here."""
     audit: AuditLog | None = None
     """None when nothing is audited."""
+    draw_plan: DrawPlan | None = None
+    """None when plans are shown without a picture."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

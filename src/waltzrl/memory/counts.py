@@ -1,6 +1,6 @@
-"""Counts: how often judge and people agree, what each bundle served, how well agents did."""
+"""Counts: how often judge and people agree, what bundles served, how agents and plans did."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, select
@@ -128,6 +128,28 @@ def agent_counts(connection: Connection, now: float) -> list[AgentCounts]:
     )
     rows = connection.execute(query).all()
     return msgspec.convert(rows, list[AgentCounts], from_attributes=True)
+
+
+def task_states(
+    connection: Connection, plan_ids: Sequence[str], now: float
+) -> dict[str, dict[str, str]]:
+    """Return of each routed plan the stored states of its tasks, by id."""
+    namespaces = {".".join((*TASKS, plan_id)): plan_id for plan_id in plan_ids}
+    state = ITEMS.c.value["state"].as_string()
+    query = select(ITEMS.c.namespace, ITEMS.c.key, state).where(
+        ITEMS.c.namespace.in_(namespaces), not_expired(now)
+    )
+    states: dict[str, dict[str, str]] = {plan_id: {} for plan_id in plan_ids}
+    for namespace, task_id, stored in connection.execute(query):
+        states[namespaces[namespace]][task_id] = stored
+    return states
+
+
+def reviewed_tasks(connection: Connection, plan_id: str, now: float) -> frozenset[str]:
+    """Return the ids of a routed plan's tasks whose evaluations are kept."""
+    ids = (ITEMS.c.key > f"{plan_id}/", ITEMS.c.key < f"{plan_id}0")  # "0" follows "/"
+    query = select(ITEMS.c.key).where(_EVALUATIONS, *ids, not_expired(now))
+    return frozenset(key.removeprefix(f"{plan_id}/") for key in connection.scalars(query))
 
 
 def _answers(since: float, now: float) -> Subquery:

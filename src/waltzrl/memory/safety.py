@@ -15,6 +15,8 @@ from waltzrl.memory.counts import (
     agent_counts,
     bundle_counts,
     calibration,
+    reviewed_tasks,
+    task_states,
 )
 from waltzrl.memory.items import Filter, Json, Namespace, PutOp
 from waltzrl.memory.schemas import (
@@ -193,6 +195,16 @@ class SafetyMemory:
         """Count how well agents did the tasks that they ran, by type of task."""
         with reading(self.store.engine) as connection:
             return agent_counts(connection, time.time())
+
+    def task_states(self, plan_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return of each routed plan the stored states of its tasks, by id."""
+        with reading(self.store.engine) as connection:
+            return task_states(connection, plan_ids, time.time())
+
+    def reviewed_tasks(self, plan_id: str) -> frozenset[str]:
+        """Return the ids of a routed plan's tasks whose evaluations are kept."""
+        with reading(self.store.engine) as connection:
+            return reviewed_tasks(connection, plan_id, time.time())
 
     def rates(self, since: float) -> list[BundleCounts]:
         """Count what each bundle served since a time, seconds since the epoch."""

@@ -5,16 +5,16 @@ task in colour and in words.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import fmean
 from typing import Literal, TypeAlias
 
 from waltzrl.errors import InputError
-from waltzrl.memory.plans import TaskState
-from waltzrl.routing.plan import RoutingPlan
-from waltzrl.routing.tasks import TaskGraph
+from waltzrl.memory.plans import PlannedTask, TaskResult, TaskState
+from waltzrl.routing.plan import Explanation, RoutingPlan
+from waltzrl.routing.tasks import Task, TaskGraph
 
 ShownState: TypeAlias = TaskState | Literal["unassigned"]
 
@@ -123,6 +123,29 @@ def plan_as_svg(
         'markerHeight="7" orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>'
     )
     return "\n".join([head, _style(), marker, *arrows, *boxes, *keys, "</svg>", ""])
+
+
+def results_as_svg(tasks: Sequence[PlannedTask], results: Mapping[str, TaskResult]) -> str:
+    """Return the SVG of a plan that is stored.
+
+    Args:
+        tasks: dependencies first.
+        results: of every task, by id.
+
+    Raises:
+        InputError: there are more tasks than a picture can show.
+    """
+    graph = TaskGraph(
+        Task(id=task.id, description=task.id, depends_on=task.depends_on) for task in tasks
+    )
+    agents = {task.id: results[task.id].agent_id for task in tasks}
+    plan = RoutingPlan(
+        assignments={task_id: agent for task_id, agent in agents.items() if agent},
+        explanations={
+            task.id: Explanation(agent=agents[task.id] or None, words=task.why) for task in tasks
+        },
+    )
+    return plan_as_svg(graph, plan, {task.id: results[task.id].state for task in tasks})
 
 
 def _states(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.memory.items import Json, PutOp
+from waltzrl.memory.items import GetOp, Json, PutOp, check
 from waltzrl.memory.plans import (
     GOOD,
     PLANS,
@@ -46,10 +46,14 @@ class PlanProgress:
             subject: whom the plan is for, so that erasing that person reaches it.
             may_learn: whether the agents may be trained on what is remembered.
             keep_days: days from now after which all its records expire.
+
+        Raises:
+            InputError: the id cannot be a name in the memory.
         """
         self._memory, self._store = memory, memory.store
         self._plan_id = plan_id
         self._tasks = (*TASKS, plan_id)
+        check(GetOp(self._tasks, plan_id))
         self._subject, self._may_learn = subject, may_learn
         self._digest = memory.digest(subject) if subject else ""
         self._expires_at = time.time() + keep_days * DAY
@@ -103,14 +107,17 @@ class PlanProgress:
                 raise InputError(f"rerun: there is no task {name!r} among the {len(graph)} tasks")
             if name in stored and stored[name].state in GOOD:
                 raise InputError(f"rerun: task {name!r} is {stored[name].state} already")
-        results, again = {}, []
+        results: dict[str, TaskResult] = {}
+        changes = []
         for task_id, task in stored.items():
             was_started = task.state == STARTED
             if task_id in rerun or (was_started and graph.tasks[task_id].idempotent):
-                again.append(PutOp(self._tasks, task_id, None))
-            else:
-                results[task_id] = _interrupted(task) if was_started else result_of(task)
-        self._store.batch(again)
+                changes.append(PutOp(self._tasks, task_id, None))
+                continue
+            results[task_id] = _interrupted(task) if was_started else result_of(task)
+            if was_started:
+                changes.append(self._put(results[task_id]))
+        self._store.batch(changes)
         return results
 
     def start(self, task: Task, agent: str) -> None:
@@ -142,9 +149,11 @@ class PlanProgress:
         if collaboration is not None:
             exchange = exchange_of(result, collaboration, began, self._subject, self._may_learn)
             self._memory.remember([exchange])
+        self._store.batch([self._put(result)])
+
+    def _put(self, result: TaskResult) -> PutOp:
         row = self._row(result)
-        put = PutOp(self._tasks, result.id, row, False, expires_at=self._expires_at)
-        self._store.batch([put])
+        return PutOp(self._tasks, result.id, row, False, expires_at=self._expires_at)
 
     def _row(self, result: TaskResult) -> dict[str, Json]:
         row: dict[str, Json] = msgspec.to_builtins(result)
