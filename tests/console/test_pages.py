@@ -54,6 +54,7 @@ def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
         exchange("b1", safe, bundle="new", decision="revised"),
         exchange("late", collaboration(), seconds_ago=3700.0),
         exchange("unseen", collaboration(), arm="shadow", bundle="new"),
+        exchange("plan/task", collaboration(), api="route", bundle="clerk"),
     )
     site.memory.store_verdict(
         "a0", Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False)
@@ -65,6 +66,7 @@ def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
     assert f"10 % {shown(1, 10)} 1 of 10 500 ms 900 ms" in old  # errors, p50, p95
     assert new.startswith("1 ")
     assert f"100 % {shown(1, 1)} 1 of 1" in new
+    assert "clerk" not in page
 
 
 def test_the_window_is_an_hour_or_a_day(site):

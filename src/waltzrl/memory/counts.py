@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, select
 
 from waltzrl.memory.plans import TASKS
-from waltzrl.memory.schemas import EVALUATIONS
+from waltzrl.memory.schemas import EVALUATIONS, ROUTE
 from waltzrl.memory.search import not_expired
 from waltzrl.memory.tables import ITEMS
 
@@ -32,7 +32,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BundleCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one bundle served; shadow answers, which no user saw, are left out."""
+    """What one bundle served; shadow answers, which no user saw, and routed tasks are left out."""
 
     bundle: str
     answers: int
@@ -154,7 +154,9 @@ def reviewed_tasks(connection: Connection, plan_id: str, now: float) -> frozense
 
 def _answers(since: float, now: float) -> Subquery:
     """Read the answers from their JSON once, ranked by their time; errors are ranked apart."""
-    served = (_EVALUATIONS, ITEMS.c.time >= since, ITEMS.c.arm != "shadow", not_expired(now))
+    by_bundle = ITEMS.c.value["api"].as_string().is_distinct_from(ROUTE)  # not by a task's agent
+    seen = (ITEMS.c.time >= since, ITEMS.c.arm != "shadow", not_expired(now))
+    served = (_EVALUATIONS, by_bundle, *seen)
     columns = (ITEMS.c.bundle, ITEMS.c.decision, ITEMS.c.safe)
     verdict = (_UNSAFE.label("unsafe"), _NEEDLESS.label("needless"))
     read = select(*columns, *verdict, _MILLISECONDS.label("milliseconds")).where(*served).cte()
