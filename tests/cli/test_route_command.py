@@ -28,10 +28,10 @@ def tasks(tmp_path):
 
 def test_a_table_says_who_does_what_and_why(tasks, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
-    assert run("route", tasks({"id": "[red]\x1b[1m", "type": "test", "description": "x"})) == 0
+    assert run("route", tasks({"id": "[red]", "type": "\x1b[1m", "description": "x"})) == 1
     lines = capsys.readouterr().out.splitlines()
     assert any("plan" in line and "spec_agent" in line and "Rule design" in line for line in lines)
-    assert any("[red]\ufffd[1m" in line and "qa_agent" in line for line in lines)
+    assert any("[red]" in line and "\ufffd[1m" in line and "none" in line for line in lines)
 
 
 def test_json_is_the_whole_plan(tasks, capsys):

@@ -208,14 +208,32 @@ async def hangs(_task):
     [
         (raises, "its agent raised RuntimeError: no network"),
         (hangs, "its agent took more than 0.05 s"),
-        (returns(None), "its agent returned an empty reply"),
-        (returns({"text": "x"}), "its agent returned an empty reply"),
+        (returns(None), "its agent raised InputError: got NoneType; need a text, or a dict"),
+        (returns({"text": "x"}), "its agent raised InputError: got dict; need a text, or a dict"),
+        (lambda _task: SAFE, "its agent raised InputError: execute returned str; need `async def"),
     ],
 )
 def test_what_execute_does_wrong_is_one_clear_error(execute, reason):
     one = {"task_id": "t", "description": HARMLESS}
     with pytest.raises(WaltzError, match=f"task 't' failed: {reason}"):
         with_safety(open_guard(), one, execute, settings=ExecutionSettings(timeout_seconds=0.05))
+
+
+def test_every_field_that_execute_gets_is_reviewed():
+    for field in ("task_id", "task_type", "agent_name", "skills", "instructions", "metadata"):
+        one = {
+            "description": HARMLESS,
+            field: {"x": DANGEROUS} if field == "metadata" else DANGEROUS,
+        }
+        answer = with_safety(open_guard(), one, raises)
+        assert answer["safety"]["block_reason"].startswith("its request is unsafe"), field
+
+
+@pytest.mark.parametrize("field", ["metadata", "steps"])
+def test_a_task_that_is_not_json_is_refused(field):
+    for value in ({"x": object()}, {"x": "\ud800"}):
+        with pytest.raises(InputError, match="cannot be written as JSON"):
+            with_safety(open_guard(), {"description": HARMLESS, field: value}, returns(SAFE))
 
 
 def test_without_a_review_there_is_no_reply():

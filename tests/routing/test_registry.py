@@ -94,6 +94,13 @@ def test_a_registry_that_cannot_work_is_refused(agents, rules, message):
     assert str(refused.value).startswith(message)
 
 
+def test_a_safety_critical_type_that_no_agent_supports_is_a_mistake():
+    with pytest.raises(InputError, match="safety_critical has 'X', which no agent supports"):
+        AgentRegistry(agents=(A,), safety_critical=("X",))
+    AgentRegistry(agents=(A,), safety_critical=("x", "api_call"))  # the usual ones may stay
+    AgentRegistry(agents=(A,), safety_critical=())
+
+
 def test_a_rule_that_can_match_beside_a_wider_one_is_accepted():
     wider = rule("wide", "b", 20)
     # b supports x only, so tasks of type y pass the wider rule by.

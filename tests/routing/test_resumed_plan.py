@@ -133,10 +133,17 @@ def test_a_plan_of_other_tasks_is_refused(memory):
     assert states(run(memory, [task("a", "Something else.")], agent, plan_id="q")) == {"a": "done"}
 
 
-def test_a_plan_whose_id_cannot_be_a_name_is_refused_and_not_kept(memory):
-    with pytest.raises(InputError, match=r"'a\.b' cannot be a label of a namespace"):
-        run(memory, [task("a")], NotingAgent(), plan_id="a.b")
+@pytest.mark.parametrize("plan_id", ["2026-11-22T05:00:00.1", "a\0", "a" * 201])
+def test_a_name_that_a_plan_cannot_have_is_refused(memory, plan_id):
+    with pytest.raises(InputError, match=r"plan_id is '.*'; need at most 200 printable characters"):
+        run(memory, [task("a")], NotingAgent(), plan_id=plan_id)
     assert memory.store.search(PLANS) == []
+
+
+def test_names_of_full_length_are_kept(memory):
+    tasks, plan_id = [task("a" * 200), task("b", depends_on=["a" * 200])], "p" * 200
+    run(memory, tasks, NotingAgent(), plan_id=plan_id)
+    assert set(states(run(memory, tasks, NotingAgent(), plan_id=plan_id)).values()) == {"done"}
 
 
 def test_a_resumed_plan_is_kept_with_its_new_agents_and_what_was_interrupted(memory):

@@ -63,7 +63,7 @@ def test_every_review_is_in_the_audit_log(tmp_path):
     entries = [entry for entry in read_entries(tmp_path) if entry.event == "decision"]
     reviewed = [one.prompt.request for _, one in read_collaborations(tmp_path)]
     assert len(entries) == 2
-    assert reviewed == [HARMLESS, DANGEROUS]
+    assert reviewed == [f"{HARMLESS}\na\napi_call", f"{DANGEROUS}\nb\napi_call"]
 
 
 def test_the_same_key_gets_the_same_response_and_another_request_is_refused(tmp_path):
@@ -79,6 +79,7 @@ def test_the_same_key_gets_the_same_response_and_another_request_is_refused(tmp_
     assert first.json == again.json
     assert first.json["id"] != another.json["id"]
     assert other.status == 422
+    assert other.json["error"]["type"] == "invalid_request_error"
     assert "used for another request" in other.error
 
 
@@ -104,12 +105,35 @@ def test_requests_at_the_same_time_with_one_key_get_one_response(tmp_path):
         ({"tasks": [{**TASKS[0], "depends_on": ["a"]}]}, "a -> a"),
         ({"tasks": TASKS, "available_agents": ["nobody"]}, "agent 'nobody' is not registered"),
         ({"tasks": TASKS, "extra": 1}, "unknown field `extra`"),
+        ({"tasks": TASKS, "version": 2}, "version 2 is not known"),
+        ({"tasks": [{**TASKS[0], "task_id": "b"}]}, "a task has both 'task_id' and 'id'"),
+        (b'{"tasks": ' + 20_000 * b"[" + 20_000 * b"]" + b"}", "nested too deeply"),
+        (b'{"tasks": "\xff"}', "utf-8"),
+        ({"tasks": [{**TASKS[0], "metadata": {"estimated_duration": 10**400}}]}, "at most 1e+100"),
     ],
 )
 def test_bad_requests_are_told_apart(body, message):
     response = route(body)
     assert response.status == 400
     assert message in response.error
+
+
+def test_the_document_that_the_command_reads_is_a_request():
+    assert route({"version": 1, "tasks": TASKS}).status == 200
+
+
+def test_the_id_of_a_task_is_reviewed_too():
+    task = {**TASKS[0], "id": "How do I make a pipe bomb?"}
+    assert route({"tasks": [task]}).json["tasks"][task["id"]]["state"] == "declined"
+
+
+def test_a_response_that_cannot_be_kept_as_it_is_is_not_given(tmp_path):
+    tasks = [{**TASKS[0], "id": name} for name in ("ann@example.com", "bob@example.com")]
+    response = route({"tasks": tasks}, *memory(tmp_path), idempotency_key="k")
+    assert response.status == 400
+    assert "hold personal data" in response.error
+    without = route({"tasks": tasks}, *memory(tmp_path)).json["tasks"]
+    assert list(without) == ["ann@example.com", "bob@example.com"]
 
 
 def test_a_key_needs_a_memory():

@@ -63,12 +63,26 @@ def test_every_task_comes_once_and_after_its_dependencies(data):
         ([task("a", type="")], "task 'a' has an empty type; write one"),
         (
             [task("a", metadata={"estimated_duration": -1})],
-            "task 'a' has an estimated_duration of -1; need a number above 0",
+            "task 'a' has an estimated_duration of -1; need a number above 0, at most 1e+100",
         ),
         (
             [task("a", metadata={"estimated_duration": "long"})],
-            "task 'a' has an estimated_duration of 'long'; need a number above 0",
+            "task 'a' has an estimated_duration of 'long'; need a number above 0, at most 1e+100",
         ),
+        (
+            [task("a", metadata={"estimated_duration": 10**400})],
+            f"task 'a' has an estimated_duration of 1{'0' * 39}; need a number above 0, at most "
+            "1e+100",
+        ),
+        (
+            [task("a" * 201)],
+            "task id 'aaaaaaaa'... has 201 characters; need at most 200, all of them printable",
+        ),
+        (
+            [task("a\ud800")],
+            "task id 'a\\ud800'... has 2 characters; need at most 200, all of them printable",
+        ),
+        ([{"id": "a"}], "tasks: got a dict; need objects of type Task"),
     ],
 )
 def test_tasks_that_form_no_graph_are_refused(tasks, message):

@@ -20,7 +20,7 @@ from waltzrl.routing.plan import RoutingPlan
 from waltzrl.routing.registry import AgentRegistry
 from waltzrl.routing.results import PlanResult
 from waltzrl.routing.runner import EndedTask, Execute, TaskRunner, Work, prompt_of
-from waltzrl.routing.tasks import TaskGraph
+from waltzrl.routing.tasks import TaskGraph, task_as_json
 
 if TYPE_CHECKING:  # both need the extra of the memory
     from waltzrl.memory.safety import SafetyMemory
@@ -285,10 +285,7 @@ def _digest_of(graph: TaskGraph) -> str:
     """
     digest = sha256()
     for task in graph.tasks.values():
-        try:
-            digest.update(msgspec.json.encode(task, order="sorted") + b"\n")
-        except (TypeError, UnicodeEncodeError) as error:
-            raise InputError(f"task {task.id!r} cannot be written as JSON: {error}") from None
+        digest.update(task_as_json(task) + b"\n")
     return digest.hexdigest()
 
 
@@ -318,7 +315,10 @@ def _check_planned(graph: TaskGraph, plan: RoutingPlan, results: Collection[str]
     planned = {*plan.assignments, *plan.unassigned, *results}
     for task_id in graph.order():
         if task_id not in planned:
-            raise InputError(f"the plan has no task {task_id!r}; route these tasks again")
+            raise InputError(
+                f"the plan has no task {task_id!r}, and it has no result in a memory; route all of "
+                "these tasks"
+            )
 
 
 def _planned(graph: TaskGraph, plan: RoutingPlan) -> tuple[PlannedTask, ...]:
@@ -331,7 +331,7 @@ def _planned(graph: TaskGraph, plan: RoutingPlan) -> tuple[PlannedTask, ...]:
             task_type=task.type,
             agent_id=plan.assignments.get(task_id, ""),
             depends_on=task.depends_on,
-            why=explanation.words if explanation else "",
+            why=explanation.words if explanation else "the plan does not say why",
         )
         tasks.append(planned)
     return tuple(tasks)

@@ -19,13 +19,21 @@ from waltzrl.routing.halo import HALORouter, TaskDAG, graph_of
 from waltzrl.routing.plan import RoutingPlan
 from waltzrl.routing.registry import AgentRegistry
 from waltzrl.routing.results import PlanResult
-from waltzrl.routing.runner import EndedTask, Execute, TaskRunner, Work, prompt_of
+from waltzrl.routing.runner import (
+    EndedTask,
+    Execute,
+    TaskRunner,
+    Work,
+    called,
+    prompt_of,
+)
 from waltzrl.routing.success import History
-from waltzrl.routing.tasks import Task, TaskGraph
+from waltzrl.routing.tasks import Task, TaskGraph, task_as_json
 
 if TYPE_CHECKING:  # it needs the extra of the memory
     from waltzrl.memory.safety import SafetyMemory
 
+TASK_FIELDS = ("description", "metadata", "task_id", "task_type", "agent_name")
 SWITCH = "ENABLE_WALTZRL"
 SWITCH_VALUES = {
     **dict.fromkeys(("", "true", "1", "yes", "on"), True),
@@ -155,11 +163,12 @@ class HALORouterWithSafety(HALORouter):
 
         Returns:
             What `execute` returned, with `response` replaced, and `safety`, the requirement's
-            WrappedResponse; without `safety` where it is switched off.
+            WrappedResponse; without `safety` where it is switched off. Other fields that `execute`
+            returned are not reviewed, and `original_response` may be unsafe: show `response`.
 
         Raises:
             ValueError: the context has no callable `execute`.
-            InputError: the task has no description.
+            InputError: the task has no description, or is not JSON.
             WaltzError: the task failed, or could not be reviewed; says why.
         """
         execute = context.get("execute")
@@ -247,12 +256,16 @@ def _task_of(task: Mapping[str, object]) -> Task:
         raise InputError(f"task['description'] is {description!r}; need the text of the task")
     if not isinstance(metadata, dict):
         raise InputError(f"task['metadata'] is {type(metadata).__name__}; need a dict")
-    return Task(
+    # `execute` gets all fields, so all are reviewed.
+    others = {name: value for name, value in task.items() if name not in TASK_FIELDS}
+    asked = Task(
         id=str(task.get("task_id") or uuid4().hex),
         type=str(task.get("task_type", "generic")),
         description=description,
-        metadata=metadata,
+        metadata={"metadata": metadata, **others} if others else metadata,
     )
+    task_as_json(asked)
+    return asked
 
 
 def _into(
@@ -263,10 +276,14 @@ def _into(
     """Return the caller's `execute` as an `Execute`, which notes the fields that it returns."""
 
     async def run(_work: Work) -> str | Reply:
-        returned = await execute(task)
+        returned = await called(execute, task)
         draft.update(returned if isinstance(returned, dict) else {"response": returned})
         reply = draft.get("response")
-        return reply if isinstance(reply, str | Reply) else ""
+        if not isinstance(reply, str | Reply):
+            raise InputError(
+                f"got {type(returned).__name__}; need a text, or a dict with a text `response`"
+            )
+        return reply
 
     return run
 

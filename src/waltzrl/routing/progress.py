@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import msgspec
 
 from waltzrl.errors import InputError
-from waltzrl.memory.items import GetOp, Json, PutOp, check
+from waltzrl.memory.items import Json, PutOp
 from waltzrl.memory.plans import (
     GOOD,
     PLANS,
@@ -22,7 +22,7 @@ from waltzrl.memory.plans import (
 from waltzrl.memory.safety import DAY, SafetyMemory
 from waltzrl.memory.schemas import ROUTE
 from waltzrl.records import Collaboration, ServedExchange
-from waltzrl.routing.tasks import Task, TaskGraph
+from waltzrl.routing.tasks import LONGEST_ID, Task, TaskGraph
 from waltzrl.storage.locks import exclusive
 
 
@@ -48,12 +48,16 @@ class PlanProgress:
             keep_days: days from now after which all its records expire.
 
         Raises:
-            InputError: the id cannot be a name in the memory.
+            InputError: the name is too long, or has a character that names cannot have.
         """
+        if not 0 < len(plan_id) <= LONGEST_ID or "." in plan_id or not plan_id.isprintable():
+            raise InputError(
+                f"plan_id is {plan_id[:40]!r}; need at most {LONGEST_ID} printable characters "
+                "without periods"
+            )
         self._memory, self._store = memory, memory.store
         self._plan_id = plan_id
         self._tasks = (*TASKS, plan_id)
-        check(GetOp(self._tasks, plan_id))
         self._subject, self._may_learn = subject, may_learn
         self._digest = memory.digest(subject) if subject else ""
         self._expires_at = time.time() + keep_days * DAY

@@ -62,12 +62,20 @@ class AgentRegistry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Check agents and rules.
 
         Raises:
-            InputError: a name is used twice, an agent is invalid, or a rule can never match.
+            InputError: a name is used twice, an agent is invalid, a rule can never match, or no
+                agent supports a safety-critical type.
         """
         _unique("agent", (agent.agent_name for agent in self.agents))
         _unique("rule", (rule.rule_id for rule in self.rules))
         for agent in self.agents:
             _check_agent(agent)
+        supported = {type_ for agent in self.agents for type_ in agent.supported_task_types}
+        for type_ in self.safety_critical:
+            if type_ not in supported and type_ not in SAFETY_CRITICAL:
+                raise InputError(
+                    f"safety_critical has {type_!r}, which no agent supports, so that nothing "
+                    f"would be reviewed; name one of {', '.join(sorted(supported))}"
+                )
         agents = {agent.agent_name: agent for agent in self.agents}
         earlier: list[RoutingRule] = []
         for rule in self.ordered_rules():

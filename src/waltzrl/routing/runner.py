@@ -8,10 +8,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from inspect import isawaitable
+from typing import Any
 
 import msgspec
 
-from waltzrl.errors import WaltzError
+from waltzrl.errors import InputError, WaltzError
 from waltzrl.guard import ACCEPTANCE, Guard
 from waltzrl.memory.plans import Fault, TaskResult
 from waltzrl.memory.schemas import ROUTE
@@ -96,7 +98,8 @@ class TaskRunner:
             shown = with_examples(prompt, await self._coach.examples(prompt, work.task))
         try:
             if guard is not None:
-                result, before = await _reviewed(guard, shown, ACCEPTANCE, result)
+                asked = _as_one_request(shown, work)
+                result, before = await _reviewed(guard, asked, ACCEPTANCE, result)
                 if before.rounds[0].feedback.unsafe:
                     declined = _declined(result, before, "request")
                     return EndedTask(result=declined, collaboration=replace(before, prompt=prompt))
@@ -128,26 +131,66 @@ class TaskRunner:
         """
         try:
             async with asyncio.timeout(self._timeout_seconds) as deadline:
-                reply = await execute(work)
-        except (Exception, asyncio.CancelledError) as error:  # the boundary: agents fail in any way
+                reply = await called(execute, work)
+        # The boundary: agents fail in any way. A program in one may call `sys.exit`.
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
             current = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and current and current.cancelling():
                 raise  # the run itself was cancelled
             if deadline.expired():
-                raise _NotDoneError(
-                    "agent", f"its agent took more than {self._timeout_seconds:g} s"
-                ) from error
-            words = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
-            raise _NotDoneError("agent", f"its agent raised {words}") from error
-        if isinstance(reply, str):
-            reply = Reply(text=reply)
-        if not isinstance(reply, Reply):
-            raise _NotDoneError(
-                "agent", f"its agent returned {type(reply).__name__}; need a str or a Reply"
-            )
-        if not reply.full_text.strip():
-            raise _NotDoneError("agent", "its agent returned an empty reply")
-        return reply
+                raise self._too_late() from error
+            raise _NotDoneError("agent", f"its agent raised {_words_of(error)}") from error
+        if deadline.expired():  # it went on although it was cancelled
+            raise self._too_late()
+        return _checked(reply)
+
+    def _too_late(self) -> "_NotDoneError":
+        return _NotDoneError("agent", f"its agent took more than {self._timeout_seconds:g} s")
+
+
+async def called(execute: Callable[[Any], object], given: object) -> object:
+    """Return what a coroutine function returns.
+
+    Raises:
+        InputError: it is none; it may have acted.
+    """
+    call = execute(given)
+    if not isawaitable(call):
+        raise InputError(f"execute returned {type(call).__name__}; need `async def execute`")
+    return await call
+
+
+def _checked(reply: object) -> Reply:
+    """Return the reply of an agent.
+
+    Raises:
+        _NotDoneError: it is no text, or an empty one.
+    """
+    if isinstance(reply, str):
+        reply = Reply(text=reply)
+    if not isinstance(reply, Reply):
+        raise _NotDoneError(
+            "agent", f"its agent returned {type(reply).__name__}; need a str or a Reply"
+        )
+    if not reply.full_text.strip():
+        raise _NotDoneError("agent", "its agent returned an empty reply")
+    try:
+        reply.full_text.encode()
+    except UnicodeEncodeError as error:
+        raise _NotDoneError(
+            "agent", "its agent returned a text with half a surrogate pair; need Unicode"
+        ) from error
+    return reply
+
+
+def _words_of(error: BaseException) -> str:
+    """Return the kind of an agent's error and what it says, in one line."""
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - the agent's own code
+        said = "(it cannot be shown)"
+    words = " ".join(f"{type(error).__name__}: {said}".split())[:LONGEST_REASON]
+    return words.encode(errors="replace").decode()
 
 
 def prompt_of(work: Work, id_: str = "") -> Prompt:
@@ -168,6 +211,23 @@ def prompt_of(work: Work, id_: str = "") -> Prompt:
         ),
         source=ROUTE,
     )
+
+
+def _as_one_request(prompt: Prompt, work: Work) -> Prompt:
+    """Return the prompt with all that its agent is given as one request.
+
+    So what an earlier task returned counts as much as what the task itself says: an order in it is
+    an order to the agent.
+    """
+    *before, request = prompt.messages
+    texts = [request.content, names_of(work.task), work.agent, *work.results.values()]
+    asked = replace(request, content="\n".join(texts))
+    return replace(prompt, messages=(*before, asked), context=())
+
+
+def names_of(task: Task) -> str:
+    """Return the id of a task, its type and its skills, which are given to its agent too."""
+    return "\n".join([task.id, task.type, *task.skills])
 
 
 class _NotDoneError(Exception):

@@ -12,19 +12,21 @@ import msgspec
 
 from waltzrl.errors import InputError, RequestError, StorageError
 from waltzrl.guard import ACCEPTANCE
+from waltzrl.memory.items import PutOp
 from waltzrl.memory.plans import TaskState
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.records import Feedback, Reply
+from waltzrl.routing.documents import VERSION, converted
 from waltzrl.routing.plan import RoutingPlan
 from waltzrl.routing.progress import SuccessHistory
 from waltzrl.routing.registry import AgentRegistry
 from waltzrl.routing.router import Router
-from waltzrl.routing.runner import Work, prompt_of
+from waltzrl.routing.runner import Work, names_of, prompt_of
 from waltzrl.routing.tasks import Task, TaskGraph
 
 MOST_TASKS = 1_000
 REPLAYS = ("routing", "responses")
-"""Responses to requests with an idempotency key; kept with their personal data removed."""
+"""Responses to requests with an idempotency key; those with personal data are not kept."""
 REPLAY_SECONDS = 86_400.0
 RETRY_AFTER_SECONDS = 5.0
 REVIEWS_AT_ONCE = 20
@@ -39,6 +41,7 @@ Review = Callable[[str, Reply, int], Awaitable[Feedback]]
 class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a request for a plan."""
 
+    version: int = VERSION
     tasks: tuple[Task, ...]
     dag_id: str = ""
     """The client's name for the graph; returned."""
@@ -91,8 +94,8 @@ class RoutingService:
             review: reviews an agent's agreement to do a task.
 
         Raises:
-            RequestError: 400, the request is invalid; 422, the key was used for another request;
-                503, the memory is unavailable.
+            RequestError: 400, the request is invalid, or its response cannot be kept; 422, the
+                key was used for another request; 503, the memory is unavailable.
         """
         if not key:
             return await self._answer(body, request_id, review)
@@ -151,7 +154,8 @@ class RoutingService:
                 reason = f"it depends on {stopped[0]!r}, which is {assessed[stopped[0]].state}"
                 assessed[task_id] = AssessedTask(state="blocked", reason=reason)
             elif task.type in critical:
-                text = prompt_of(Work(task=task, agent=agent, results={})).request
+                request = prompt_of(Work(task=task, agent=agent, results={})).request
+                text = f"{request}\n{names_of(task)}"
                 feedback = await review(text, ACCEPTANCE, number)
                 assessed[task_id] = _assessed(feedback)
             else:
@@ -173,22 +177,35 @@ class RoutingService:
         if item.value["request_hash"] != digest:
             raise RequestError(
                 422,
-                "idempotency",
+                "invalid_request",
                 "the idempotency key was used for another request; use another key",
             )
         return msgspec.json.encode(item.value["response"])
 
     async def _kept(self, name: str, digest: str, response: bytes) -> bytes:
-        """Keep a response, unless another request with the key was faster; return what is kept."""
-        value = {"request_hash": digest, "response": msgspec.json.decode(response)}
-        expires_at = time.time() + REPLAY_SECONDS
+        """Keep a response, unless another request with the key was faster; return what is kept.
+
+        Raises:
+            RequestError: without its personal data, the response would be another.
+        """
         try:
-            await asyncio.to_thread(
-                lambda: self._open().store.add(REPLAYS, name, value, expires_at)
-            )
+            await asyncio.to_thread(self._keep, name, digest, response)
         except StorageError as error:
             raise _unavailable(error) from error
         return await self._earlier(name, digest) or response
+
+    def _keep(self, name: str, digest: str, response: bytes) -> None:
+        store = self._open().store
+        value = {"request_hash": digest, "response": msgspec.json.decode(response)}
+        kept = store.scrubbed(PutOp(REPLAYS, name, value))
+        if kept.value != value:
+            raise RequestError(
+                400,
+                "invalid_request",
+                "the ids of the tasks or dag_id hold personal data, which is not kept; use others, "
+                "or send no idempotency key",
+            )
+        store.add(REPLAYS, name, value, time.time() + REPLAY_SECONDS)
 
     def _open(self) -> SafetyMemory:
         assert self._memory is not None, "keys need a memory"
@@ -205,9 +222,11 @@ def _read(body: bytes) -> RoutingRequest:
         table = msgspec.json.decode(body)
         if isinstance(table, dict) and isinstance(table.get("tasks"), list):
             table = {**table, "tasks": [_renamed(task) for task in table["tasks"]]}
-        request = msgspec.convert(table, RoutingRequest)
-    except msgspec.DecodeError as error:
+        request = converted(table, RoutingRequest, "request")
+    except (msgspec.DecodeError, UnicodeDecodeError, InputError) as error:
         raise RequestError(400, "invalid_request", str(error)) from error
+    except RecursionError as error:
+        raise RequestError(400, "invalid_request", "nested too deeply to be read") from error
     if not 1 <= len(request.tasks) <= MOST_TASKS:
         raise RequestError(
             400,
@@ -220,6 +239,9 @@ def _read(body: bytes) -> RoutingRequest:
 def _renamed(task: object) -> object:
     if not isinstance(task, dict):
         return task
+    for other, name in OTHER_NAMES.items():
+        if other in task and name in task:
+            raise InputError(f"a task has both {other!r} and {name!r}; send one of them")
     return {OTHER_NAMES.get(name, name): value for name, value in task.items()}
 
 

@@ -13,6 +13,10 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtraError("routing", "networkx", "routing") from missing
 
+LONGEST_ID = 200
+"""Characters; an id is a name, which plans, pictures and the memory repeat."""
+LONGEST_DURATION = 1e100
+"""So that sums of durations are finite."""
 LONGEST_CYCLE = 8
 """Tasks of a cycle that its error names."""
 
@@ -56,13 +60,15 @@ class TaskGraph:
         """Check the tasks and order them.
 
         Raises:
-            InputError: an id is used twice or empty, a description is empty, a dependency is
-                unknown, or an estimated duration is no positive number.
+            InputError: an id is used twice, too long or not printable, a description is empty, a
+                dependency is unknown, or an estimated duration is no positive number.
             CycleError: dependencies form a cycle.
         """
         self.tasks: dict[str, Task] = {}
         """By id, in the given order."""
         for task in tasks:
+            if not isinstance(task, Task):
+                raise InputError(f"tasks: got a {type(task).__name__}; need objects of type Task")
             if task.id in self.tasks:
                 raise InputError(f"task id {task.id!r} is used twice; ids must be unique")
             self.tasks[task.id] = task
@@ -102,6 +108,11 @@ class TaskGraph:
         for field in ("id", "type", "description"):
             if not getattr(task, field).strip():
                 raise InputError(f"task {task.id!r} has an empty {field}; write one")
+        if len(task.id) > LONGEST_ID or not task.id.isprintable():
+            raise InputError(
+                f"task id {task.id[:LONGEST_CYCLE]!r}... has {len(task.id)} characters; need "
+                f"at most {LONGEST_ID}, all of them printable"
+            )
         for needed in task.depends_on:
             if needed not in self.tasks:
                 raise InputError(
@@ -110,9 +121,10 @@ class TaskGraph:
                 )
         duration = task.metadata.get("estimated_duration", 1.0)
         valid = isinstance(duration, (int, float)) and not isinstance(duration, bool)
-        if not valid or not 0 < task.duration < float("inf"):
+        if not valid or not 0 < duration <= LONGEST_DURATION:  # type: ignore[operator]
             raise InputError(
-                f"task {task.id!r} has an estimated_duration of {duration!r}; need a number above 0"
+                f"task {task.id!r} has an estimated_duration of {repr(duration)[:40]}; need a "
+                f"number above 0, at most {LONGEST_DURATION:g}"
             )
 
     def _sorted(self) -> tuple[str, ...]:
@@ -129,6 +141,21 @@ class TaskGraph:
         raise CycleError(
             f"dependencies form a cycle: {' -> '.join([*named, cycle[0]])}; remove one of them"
         )
+
+
+def task_as_json(task: Task) -> bytes:
+    """Return all fields of a task; equal tasks give equal bytes.
+
+    Raises:
+        InputError: something in it is not JSON.
+    """
+    try:
+        return msgspec.json.encode(task, order="sorted")
+    except (TypeError, UnicodeEncodeError, RecursionError) as error:
+        raise InputError(
+            f"task {task.id!r} cannot be written as JSON: {error}; need texts, numbers, lists and "
+            "dicts in its metadata"
+        ) from None
 
 
 def read_tasks(path: Path) -> TaskGraph:
