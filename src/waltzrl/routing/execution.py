@@ -10,8 +10,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import msgspec
-
 from waltzrl.errors import InputError
 from waltzrl.guard import Guard
 from waltzrl.memory.plans import GOOD, PlannedTask, TaskResult, all_results
