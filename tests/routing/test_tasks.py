@@ -76,11 +76,13 @@ def test_every_task_comes_once_and_after_its_dependencies(data):
         ),
         (
             [task("a" * 201)],
-            "task id 'aaaaaaaa'... has 201 characters; need at most 200, all of them printable",
+            f"task id '{'a' * 200}' is longer than 200 characters or has one that cannot be "
+            "printed; use another id",
         ),
         (
             [task("a\ud800")],
-            "task id 'a\\ud800'... has 2 characters; need at most 200, all of them printable",
+            "task id 'a\\ud800' is longer than 200 characters or has one that cannot be printed; "
+            "use another id",
         ),
         ([{"id": "a"}], "tasks: got a dict; need objects of type Task"),
     ],

@@ -223,8 +223,10 @@ def _read(body: bytes) -> RoutingRequest:
         if isinstance(table, dict) and isinstance(table.get("tasks"), list):
             table = {**table, "tasks": [_renamed(task) for task in table["tasks"]]}
         request = converted(table, RoutingRequest, "request")
-    except (msgspec.DecodeError, UnicodeDecodeError, InputError) as error:
+    except (msgspec.DecodeError, InputError) as error:
         raise RequestError(400, "invalid_request", str(error)) from error
+    except UnicodeDecodeError as error:
+        raise RequestError(400, "invalid_request", "the body is not UTF-8; encode it so") from error
     except RecursionError as error:
         raise RequestError(400, "invalid_request", "nested too deeply to be read") from error
     if not 1 <= len(request.tasks) <= MOST_TASKS:

@@ -110,8 +110,8 @@ class TaskGraph:
                 raise InputError(f"task {task.id!r} has an empty {field}; write one")
         if len(task.id) > LONGEST_ID or not task.id.isprintable():
             raise InputError(
-                f"task id {task.id[:LONGEST_CYCLE]!r}... has {len(task.id)} characters; need "
-                f"at most {LONGEST_ID}, all of them printable"
+                f"task id {task.id[:LONGEST_ID]!r} is longer than {LONGEST_ID} characters or has "
+                "one that cannot be printed; use another id"
             )
         for needed in task.depends_on:
             if needed not in self.tasks:
