@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 from mcp import Client
 
-from support.mcp_processes import http_process, stdio_command
+from support.mcp_processes import GREETING, SUPPORT, http_process, stdio_command
 from support.openai_server import serving
 from support.small_runs import run
 from waltzrl import open_guard
@@ -49,6 +52,24 @@ def test_a_client_asks_over_http():
             await review_and_assess(url)
 
     asyncio.run(story())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "arguments",
+    [["mcp"], ["mcp-proxy", f"{sys.executable} {SUPPORT / 'mcp_broken.py'}"]],
+    ids=["server", "proxy"],
+)
+def test_a_signal_ends_it_while_stdin_is_open(arguments, number):
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "waltzrl", *arguments]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
+        process.stdin.write(json.dumps(GREETING).encode() + b"\n")
+        assert b"serverInfo" in process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 0
+        assert b"Traceback" not in process.stderr.read()
 
 
 @pytest.mark.slow

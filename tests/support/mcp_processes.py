@@ -5,8 +5,22 @@ import os
 import re
 import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from mcp import StdioServerParameters
+
+SUPPORT = Path(__file__).parent
+GREETING = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+"""The first line that a client writes to stdin."""
 
 ENVIRONMENT = {
     name: os.environ[name] for name in ("PYTHONPATH", "NO_PROXY", "PATH") if name in os.environ

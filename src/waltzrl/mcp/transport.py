@@ -1,7 +1,13 @@
 """How clients reach a server: over stdin and stdout, or over HTTP."""
 
+import asyncio
 import logging
+import os
+import signal
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -12,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 async def serve(server: MCPServer | Server[Any], http: tuple[str, int] | None = None) -> None:
-    """Serve until the client closes stdin or, over HTTP, until this process is stopped.
+    """Serve until SIGINT or SIGTERM, or until the client closes stdin.
 
     Args:
         server: what to serve.
@@ -29,8 +35,44 @@ async def serve(server: MCPServer | Server[Any], http: tuple[str, int] | None = 
             config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)
             logger.warning("MCP at http://%s:%s/mcp", host, port)
             await uvicorn.Server(config).serve(sockets=[listener])
-    elif isinstance(server, MCPServer):
-        await server.run_stdio_async()
-    else:
-        async with stdio_server() as (incoming, outgoing):
-            await server.run(incoming, outgoing, server.create_initialization_options())
+        return
+    with _signals_end_stdin():
+        if isinstance(server, MCPServer):
+            await server.run_stdio_async()
+        else:
+            async with stdio_server() as (incoming, outgoing):
+                await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+@contextmanager
+def _signals_end_stdin() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end stdin, as a client does that closes it.
+
+    The SDK reads stdin in a thread that nothing but its end stops; so it reads a socket to which
+    another thread copies stdin. A second signal has its usual effect.
+    """
+    stdin, (reader, writer) = os.dup(0), socket.socketpair()
+    with reader:
+        os.dup2(reader.fileno(), 0)
+
+    def copy() -> None:
+        with suppress(OSError):
+            while data := os.read(stdin, 65536):
+                writer.sendall(data)
+            writer.shutdown(socket.SHUT_WR)
+
+    loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+
+    def end() -> None:
+        for number in signals:
+            loop.remove_signal_handler(number)
+        with suppress(OSError):  # the client closed stdin before
+            writer.shutdown(socket.SHUT_WR)
+
+    for number in signals:
+        loop.add_signal_handler(number, end)
+    threading.Thread(target=copy, daemon=True).start()
+    try:
+        yield
+    finally:
+        end()
