@@ -4,24 +4,32 @@ Our own results of `tests/support`, and texts of this machine: the READMEs of in
 the modules of Python's standard library, which hold no instruction that is aimed at a model.
 """
 
+import asyncio
 import sys
 import sysconfig
 from collections.abc import Sequence
 from importlib.metadata import distributions
 from pathlib import Path
 
+from mcp.types import TextContent
+
+from waltzrl import GuardSettings, open_guard
 from waltzrl.evaluation.intervals import share
 from waltzrl.mcp import PACKS
-from waltzrl.rules import load_rulebook
+from waltzrl.mcp.screen import reasons_against
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.tool_results import harmless_results, injected_results
 
-BOOK = load_rulebook(PACKS)
+GUARD = open_guard(settings=GuardSettings(rules=PACKS))
+
+
+async def flags(text: str) -> bool:
+    return bool(await reasons_against([GUARD], TextContent(type="text", text=text)))
 
 
 def show(name: str, texts: Sequence[str]) -> None:
-    flagged = sum(any(f.severity > 0.3 for f in BOOK.reply(text)) for text in texts)
+    flagged = sum(asyncio.run(flags(text)) for text in texts)
     part = share(flagged, len(texts))
     print(f"| {name} | {flagged} of {len(texts)} | {part.low:.1%} to {part.high:.1%} |")
 

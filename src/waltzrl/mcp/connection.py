@@ -18,6 +18,9 @@ from pydantic import ValidationError
 from waltzrl.errors import InputError
 
 _Answer = TypeVar("_Answer")
+_ENDED = ("Connection closed", "Session terminated", "SSE stream")
+_TIMED_OUT = "timed out"
+"""What messages of the SDK begin or end with; a server's own errors may have the same codes."""
 
 
 class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,10 +101,10 @@ class ServerConnection:
         try:
             return await question(client)
         except MCPError as error:
-            if error.code == REQUEST_TIMEOUT:
+            if error.code == REQUEST_TIMEOUT and error.message.endswith(_TIMED_OUT):
                 text = f"the server {self.name} did not answer within {self._timeout_seconds:g} s"
                 raise MCPError(REQUEST_TIMEOUT, text) from None
-            if error.code == CONNECTION_CLOSED:
+            if error.message.startswith(_ENDED):
                 await self.aclose()
                 raise self._unavailable() from None
             raise

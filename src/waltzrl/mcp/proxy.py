@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ CHANGED = "changed since it was first listed"
 
 logger = logging.getLogger(__name__)
 Context = ServerRequestContext[Any, Any]
-_Data = TypeVar("_Data", bound=BaseModel)
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,8 @@ class McpProxy:
         self._tools: dict[str, tuple[ServerConnection, str]] = {}
         """Server and own name of each tool that was listed."""
         self._prompts: dict[str, tuple[ServerConnection, str]] = {}
+        self._owners: dict[str, ServerConnection] | None = None
+        """The first server that listed a URI; None before resources were listed."""
         self._refused: dict[tuple[str, str], tuple[str, ...]] = {}
         """Reasons against each tool and prompt, by kind and name; none against what was listed."""
         self.instructions: str | None = None
@@ -124,33 +127,68 @@ class McpProxy:
         self, listed: Callable[..., Awaitable[Any]], field: str
     ) -> tuple[list[Any], dict[str, tuple[ServerConnection, str]]]:
         """Return the definitions of a listing that may be shown, and where each comes from."""
-        shown, origins = [], {}
-        for server in await self._available(field):
-            for definition in await _all_pages(server, listed, field):
-                name = self._exposed(server, definition.name)
-                if await self._accepts(server, field, name, definition):
-                    origins[name] = server, definition.name
-                    shown.append(definition.model_copy(update={"name": name}))
+        shown: list[Any] = []
+        origins: dict[str, tuple[ServerConnection, str]] = {}
+        for server, definition in await self._listed(listed, field, field):
+            name = self._exposed(server, definition.name)
+            if name in origins and origins[name][0] is not server:
+                logger.warning("left out %s of %s: the name is taken", _label(name), server.name)
+            elif await self._accepts(server, field, name, definition):
+                origins[name] = server, definition.name
+                shown.append(definition.model_copy(update={"name": name}))
         return shown, origins
 
     async def _list_resources(self, _context: Context, _params: object) -> wire.ListResourcesResult:
-        found = await self._readable(Client.list_resources, "resources")
-        return wire.ListResourcesResult(resources=found)
+        found = await self._listed(Client.list_resources, "resources", "resources")
+        owners: dict[str, ServerConnection] = {}
+        for server, resource in found:
+            owners.setdefault(str(resource.uri), server)
+        self._owners = owners
+        return wire.ListResourcesResult(resources=await self._readable(found, "resources"))
 
     async def _list_templates(
         self, _context: Context, _params: object
     ) -> wire.ListResourceTemplatesResult:
-        found = await self._readable(Client.list_resource_templates, "resource_templates")
-        return wire.ListResourceTemplatesResult(resource_templates=found)
+        field = "resource_templates"
+        found = await self._listed(Client.list_resource_templates, field, "resources")
+        return wire.ListResourceTemplatesResult(
+            resource_templates=await self._readable(found, field)
+        )
 
-    async def _readable(self, listed: Callable[..., Awaitable[Any]], field: str) -> list[Any]:
-        """Return the items of a listing of resources that a model may read."""
-        found = []
-        for server in await self._available("resources"):
-            for item in await _all_pages(server, listed, field):
-                if not await self._reasons(field, server.name, item):
-                    found.append(item)  # noqa: PERF401 - an await is in the condition
-        return found
+    async def _readable(
+        self, found: Sequence[tuple[ServerConnection, Any]], field: str
+    ) -> list[Any]:
+        """Return the items of a listing that a model may read."""
+        return [item for server, item in found if not await self._reasons(field, server.name, item)]
+
+    async def _listed(
+        self, listed: Callable[..., Awaitable[Any]], field: str, capability: str
+    ) -> list[tuple[ServerConnection, Any]]:
+        """Return what the servers list; a server that fails is logged, and hides no other.
+
+        Raises:
+            MCPError: all servers failed.
+        """
+
+        async def items(server: ServerConnection) -> list[Any] | MCPError:
+            try:
+                if not await _offers(server, capability):
+                    return []
+                return await self._asked(server, "", partial(_all_pages, listed, field))
+            except MCPError as error:
+                logger.warning("no %s of the server %s: %s", field, server.name, _label(str(error)))
+                return error
+
+        answers = await asyncio.gather(*map(items, self._servers))
+        failures = [answer for answer in answers if isinstance(answer, MCPError)]
+        if len(failures) == len(answers):
+            raise failures[0]
+        return [
+            (server, item)
+            for server, answer in zip(self._servers, answers, strict=True)
+            if not isinstance(answer, MCPError)
+            for item in answer
+        ]
 
     async def _call_tool(
         self, context: Context, params: wire.CallToolRequestParams
@@ -159,6 +197,7 @@ class McpProxy:
         if name not in self._tools:  # not listed yet, or refused
             await self._list_tools(context, None)
         if refused := self._refused.get(("tools", name)):
+            self._record("call", name, refused)
             return _failed(f"Not called: the tool's description was refused ({_list(refused)}).")
         if name not in self._tools:
             raise MCPError(wire.INVALID_PARAMS, "there is no tool of this name; list the tools")
@@ -182,12 +221,17 @@ class McpProxy:
         return result
 
     async def _read_resource(
-        self, _context: Context, params: wire.ReadResourceRequestParams
+        self, context: Context, params: wire.ReadResourceRequestParams
     ) -> wire.ReadResourceResult:
-        """Ask one server after the other: their URIs have no prefix."""
+        """Ask the server that lists a URI; of a URI that is not listed, one after the other."""
+        if self._owners is None:
+            await self._list_resources(context, None)
+        owner = (self._owners or {}).get(str(params.uri))
         failure = MCPError(wire.INVALID_PARAMS, "no server has this resource")
-        for server in await self._available("resources"):
+        for server in [owner] if owner else self._servers:
             try:
+                if not await _offers(server, "resources"):
+                    continue
                 result = await self._asked(server, "", lambda c: c.read_resource(params.uri))
             except MCPError as error:
                 failure = error
@@ -214,8 +258,8 @@ class McpProxy:
         return result
 
     async def _asked(
-        self, server: ServerConnection, name: str, question: Callable[[Client], Awaitable[_Data]]
-    ) -> _Data:
+        self, server: ServerConnection, name: str, question: Callable[[Client], Awaitable[_Answer]]
+    ) -> _Answer:
         """Return a server's answer, or raise its error after a review: models read errors too."""
         try:
             return await server.ask(question)
@@ -224,26 +268,6 @@ class McpProxy:
                 text = f"the server's error was withheld ({_list(reasons)})"
                 raise MCPError(error.code, text) from None
             raise
-
-    async def _available(self, capability: str) -> list[ServerConnection]:
-        """Return the servers that offer something; one that is unavailable is logged.
-
-        Raises:
-            MCPError: none is available.
-        """
-        offering, failures = [], []
-        for server in self._servers:
-            try:
-                capabilities = await server.ask(_capabilities)
-            except MCPError as error:
-                logger.warning("%s", error)
-                failures.append(error)
-                continue
-            if getattr(capabilities, capability) is not None:
-                offering.append(server)
-        if len(failures) == len(self._servers):
-            raise failures[0]
-        return offering
 
     async def _instructions(self, server: ServerConnection) -> str:
         """Connect to a server, and return what it says about itself, if that may be read."""
@@ -260,14 +284,16 @@ class McpProxy:
     ) -> bool:
         """Whether a definition may be listed: allowed, or unchanged and not flagged."""
         digest, pin = digest_of(definition), f"{server.name} {field} {name}"
+        allow = f"{_label(name)}@{digest}"
         reasons: tuple[str, ...] = ()
-        if f"{name}@{digest}" not in self._settings.allowed:
-            reasons = await self._reasons(field, name, definition)
+        if allow not in self._settings.allowed:
+            reasons = await reasons_against(self._guards, definition)
             if self._pins.get(pin, digest) != digest:
                 reasons = (CHANGED, *reasons)
+        self._record(field, name, reasons)
         self._refused[field, name] = reasons
         if reasons:
-            logger.warning("refused %s (%s): --allow %s@%s", pin, _list(reasons), name, digest)
+            logger.warning("to list it as it is: --allow %s", shlex.quote(allow))
             return False
         if self._pins.get(pin) != digest:
             self._pins[pin] = digest
@@ -284,7 +310,7 @@ class McpProxy:
     def _record(self, kind: str, name: str, reasons: Sequence[str]) -> None:
         self.counts[kind, not reasons] += 1
         if reasons:
-            logger.warning("withheld the %s of %s: %s", kind, name, _list(reasons))
+            logger.warning("withheld: %s %s (%s)", kind, _label(name), _list(reasons))
         if self._settings.log:
             time = datetime.now(UTC).isoformat(timespec="milliseconds")
             line = {"time": time, "kind": kind, "name": name, "passed": not reasons}
@@ -295,8 +321,11 @@ class McpProxy:
         return name if len(self._servers) == 1 else f"{server.name}__{name}"
 
 
-async def _capabilities(client: Client) -> wire.ServerCapabilities:
-    return client.server_capabilities
+async def _offers(server: ServerConnection, capability: str) -> bool:
+    async def capabilities(client: Client) -> wire.ServerCapabilities:
+        return client.server_capabilities
+
+    return getattr(await server.ask(capabilities), capability) is not None
 
 
 async def _server_instructions(client: Client) -> str:
@@ -304,14 +333,12 @@ async def _server_instructions(client: Client) -> str:
 
 
 async def _all_pages(
-    server: ServerConnection,
-    listed: Callable[..., Awaitable[Any]],
-    field: str,
+    listed: Callable[..., Awaitable[Any]], field: str, client: Client
 ) -> list[Any]:
     """Return all items of a listing, of at most `MOST_PAGES` pages."""
     items, cursor = [], None
     for _page in range(MOST_PAGES):
-        page = await server.ask(partial(listed, cursor=cursor))
+        page = await listed(client, cursor=cursor)
         items += getattr(page, field)
         if (cursor := page.next_cursor) is None:
             break
@@ -321,6 +348,11 @@ async def _all_pages(
 def _failed(text: str) -> wire.CallToolResult:
     content = wire.TextContent(type="text", text=f"waltzrl: {text}")
     return wire.CallToolResult(content=[content], is_error=True)
+
+
+def _label(name: str) -> str:
+    """Return a name on one line, in ASCII: servers choose names."""
+    return ascii(name)[1:-1]
 
 
 def _list(reasons: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """What the proxy lets through: guards read everything that a model would read."""
 
 import base64
-import binascii
+import re
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
@@ -23,6 +23,10 @@ UNREVIEWED, TOO_LONG = "not reviewed", "too long"
 MEDIA = ("image", "audio")
 _TAGS = {code: code - 0xE0000 for code in range(0xE0020, 0xE007F)}
 """Invisible Unicode tags, which some models read as the letters that they stand for."""
+_SELECTORS = {code: code - 0xE0100 + 16 for code in range(0xE0100, 0xE01F0)}
+"""Invisible variation selectors, which may stand for the bytes of a text."""
+_COMMENT = re.compile(r"\n[ \t]*(?:#+|//+|\*+|--+|>+|;+|%+)[ \t]+")
+"""The sign before each line of a comment, which may cut an order in pieces."""
 
 
 async def reasons_against(guards: Sequence[Guard], data: BaseModel) -> tuple[str, ...]:
@@ -36,9 +40,11 @@ async def reasons_against(guards: Sequence[Guard], data: BaseModel) -> tuple[str
     text = "\n".join(_texts(plain))
     if len(text) > LONGEST:
         return (TOO_LONG,)
-    if shown := "".join(chr(_TAGS[ord(c)]) for c in text if ord(c) in _TAGS):
-        text += f"\n{shown}"
-    return await _reasons(guards, READING, Reply(text=text.replace("\\n", "\n")))
+    text = text.replace("\\n", "\n")
+    for hidden in (_TAGS, _SELECTORS):
+        if shown := bytes(hidden[ord(c)] for c in text if ord(c) in hidden):
+            text += f"\n{shown.decode(errors='ignore')}"
+    return await _reasons(guards, READING, Reply(text=_COMMENT.sub("\n", text)))
 
 
 async def reasons_against_call(
@@ -87,16 +93,16 @@ def _texts(plain: object) -> Iterator[str]:
             yield from _texts(item)
     elif isinstance(plain, dict):
         for name, value in plain.items():
-            if name == "blob":
-                yield _decoded(value)
-            elif not (name == "data" and plain.get("type") in MEDIA):
-                yield name
-                yield from _texts(value)
+            yield name
+            media = name == "blob" or (name == "data" and plain.get("type") in MEDIA)
+            yield from _texts(_decoded(value) if media and isinstance(value, str) else value)
 
 
-def _decoded(blob: str) -> str:
-    """Return the text in a blob; nothing of one that is no text."""
+def _decoded(data: str) -> str:
+    """Return the text in base64, nothing where that is no text, and what is no base64 as it is."""
     try:
-        return base64.b64decode(blob).decode()
-    except (binascii.Error, UnicodeDecodeError):
+        return base64.b64decode(data, validate=True).decode()
+    except UnicodeDecodeError:
         return ""
+    except ValueError:
+        return data
