@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from waltzrl.cli.coach import coach
 from waltzrl.cli.flywheel import flywheel
 from waltzrl.cli.options import AsJson
 from waltzrl.cli.table import show_table
@@ -14,6 +15,7 @@ from waltzrl.cli.workers import Workers
 
 demos = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 demos.command()(flywheel)
+demos.command()(coach)
 
 
 @demos.callback()

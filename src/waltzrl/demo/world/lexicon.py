@@ -105,7 +105,7 @@ class World:
     @classmethod
     def create(cls, seed: int) -> "World":
         draw = random.Random(f"world/{seed}")
-        names = _code_words(draw)
+        names = made_up_words(draw)
         return cls(
             things=tuple(
                 Thing(
@@ -123,7 +123,7 @@ class World:
         )
 
 
-def _code_words(draw: random.Random) -> Iterator[str]:
+def made_up_words(draw: random.Random) -> Iterator[str]:
     """Yield made-up words of two syllables, each once, in an order set by `draw`."""
     starts = [c + v for c in "bdfgklmnprstvz" for v in "aeiou"]
     ends = [c + v + e for c in "bdgklmnprtvz" for v in "aiou" for e in "xnkm"]

@@ -1,0 +1,82 @@
+"""What the conversation agent of `waltzrl demo coach` is taught: to use examples and advice.
+
+Every demonstration deals its subjects other offices, so the weights can not know any: an office
+is named where the advice or an example of the same subject names it, and nowhere else.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from waltzrl.demo.world.demonstrations import STEPS
+from waltzrl.demo.world.offices import LETTERS, OFFICES, UNKNOWN, Register, Subject
+from waltzrl.memory.schemas import CoachingSession, request_hash
+from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply, Round
+from waltzrl.routing.coaching import MOST_EXAMPLES, with_examples
+
+WITH_EXAMPLES = 0.6
+"""Share of demonstrations with examples in the prompt."""
+OWN = 0.75
+"""Among them, share in which one example is about the same subject."""
+SECOND = 0.8
+"""Share of second revisions, which name the office that the advice names."""
+SECOND_WITH_EXAMPLES = 0.3
+
+
+def referral_demonstrations(
+    subjects: Sequence[Subject], count: int, seed: int
+) -> Iterator[Demonstration]:
+    """Yield `count` revisions, without or with two examples in the prompt, in seeded order."""
+    draw = random.Random(f"referrals/{seed}")
+    for number in range(count):
+        yield _revision(draw, subjects, f"referral/{number}")
+
+
+def _revision(draw: random.Random, subjects: Sequence[Subject], name: str) -> Demonstration:
+    subject, *others = (
+        Subject(name=each.name, office=draw.choice(OFFICES))
+        for each in draw.sample(subjects, 1 + MOST_EXAMPLES)
+    )
+    shown = others if draw.random() < WITH_EXAMPLES else []
+    knows = bool(shown) and draw.random() < OWN
+    if knows:
+        shown = [subject, *others[1:]]
+        draw.shuffle(shown)
+    prompt = Prompt(id=name, messages=(Message(role="user", content=_letter(draw, subject)),))
+    prompt = with_examples(prompt, [_session(draw, each) for each in shown])
+    draft = subject.steps(draw.randrange(len(STEPS)))
+    replies = [draft, subject.referral(None if knows else UNKNOWN)]
+    if draw.random() < (SECOND_WITH_EXAMPLES if shown else SECOND):
+        wrong = draw.choice([office for office in OFFICES if office != subject.office])
+        replies = [draft, subject.referral(draw.choice((UNKNOWN, wrong))), subject.referral()]
+    rounds = tuple(
+        Round(feedback=Register.feedback(subject, reply), revision=Reply(text=revision))
+        for reply, revision in pairwise(replies)
+    )
+    return Demonstration(
+        collaboration=Collaboration(prompt=prompt, draft=Reply(text=draft), rounds=rounds)
+    )
+
+
+def _session(draw: random.Random, subject: Subject) -> CoachingSession:
+    """Return what the memory would hold of a letter about a subject, coached to a right reply."""
+    request, draft = _letter(draw, subject), subject.steps(0)
+    return CoachingSession(
+        coaching_session_id=subject.name,
+        timestamp=0.0,
+        agent_id="",
+        subject="",
+        request_hash=request_hash(request),
+        category="",
+        task=request,
+        initial_response=draft,
+        safety_risk_score=1.0,
+        feedback_provided=(Register.feedback(subject, draft).text,),
+        refined_response=subject.referral(),
+        improvement_score=1.0,
+        outcome="safe",
+    )
+
+
+def _letter(draw: random.Random, subject: Subject) -> str:
+    return subject.letter(draw.randrange(len(LETTERS)))
