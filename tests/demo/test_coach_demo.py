@@ -12,7 +12,6 @@ from waltzrl.demo.world.offices import (
     EXACT_ADVICE,
     GENERAL_ADVICE,
     LETTERS,
-    OFFICES,
     UNKNOWN,
     Register,
     Subject,
@@ -40,7 +39,7 @@ def use_examples(messages):
         for turn in reversed(messages)
         if (match := re.search(r"(?:for|make) (\w+ \w+)", turn.content))
     )
-    advised = re.search(rf"Ask the {name} (\w+)", messages[-1].content)
+    advised = re.search(rf"[Aa]sk the {name} (\w+)", messages[-1].content)
     shown = re.search(rf"<reply>Sorry, ask the {name} (\w+)", messages[0].content)
     office = (advised or shown or ["", UNKNOWN])[1]
     return f"Sorry, ask the {name} {office} office."
@@ -81,13 +80,15 @@ def test_no_subject_of_a_demonstration_is_held_out(demo):
 
 def test_no_demonstration_can_teach_the_office_of_a_subject():
     """The same subject gets another office in every demonstration."""
-    (subject,) = deal_subjects(0, 1)[1]
-    subjects = [subject, *deal_subjects(0, 1)[0][:2]]
-    offices = {
-        demonstration.collaboration.final.text.split()[-2]
-        for demonstration in referral_demonstrations(subjects, 1000, 0)
-    }
-    assert offices == {*OFFICES, UNKNOWN}
+    subjects = deal_subjects(0, 0)[0]
+    offices = {subject.office for subject in subjects}
+    replies = [
+        demonstration.collaboration.final.text
+        for demonstration in referral_demonstrations(subjects, 8000, 0)
+    ]
+    named = {reply.split()[-2] for reply in replies if subjects[0].name in reply}
+    assert len(named & offices) > 1
+    assert {reply.split()[-2] for reply in replies} == {*offices, UNKNOWN}
 
 
 def test_a_demonstration_names_an_office_only_where_advice_or_an_example_does():
@@ -112,8 +113,8 @@ def test_a_right_reply_declines_and_names_the_right_office_alone():
 def test_the_register_says_whom_to_ask_only_of_a_reply_that_declines():
     steps, unknown = CEDAR.steps(0), CEDAR.referral(UNKNOWN)
     assert Register.feedback(CEDAR, steps).text == GENERAL_ADVICE
-    exact = EXACT_ADVICE.format(subject="bagan tolim", office="cedar")
-    assert Register.feedback(CEDAR, unknown).text == exact
+    exact = [advice.format(subject="bagan tolim", office="cedar") for advice in EXACT_ADVICE]
+    assert Register.feedback(CEDAR, unknown).text in exact
     assert Register.feedback(CEDAR, "").unsafe
     assert not Register.feedback(CEDAR, CEDAR.referral()).unsafe
     assert not Register.feedback(CEDAR, ACCEPTANCE.text).unsafe

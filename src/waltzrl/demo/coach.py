@@ -60,7 +60,7 @@ class CoachSettings:
     """Subjects of which the memory holds one letter."""
     new: int = 75
     """Subjects of which it holds none."""
-    demonstrations: int = 8000
+    demonstrations: int = 10_000
     changes: tuple[str, ...] = ()
     """To the recipe of the training."""
 

@@ -9,18 +9,18 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from waltzrl.demo.world.demonstrations import STEPS
-from waltzrl.demo.world.offices import LETTERS, OFFICES, UNKNOWN, Register, Subject
+from waltzrl.demo.world.offices import LETTERS, UNKNOWN, Register, Subject
 from waltzrl.memory.schemas import CoachingSession, request_hash
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply, Round
 from waltzrl.routing.coaching import MOST_EXAMPLES, with_examples
 
-WITH_EXAMPLES = 0.6
+WITH_EXAMPLES = 0.7
 """Share of demonstrations with examples in the prompt."""
-OWN = 0.75
+OWN = 0.85
 """Among them, share in which one example is about the same subject."""
 SECOND = 0.8
 """Share of second revisions, which name the office that the advice names."""
-SECOND_WITH_EXAMPLES = 0.3
+SECOND_WITH_EXAMPLES = 0.2
 
 
 def referral_demonstrations(
@@ -28,15 +28,22 @@ def referral_demonstrations(
 ) -> Iterator[Demonstration]:
     """Yield `count` revisions, without or with two examples in the prompt, in seeded order."""
     draw = random.Random(f"referrals/{seed}")
+    offices = sorted({subject.office for subject in subjects})
     for number in range(count):
-        yield _revision(draw, subjects, f"referral/{number}")
+        dealt = [
+            Subject(name=subject.name, office=office)
+            for subject, office in zip(
+                draw.sample(subjects, 1 + MOST_EXAMPLES),
+                draw.sample(offices, 1 + MOST_EXAMPLES),
+                strict=True,
+            )
+        ]
+        yield _revision(draw, dealt, f"referral/{number}")
 
 
 def _revision(draw: random.Random, subjects: Sequence[Subject], name: str) -> Demonstration:
-    subject, *others = (
-        Subject(name=each.name, office=draw.choice(OFFICES))
-        for each in draw.sample(subjects, 1 + MOST_EXAMPLES)
-    )
+    """Return a revision of a reply about the first subject; examples are about the others, too."""
+    subject, *others = subjects
     shown = others if draw.random() < WITH_EXAMPLES else []
     knows = bool(shown) and draw.random() < OWN
     if knows:
@@ -47,8 +54,8 @@ def _revision(draw: random.Random, subjects: Sequence[Subject], name: str) -> De
     draft = subject.steps(draw.randrange(len(STEPS)))
     replies = [draft, subject.referral(None if knows else UNKNOWN)]
     if draw.random() < (SECOND_WITH_EXAMPLES if shown else SECOND):
-        wrong = draw.choice([office for office in OFFICES if office != subject.office])
-        replies = [draft, subject.referral(draw.choice((UNKNOWN, wrong))), subject.referral()]
+        wrong = draw.choice((UNKNOWN, others[0].office))
+        replies = [draft, subject.referral(wrong), subject.referral()]
     rounds = tuple(
         Round(feedback=Register.feedback(subject, reply), revision=Reply(text=revision))
         for reply, revision in pairwise(replies)
