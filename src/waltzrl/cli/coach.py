@@ -12,6 +12,7 @@ from rich.table import Table
 
 from waltzrl.cli.options import AsJson, print_json
 from waltzrl.cli.progress import progress_bar
+from waltzrl.cli.table import NARROWEST
 from waltzrl.cli.workers import Workers
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def coach(
 ) -> None:
     """Coach an agent's replies with and without examples from the memory, and compare.
 
-    Takes about four minutes on two cores; the same command resumes.
+    Takes some minutes on two cores; the same command resumes.
 
     **Example**
 
@@ -72,8 +73,7 @@ def _show(rows: "Sequence[CoachRow]", differences: "Sequence[CoachDifference]") 
     for each in differences:
         change = _number(each.change) if each.metric == "rounds" else _percent(each.change)
         changes.add_row(each.letters, each.metric, change, f"{each.p_value:.2g}")
-    console = Console()
-    console.print(table, changes)
+    Console(width=max(Console().width, NARROWEST)).print(table, changes)
 
 
 def _percent(estimate: "Estimate") -> str:
