@@ -28,12 +28,12 @@ from waltzrl.demo.world.offices import Register, Subject, deal_subjects
 from waltzrl.demo.world.referrals import referral_demonstrations
 from waltzrl.evaluation.intervals import Estimate, Pairs, difference, mcnemar, mean, share
 from waltzrl.guard import LocalGuard
+from waltzrl.memory.plans import TaskResult
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.policies import Sampling
 from waltzrl.records import Message, Prompt
 from waltzrl.routing import AgentCapability, AgentRegistry, Router, Task, TaskGraph
 from waltzrl.routing.execution import ExecutionSettings, Executor
-from waltzrl.routing.results import TaskResult
 from waltzrl.routing.runner import Work
 from waltzrl.storage.database import open_database
 from waltzrl.telemetry.files import Json, write_json
