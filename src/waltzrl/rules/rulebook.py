@@ -12,7 +12,7 @@ from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, TextReading, readings
 from waltzrl.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
 from waltzrl.rules.pattern import RulePattern
-from waltzrl.rules.scan import Folded, PatternScanner, compiled, foldable
+from waltzrl.rules.scan import Folded, PatternScanner, compiled, foldable, with_plain_quotes
 
 OPENING = 320
 """Characters at the start of a reply that are searched for a refusal."""
@@ -200,6 +200,7 @@ class TextScanner:
 
     def hits(self, text: str) -> Iterator[tuple[int, int, int]]:
         """Yield pattern number, start and end in the original text, possibly more than once."""
+        text = with_plain_quotes(text)
         if not foldable(text):
             yield from self._scan(text.encode("latin-1", "replace"))
             return

@@ -138,6 +138,9 @@ _STYLED = (
 )
 """Letters with accents, in circles, of other widths, and of related alphabets."""
 _FOLDABLE = re2.compile(f"[{_HIDDEN}{_STYLED}]")
+_QUOTES = dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u2039\u203a", "'") | dict.fromkeys(
+    "\u201c\u201d\u201e\u201f\u2033\u300c\u300d", '"'
+)
 _HIDDEN_RUN = re.compile(f"[{_HIDDEN}]+")
 _LOOKALIKES = dict(
     zip(
@@ -151,6 +154,14 @@ _LOOKALIKES = dict(
         strict=True,
     )
 )
+
+
+def with_plain_quotes(text: str) -> str:
+    """Replace typographic quotation marks and apostrophes by ASCII ones; no position changes."""
+    if not text.isascii():
+        for mark, plain in _QUOTES.items():
+            text = text.replace(mark, plain)
+    return text
 
 
 def foldable(text: str) -> bool:
