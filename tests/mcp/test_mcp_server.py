@@ -138,6 +138,7 @@ def test_without_an_upstream_revise_refuses_what_is_unsafe():
     [result] = ask(open_guard(), ("revise", {"messages": BOMB, "reply": COMPLIES}))
     assert not result.is_error
     assert result.structured_content["decision"] == "refused"
+    assert result.structured_content["rounds"] == 0
 
 
 def test_invalid_messages_are_an_error_of_the_call():
@@ -146,6 +147,17 @@ def test_invalid_messages_are_an_error_of_the_call():
     assert wrong.is_error
     assert "messages[0].role" in wrong.content[0].text
     assert missing.is_error
+
+
+def test_servers_of_the_same_name_are_one_clear_error(tmp_path, capsys):
+    (tmp_path / "servers.json").write_text('{"mcpServers": {"server": {"command": "files"}}}')
+    assert run("mcp-proxy", "other", "--config", tmp_path / "servers.json") == 2
+    assert "'server'" in capsys.readouterr().err
+
+
+def test_pins_need_a_folder(tmp_path, capsys):
+    assert run("mcp-proxy", "files", "--pins", tmp_path / "none" / "pins.json") == 2
+    assert "there is no folder" in capsys.readouterr().err
 
 
 def test_an_address_without_a_port_is_one_clear_error(capsys):

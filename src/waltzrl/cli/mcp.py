@@ -103,7 +103,10 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.mcp import PACKS, McpProxy, ProxySettings, parse_servers, read_servers, serve
 
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs what servers send
-    entries = (read_servers(config) if config else {}) | parse_servers(servers or [])
+    configured, given = read_servers(config) if config else {}, parse_servers(servers or [])
+    if clash := sorted(configured.keys() & given.keys()):
+        raise typer.BadParameter(f"{config} has a server {clash[0]!r} too; rename it there")
+    entries = configured | given
     address, rules = _address(http), GuardSettings(rules=PACKS)
     settings = ProxySettings(
         timeout_seconds=timeout, allowed=frozenset(allow or ()), pins=pins, log=log

@@ -363,9 +363,13 @@ def _read_pins(path: Path | None) -> dict[str, str]:
     """Return the digests that a file holds; none if there is no file yet.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or its folder does not exist.
     """
-    if path is None or not path.exists():
+    if path is None:
+        return {}
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}; create it")
+    if not path.exists():
         return {}
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, str])

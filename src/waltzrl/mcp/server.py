@@ -126,7 +126,10 @@ def mcp_server(guard: Guard, agents: AgentRegistry | None = None) -> MCPServer:
         return RevisionAnswer(
             reply=collaboration.final.text,
             decision=collaboration.decision,
-            rounds=sum(round_.revision is not None for round_ in collaboration.rounds),
+            rounds=sum(
+                round_.revision is not None and round_.revision.origin != "canned"
+                for round_ in collaboration.rounds
+            ),
         )
 
     @server.tool(title="Assess a request", annotations=READ_ONLY)
