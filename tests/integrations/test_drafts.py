@@ -37,10 +37,9 @@ def test_a_draft_is_revised_without_waiting_and_in_a_loop_alike():
     draft = drafts.reply_of(UNSAFE)
     guard = open_guard(upstream=ScriptedPolicy([REVISED, REVISED]))
     with guard.sync:
-        blocking = drafts.BlockingGuard(guard)
-        first = drafts.without_waiting(drafts.revise(blocking, BREAD, draft))
+        first = drafts.blocking(drafts.revise, guard, BREAD, draft)
         second = asyncio.run(drafts.revise(guard, BREAD, draft))
-    assert [first.final.text, second.final.text] == [REVISED, REVISED]
+    assert [first.text, second.text] == [REVISED, REVISED]
 
 
 def test_arguments_of_calls_are_reviewed_as_json():
@@ -54,8 +53,8 @@ def test_arguments_of_calls_are_reviewed_as_json():
 def test_a_conversation_may_end_with_what_an_agent_observed():
     turns = [*BREAD, {"role": "assistant", "content": "Thought: look it up."}]
     guard = open_guard(upstream=ScriptedPolicy([]))
-    collaboration = asyncio.run(drafts.revise(guard, turns, Reply(text="Mix flour and water.")))
-    assert collaboration.decision == "draft"
+    revised = asyncio.run(drafts.revise(guard, turns, Reply(text="Mix flour and water.")))
+    assert revised.text is None
 
 
 def test_an_injection_is_withheld_and_assessed_once():
@@ -87,13 +86,13 @@ def test_a_dangerous_request_is_answered_and_another_is_not():
 def test_added_usage_leaves_out_the_draft_and_is_zero_when_none_was_added():
     none = Usage(input_tokens=0, output_tokens=0)
     guard = open_guard(upstream=ScriptedPolicy([]))
-    collaboration = asyncio.run(drafts.revise(guard, BREAD, Reply(text="Mix flour and water.")))
-    assert drafts.added_usage(collaboration) == none
+    revised = asyncio.run(drafts.revise(guard, BREAD, Reply(text="Mix flour and water.")))
+    assert revised.added == none
 
 
 def test_a_coroutine_that_waits_is_an_error():
     with pytest.raises(AssertionError, match="suspended"):
-        drafts.without_waiting(asyncio.sleep(0))
+        drafts.blocking(lambda _guard: asyncio.sleep(0), open_guard())
 
 
 def test_calls_block_wait_or_go_to_the_guards_thread():
@@ -101,8 +100,7 @@ def test_calls_block_wait_or_go_to_the_guards_thread():
     unsafe = asyncio.run(drafts.call(guard, Guard.assess, INJECTION)).unsafe
     with guard.sync:
         in_thread = asyncio.run(drafts.call(guard, Guard.assess, INJECTION)).unsafe
-        blocking = drafts.BlockingGuard(guard)
-        blocked = drafts.without_waiting(drafts.call(blocking, Guard.assess, INJECTION)).unsafe
+        blocked = drafts.blocking(drafts.call, guard, Guard.assess, INJECTION).unsafe
     assert (unsafe, in_thread, blocked) == (True, True, True)
 
 
@@ -111,3 +109,26 @@ def test_what_a_framework_does_not_count_stays_unknown():
     used = {"prompt_tokens": 11, "total_tokens": None, "cached_tokens": 3}
     counted = {"prompt_tokens": 31, "total_tokens": None, "cached_tokens": 3}
     assert drafts.add_tokens(used, added) == counted
+
+
+def test_a_draft_is_awaited_where_its_model_is_asynchronous():
+    async def later():
+        return "later"
+
+    assert asyncio.run(drafts.drafted(later)) == "later"
+    assert asyncio.run(drafts.drafted(str, "now")) == "now"
+
+
+def test_a_message_is_a_turn_and_each_result_in_it_is_one():
+    said = drafts.reply_of("Look.", "It is hidden.", [("1", "look", "{}")])
+    (turn,) = drafts.turns_of("assistant", said)
+    assert (turn.role, turn.content, turn.calls) == ("assistant", "Look.", said.calls)
+    assert [drafts.turns_of(role, said)[0].role for role in ("developer", "chatbot")] == [
+        "system",
+        "user",
+    ]
+    results = drafts.turns_of("user", said, [("1", "18 degrees"), ("2", "rain")])
+    assert [(turn.role, turn.call_id, turn.content) for turn in results] == [
+        ("tool", "1", "18 degrees"),
+        ("tool", "2", "rain"),
+    ]

@@ -4,11 +4,10 @@ Agent(client, tools=tools, middleware=[GuardChatMiddleware(guard)])
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
 
 from waltzrl.guard import Guard
 from waltzrl.integrations import drafts
-from waltzrl.records import Message, Reply, Role
+from waltzrl.records import Message, Reply
 
 with drafts.needs("Microsoft Agent Framework", "agent-framework-core>=1.20"):
     import agent_framework as theirs
@@ -30,12 +29,11 @@ class GuardChatMiddleware(theirs.ChatMiddleware):
 
         async def final(draft: theirs.ChatResponse) -> theirs.ChatResponse:
             parts = [part for message in draft.messages for part in message.contents]
-            collaboration = await drafts.revise(self._guard, turns, _reply(parts))
-            added = drafts.added_usage(collaboration)
+            text, added = await drafts.revise(self._guard, turns, _reply(parts))
             if used := draft.usage_details:
                 draft.usage_details = drafts.add_tokens(used, added, COUNTS)
-            if collaboration.decision != "draft":
-                draft.messages = [theirs.Message("assistant", [collaboration.final.text])]
+            if text is not None:
+                draft.messages = [theirs.Message("assistant", [text])]
                 draft.finish_reason, draft.raw_representation = "stop", None
             return draft
 
@@ -61,12 +59,9 @@ class GuardChatMiddleware(theirs.ChatMiddleware):
 
 
 def _turns(message: theirs.Message) -> list[Message]:
-    if message.role == "tool":
-        parts = message.contents
-        return [Message(role="tool", content=str(p.result), call_id=p.call_id) for p in parts]
-    reply = _reply(message.contents)
-    role = cast(Role, message.role if message.role in ("system", "assistant") else "user")
-    return [Message(role=role, content=reply.text, calls=reply.calls)]
+    parts = message.contents
+    results = [(p.call_id, str(p.result)) for p in parts if p.type == "function_result"]
+    return drafts.turns_of(message.role, _reply(parts), results)
 
 
 def _reply(parts: Sequence[theirs.Content]) -> Reply:
@@ -79,16 +74,12 @@ def _reply(parts: Sequence[theirs.Content]) -> Reply:
 def _updates(response: theirs.ChatResponse) -> list[theirs.ChatResponseUpdate]:
     updates = []
     for update in response.to_updates():
-        texts = [part.text or "" for part in update.contents if part.type == "text"]
-        update.contents = [part for part in update.contents if part.type != "text"]
+        ids = {"message_id": update.message_id, "response_id": update.response_id}
+        text = _reply(update.contents).text
         updates += [
-            theirs.ChatResponseUpdate(
-                contents=[theirs.Content.from_text(piece)],
-                role=update.role,
-                message_id=update.message_id,
-                response_id=update.response_id,
-            )
-            for piece in drafts.pieces("\n".join(texts))
+            theirs.ChatResponseUpdate(contents=[piece], role=update.role, **ids)
+            for piece in map(theirs.Content.from_text, drafts.pieces(text))
         ]
+        update.contents = [part for part in update.contents if part.type != "text"]
         updates.append(update)
     return updates

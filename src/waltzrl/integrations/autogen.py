@@ -34,13 +34,12 @@ class GuardedModelClient(theirs.ChatCompletionClient):
         messages = [await self._read(message) for message in messages]
         draft = await self._client.create(messages, **options)
         turns = [turn for message in messages for turn in _turns(message)]
-        collaboration = await drafts.revise(self._guard, turns, _reply(draft))
-        added = drafts.added_usage(collaboration)
+        text, added = await drafts.revise(self._guard, turns, _reply(draft))
         draft.usage.prompt_tokens += added.input_tokens
         draft.usage.completion_tokens += added.output_tokens
-        if collaboration.decision == "draft":
+        if text is None:
             return draft
-        final = {"content": collaboration.final.text, "finish_reason": "stop"}
+        final = {"content": text, "finish_reason": "stop"}
         return draft.model_copy(update=final | {"thought": None, "logprobs": None})
 
     async def create_stream(
@@ -65,8 +64,7 @@ def _turns(message: theirs.LLMMessage) -> list[Message]:
     if message.type == "FunctionExecutionResultMessage":
         return [Message(role="tool", content=r.content, call_id=r.call_id) for r in message.content]
     if message.type == "AssistantMessage":
-        reply = _reply(message)
-        return [Message(role="assistant", content=reply.text, calls=reply.calls)]
+        return drafts.turns_of("assistant", _reply(message))
     parts = [message.content] if isinstance(message.content, str) else message.content
     text = "\n".join(part for part in parts if isinstance(part, str))
     return [Message(role="system" if message.type == "SystemMessage" else "user", content=text)]

@@ -5,7 +5,7 @@ Task(description="...", expected_output="...", guardrail=task_guardrail(guard))
 """
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from waltzrl.guard import Guard
@@ -45,17 +45,10 @@ class GuardedCrewLLM(BaseLLM):
             object.__setattr__(self._llm, name, lambda *_args, **_fields: None)
 
     def call(self, messages: str | list[JsonObject], **options: object) -> object:
-        async def draft_of(read: list[JsonObject]) -> object:
-            return self._llm.call(read, **options)
-
-        guard = drafts.BlockingGuard(self._guard)
-        return drafts.without_waiting(self._answer(guard, draft_of, messages, options))
+        return drafts.blocking(self._answer, self._guard, self._llm.call, messages, options)
 
     async def acall(self, messages: str | list[JsonObject], **options: object) -> object:
-        async def draft_of(read: list[JsonObject]) -> object:
-            return await self._llm.acall(read, **options)
-
-        return await self._answer(self._guard, draft_of, messages, options)
+        return await self._answer(self._guard, self._llm.acall, messages, options)
 
     def supports_function_calling(self) -> bool:
         return self._llm.supports_function_calling()
@@ -72,14 +65,15 @@ class GuardedCrewLLM(BaseLLM):
     async def _answer(
         self,
         guard: drafts.AnyGuard,
-        draft_of: Callable[[list[JsonObject]], Awaitable[object]],
+        model: drafts.Model,
         messages: str | list[JsonObject],
         options: JsonObject,
     ) -> object:
         functions = options.pop("available_functions", None)
         options.pop("callbacks", None)
         whose = {name: options.get(name) for name in ("from_task", "from_agent")}
-        read = [await _read(guard, message) for message in self._format_messages(messages)]
+        asked = self._format_messages(messages)
+        read = [await drafts.read_turn(guard, message) for message in asked]
         with llm_call_context():
             self._emit_call_started_event(messages, tools=options.get("tools"), **whose)
             self._invoke_before_llm_call_hooks(read, whose["from_agent"])
@@ -88,15 +82,13 @@ class GuardedCrewLLM(BaseLLM):
                 call_stream_override(self._llm, False),
                 call_stop_override(self._llm, self.stop_sequences),
             ):
-                draft = await draft_of(read)
+                draft = await drafts.drafted(model, read, **options)
             turns = [{name: turn[name] for name in TURN if name in turn} for turn in read]
-            collaboration = await drafts.revise(guard, turns, _reply(draft))
-            if collaboration.usage:
-                added = collaboration.usage
-                self._llm._track_token_usage_internal(
-                    {"input_tokens": added.input_tokens, "output_tokens": added.output_tokens}
-                )
-            final = draft if collaboration.decision == "draft" else collaboration.final.text
+            text, added = await drafts.revise(guard, turns, _reply(draft))
+            if added.output_tokens:
+                counts = {"input_tokens": added.input_tokens, "output_tokens": added.output_tokens}
+                self._llm._track_token_usage_internal(counts)
+            final = draft if text is None else text
             kind = LLMCallType.TOOL_CALL if isinstance(final, list) else LLMCallType.LLM_CALL
             if isinstance(final, str) and self._effective_stream():
                 for piece in drafts.pieces(final):
@@ -117,12 +109,6 @@ def task_guardrail(guard: Guard) -> Callable[[TaskOutput], tuple[bool, str]]:
         return True, guard.sync.revise(output.description, output.raw).final.text
 
     return revised
-
-
-async def _read(guard: drafts.AnyGuard, message: JsonObject) -> JsonObject:
-    if message["role"] != "tool":
-        return message
-    return message | {"content": await drafts.read_result(guard, str(message["content"]))}
 
 
 def _reply(draft: object) -> Reply:

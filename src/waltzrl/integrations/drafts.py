@@ -4,12 +4,13 @@ An adapter is a chat model of the framework that wraps another. In a call it
 
 1. replaces what `read_result` withholds of the results of tools in the conversation,
 2. calls the wrapped model without the framework's callbacks, and so gets a draft that nobody saw,
-3. gives the guard the conversation in OpenAI's form, and the draft: `revise(guard, turns, draft)`,
-4. returns the draft as it is when the decision is `draft`, else `final.text` without tool calls,
-   with `added_usage`; to a stream in `pieces`.
+3. gives the guard the conversation, as `turns_of` its messages, and the draft, as `reply_of` it:
+   `revise(guard, turns, draft)`,
+4. returns the draft if there is no other text, else that text without tool calls, with the usage
+   that was added; to a stream in `pieces`.
 
-It is written once, as a coroutine; `without_waiting` runs it with a `BlockingGuard` for synchronous
-callers.
+It is written once, as a coroutine, in which `drafted` awaits the wrapped model where that is
+asynchronous; `blocking` runs it for synchronous callers.
 """
 
 import asyncio
@@ -18,12 +19,14 @@ import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from inspect import isawaitable
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from waltzrl.errors import MissingFrameworkError
 from waltzrl.guard import ACCEPTANCE, Guard, Turn, read_prompt
-from waltzrl.records import Collaboration, Reply, ToolCall, Usage
+from waltzrl.records import Message, Reply, Role, ToolCall, Usage
+from waltzrl.serving.wire.fields import text_of
 
 WITHHELD = (
     "The result of this tool was withheld, because it asks for something unsafe. Continue without "
@@ -33,8 +36,16 @@ WITHHELD = (
 MOST_REMEMBERED = 1000
 """Results of tools whose assessment is remembered: a conversation repeats them in every call."""
 
-OPENAI_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+CHAT_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+RESPONSES_COUNTS = ("input_tokens", "output_tokens", "total_tokens")
+"""Names of counts in OpenAI's two APIs: tokens read, tokens written, and both."""
 
+ROLES: dict[str, Role] = {"system": "system", "developer": "system", "assistant": "assistant"}
+"""Of messages without results of tools; any other role is a user's."""
+
+Model: TypeAlias = Callable[..., Any]
+"""A call of a wrapped model that returns a draft, or a coroutine function."""
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _unsafe_results: WeakKeyDictionary[Guard, dict[str, bool]] = WeakKeyDictionary()
@@ -67,8 +78,14 @@ class BlockingGuard:
 AnyGuard: TypeAlias = Guard | BlockingGuard
 
 
-def without_waiting(coroutine: Coroutine[object, None, Result]) -> Result:
-    """Run a coroutine that never suspends, because all that it awaits blocks; return its result."""
+def blocking(
+    answer: Callable[Concatenate[AnyGuard, Parameters], Coroutine[object, None, Result]],
+    guard: Guard,
+    *args: Parameters.args,
+    **kwargs: Parameters.kwargs,
+) -> Result:
+    """Return what `answer(guard, ...)` returns, which never suspends: all that it awaits blocks."""
+    coroutine = answer(BlockingGuard(guard), *args, **kwargs)
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -76,6 +93,12 @@ def without_waiting(coroutine: Coroutine[object, None, Result]) -> Result:
         return result
     coroutine.close()
     raise AssertionError("the coroutine suspended")
+
+
+async def drafted(model: Model, *args: object, **options: object) -> Any:
+    """Return what a wrapped model drafts; wait for it where the model is asynchronous."""
+    draft = model(*args, **options)
+    return await draft if isawaitable(draft) else draft
 
 
 async def call(
@@ -94,8 +117,7 @@ async def call(
 
 async def check_request(guard: AnyGuard, turns: Sequence[Turn]) -> str | None:
     """Return None for a request that an agent may act on, else the answer to it."""
-    collaboration = await revise(guard, turns, ACCEPTANCE)
-    return None if collaboration.decision == "draft" else collaboration.final.text
+    return (await revise(guard, turns, ACCEPTANCE)).text
 
 
 async def read_result(guard: AnyGuard, result: str) -> str:
@@ -114,7 +136,23 @@ async def read_result(guard: AnyGuard, result: str) -> str:
     return WITHHELD if known[result] else result
 
 
-async def revise(guard: AnyGuard, turns: Sequence[Turn], draft: Reply) -> Collaboration:
+async def read_turn(guard: AnyGuard, turn: dict[str, Any]) -> dict[str, Any]:
+    """Return a message in OpenAI's form as a model may read it: unlike others, a tool's result."""
+    if turn["role"] != "tool":
+        return turn
+    return turn | {"content": await read_result(guard, text_of(turn["content"] or "", "content"))}
+
+
+class Revised(NamedTuple):
+    """What became of a draft."""
+
+    text: str | None
+    """What to say instead of it; None if it may be said as it is."""
+    added: Usage
+    """The tokens of reviews and revision; the framework counts those of its draft."""
+
+
+async def revise(guard: AnyGuard, turns: Sequence[Turn], draft: Reply) -> Revised:
     """Review a draft, and revise or refuse it where needed.
 
     Args:
@@ -123,7 +161,23 @@ async def revise(guard: AnyGuard, turns: Sequence[Turn], draft: Reply) -> Collab
             which some agents pass on what they thought and observed.
         draft: without usage, so that the collaboration's usage is what the guard adds to it.
     """
-    return await call(guard, Guard.revise, read_prompt(turns), draft)
+    collaboration = await call(guard, Guard.revise, read_prompt(turns), draft)
+    return Revised(
+        text=None if collaboration.decision == "draft" else collaboration.final.text,
+        added=collaboration.usage or Usage(input_tokens=0, output_tokens=0),
+    )
+
+
+def turns_of(role: str, said: Reply, results: Iterable[tuple[str, str]] = ()) -> list[Message]:
+    """Return a framework's message as turns: one for each result of a tool, or else one.
+
+    Args:
+        role: whose message it is; also of developers.
+        said: its text and calls, as `reply_of` reads them.
+        results: id and text of each result of a tool.
+    """
+    turns = [Message(role="tool", content=text, call_id=id_) for id_, text in results]
+    return turns or [Message(role=ROLES.get(role, "user"), content=said.text, calls=said.calls)]
 
 
 def reply_of(
@@ -152,13 +206,8 @@ def _as_json(arguments: object) -> str:
     return json.dumps(arguments, ensure_ascii=False, default=str)
 
 
-def added_usage(collaboration: Collaboration) -> Usage:
-    """Return the tokens of reviews and revisions; the framework counts those of its draft."""
-    return collaboration.usage or Usage(input_tokens=0, output_tokens=0)
-
-
 def add_tokens(
-    used: dict[str, int], added: Usage, names: Sequence[str] = OPENAI_COUNTS
+    used: dict[str, int], added: Usage, names: Sequence[str] = CHAT_COUNTS
 ) -> dict[str, int]:
     """Return the counts of a framework with `added`; a count that it does not know stays unknown.
 

@@ -3,19 +3,17 @@
 dspy.configure(lm=guarded_lm(dspy.LM("openai/qwen"), guard))
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 
 from waltzrl.guard import Guard
 from waltzrl.integrations import drafts
-from waltzrl.records import Message, Reply, Role
+from waltzrl.records import Message, Reply
 
 with drafts.needs("DSPy", "dspy>=3.4"):
     import dspy
     from dspy import lm15 as theirs
     from dspy.clients.backend_selection import CLIENT_KEYS
-
-COUNTS = ("input_tokens", "output_tokens", "total_tokens")
 
 
 def guarded_lm(lm: dspy.LM, guard: Guard) -> dspy.LM:
@@ -48,11 +46,7 @@ class _Engine:
         self.supported_params = lm.supported_params
 
     def complete(self, request: theirs.Request) -> theirs.Response:
-        async def draft_of(read: theirs.Request) -> theirs.Response:
-            with _unobserved():
-                return self._lm(read)
-
-        return drafts.without_waiting(_answer(drafts.BlockingGuard(self._guard), draft_of, request))
+        return drafts.blocking(_answer, self._guard, self._lm, request)
 
     def stream(self, request: theirs.Request) -> Iterator[object]:
         yield from _events(self.complete(request))
@@ -63,40 +57,29 @@ class _AsyncEngine:
         self._lm, self._guard = lm, guard
 
     async def complete(self, request: theirs.Request) -> theirs.Response:
-        async def draft_of(read: theirs.Request) -> theirs.Response:
-            with _unobserved():
-                return await self._lm.acall(read)
-
-        return await _answer(self._guard, draft_of, request)
+        return await _answer(self._guard, self._lm.acall, request)
 
     async def stream(self, request: theirs.Request) -> AsyncIterator[object]:
         for event in _events(await self.complete(request)):
             yield event
 
 
-def _unobserved() -> dspy.context:
-    """Hide a call from the program's callbacks, history, usage and stream."""
-    return dspy.context(callbacks=[], disable_history=True, usage_tracker=None, send_stream=None)
-
-
 async def _answer(
-    guard: drafts.AnyGuard,
-    draft_of: Callable[[theirs.Request], Awaitable[theirs.Response]],
-    request: theirs.Request,
+    guard: drafts.AnyGuard, model: drafts.Model, request: theirs.Request
 ) -> theirs.Response:
     messages = [await _read(guard, message) for message in request.messages]
-    draft = await draft_of(replace(request, messages=tuple(messages)))
+    with dspy.context(callbacks=[], disable_history=True, usage_tracker=None, send_stream=None):
+        draft = await drafts.drafted(model, replace(request, messages=tuple(messages)))
     system = request.system or ()
     instructions = system if isinstance(system, str) else "".join(part.text for part in system)
-    turns = [Message(role="system", content=instructions)] if instructions else []
+    turns = [Message(role="system", content=instructions)]
     turns += [turn for message in messages for turn in _turns(message)]
-    collaboration = await drafts.revise(guard, turns, _reply(draft.message.parts))
-    counts = {name: getattr(draft.usage, name) for name in COUNTS}
-    added = drafts.added_usage(collaboration)
-    used = replace(draft.usage, **drafts.add_tokens(counts, added, COUNTS))
-    if collaboration.decision == "draft":
+    text, added = await drafts.revise(guard, turns, _reply(draft.message.parts))
+    counts = {name: getattr(draft.usage, name) for name in drafts.RESPONSES_COUNTS}
+    used = replace(draft.usage, **drafts.add_tokens(counts, added, drafts.RESPONSES_COUNTS))
+    if text is None:
         return replace(draft, usage=used)
-    message = theirs.Message.assistant(collaboration.final.text)
+    message = theirs.Message.assistant(text)
     return theirs.Response(
         id=draft.id, model=draft.model, message=message, finish_reason="stop", usage=used
     )
@@ -116,13 +99,8 @@ async def _read(guard: drafts.AnyGuard, message: theirs.Message) -> theirs.Messa
 
 def _turns(message: theirs.Message) -> list[Message]:
     results = [part for part in message.parts if isinstance(part, theirs.ToolResultPart)]
-    if results:
-        return [Message(role="tool", content=_text(r.content), call_id=r.id) for r in results]
-    reply = _reply(message.parts)
-    role: Role = "user"
-    if message.role != "user":
-        role = "assistant" if message.role == "assistant" else "system"  # else a developer's
-    return [Message(role=role, content=reply.text, calls=reply.calls)]
+    said = [(result.id, _text(result.content)) for result in results]
+    return drafts.turns_of(message.role, _reply(message.parts), said)
 
 
 def _reply(parts: Sequence[object]) -> Reply:

@@ -4,8 +4,9 @@ Agent(chat_generator=GuardedChatGenerator(OpenAIChatGenerator(), guard), tools=t
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from copy import copy
+from functools import partial
 from inspect import isawaitable
 from typing import Any
 
@@ -42,12 +43,9 @@ class GuardedChatGenerator:
         generation_kwargs: dict[str, Any] | None = None,
         tools: object = None,
     ) -> Replies:
-        async def drafted(read: list[ChatMessage]) -> Replies:
-            options = {"generation_kwargs": generation_kwargs, "tools": tools}
-            return self._generator.run(messages=read, **options)
-
-        guard, on_chunk = drafts.BlockingGuard(self._guard), streaming_callback or self._on_chunk
-        return drafts.without_waiting(_answer(guard, drafted, messages, on_chunk))
+        model = partial(self._generator.run, generation_kwargs=generation_kwargs, tools=tools)
+        on_chunk = streaming_callback or self._on_chunk
+        return drafts.blocking(_answer, self._guard, model, messages, on_chunk)
 
     @component.output_types(replies=list[ChatMessage])
     async def run_async(
@@ -57,22 +55,21 @@ class GuardedChatGenerator:
         generation_kwargs: dict[str, Any] | None = None,
         tools: object = None,
     ) -> Replies:
-        async def drafted(read: list[ChatMessage]) -> Replies:
-            options = {"generation_kwargs": generation_kwargs, "tools": tools}
-            return await self._generator.run_async(messages=read, **options)
-
-        return await _answer(self._guard, drafted, messages, streaming_callback or self._on_chunk)
+        model = partial(self._generator.run_async, generation_kwargs=generation_kwargs, tools=tools)
+        on_chunk = streaming_callback or self._on_chunk
+        return await _answer(self._guard, model, messages, on_chunk)
 
 
 async def _answer(
     guard: drafts.AnyGuard,
-    drafted: Callable[[list[ChatMessage]], Awaitable[Replies]],
+    model: drafts.Model,
     messages: list[ChatMessage],
     on_chunk: StreamingCallbackT | None,
 ) -> Replies:
     read = [await _read(guard, message) for message in messages]
     turns = [_turn(message) for message in read]
-    replies = [await _final(guard, turns, draft) for draft in (await drafted(read))["replies"]]
+    said = await drafts.drafted(model, messages=read)
+    replies = [await _final(guard, turns, draft) for draft in said["replies"]]
     if on_chunk is not None:
         for chunk in _chunks(replies):
             if isawaitable(shown := on_chunk(chunk)):
@@ -93,14 +90,12 @@ async def _final(
     calls = [(call.id, call.tool_name, call.arguments) for call in draft.tool_calls]
     thought = draft.reasoning.reasoning_text if draft.reasoning else ""
     said = drafts.reply_of("\n".join(draft.texts), thought, calls)
-    collaboration = await drafts.revise(guard, turns, said)
-    added = drafts.added_usage(collaboration)
+    text, added = await drafts.revise(guard, turns, said)
     if used := draft.meta.get("usage"):
         draft.meta["usage"] = drafts.add_tokens(used, added)
-    if collaboration.decision == "draft":
+    if text is None:
         return draft
-    meta = draft.meta | {"finish_reason": "stop"}
-    return ChatMessage.from_assistant(collaboration.final.text, meta=meta)
+    return ChatMessage.from_assistant(text, meta=draft.meta | {"finish_reason": "stop"})
 
 
 def _turn(message: ChatMessage) -> dict[str, Any]:
@@ -113,10 +108,8 @@ def _chunks(replies: list[ChatMessage]) -> Iterator[StreamingChunk]:
         for piece in drafts.pieces("\n".join(reply.texts)):
             yield StreamingChunk(piece, index=0)
         calls = [
-            ToolCallDelta(
-                index=at, id=call.id, tool_name=call.tool_name, arguments=json.dumps(call.arguments)
-            )
-            for at, call in enumerate(reply.tool_calls)
+            ToolCallDelta(place, call.tool_name, json.dumps(call.arguments), call.id)
+            for place, call in enumerate(reply.tool_calls)
         ]
         finish = reply.meta.get("finish_reason")
         yield StreamingChunk(

@@ -3,10 +3,9 @@
 model = GuardedChatModel(model=ChatOpenAI(model="qwen"), guard=guard)
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from contextvars import Context
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 from waltzrl.guard import Guard
@@ -18,10 +17,10 @@ with drafts.needs("LangChain", "langchain>=1.0"):
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
     from langchain_core.messages import convert_to_openai_messages as turns_of
-    from langchain_core.messages.ai import UsageMetadata, add_usage
     from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
     from langchain_core.runnables import Runnable
-    from langchain_core.runnables.config import ensure_config, set_config_context
+    from langchain_core.runnables.config import ensure_config
+    from langchain_core.runnables.config import var_child_runnable_config as config_of_calls
 
 Turns: TypeAlias = list[BaseMessage]
 
@@ -43,21 +42,14 @@ class GuardedChatModel(BaseChatModel):
     def _generate(
         self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any
     ) -> ChatResult:
-        async def draft(read: Turns) -> AIMessage:
-            with _unobserved() as context:
-                return context.run(self.model.invoke, read, stop=stop, **options)
-
-        return drafts.without_waiting(_answer(drafts.BlockingGuard(self.guard), draft, messages))
+        model = partial(self.model.invoke, stop=stop, **options)
+        return drafts.blocking(_answer, self.guard, model, messages)
 
     async def _agenerate(
         self, messages: Turns, stop: object = None, run_manager: object = None, **options: Any
     ) -> ChatResult:
-        async def draft(read: Turns) -> AIMessage:
-            with _unobserved() as context:
-                reply = self.model.ainvoke(read, stop=stop, **options)
-                return await asyncio.create_task(reply, context=context)
-
-        return await _answer(self.guard, draft, messages)
+        model = partial(self.model.ainvoke, stop=stop, **options)
+        return await _answer(self.guard, model, messages)
 
     def _stream(self, messages: Turns, **options: Any) -> Iterator[ChatGenerationChunk]:
         yield from _chunks(self._generate(messages, **options))
@@ -67,32 +59,31 @@ class GuardedChatModel(BaseChatModel):
             yield chunk
 
 
-def _unobserved() -> AbstractContextManager[Context]:
-    """Return a context in which no callback of the caller's configuration is called."""
-    return set_config_context(ensure_config() | {"callbacks": CallbackManager([])})
+@contextmanager
+def _unobserved() -> Iterator[None]:
+    """Call no callback of the caller's configuration."""
+    before = config_of_calls.set(ensure_config() | {"callbacks": CallbackManager([])})
+    try:
+        yield
+    finally:
+        config_of_calls.reset(before)
 
 
-async def _answer(
-    guard: drafts.AnyGuard,
-    draft_of: Callable[[Turns], Awaitable[AIMessage]],
-    messages: Turns,
-) -> ChatResult:
+async def _answer(guard: drafts.AnyGuard, model: drafts.Model, messages: Turns) -> ChatResult:
     read = [
         m.model_copy(update={"content": await drafts.read_result(guard, str(m.text))})
         if m.type == "tool"
         else m
         for m in messages
     ]
-    draft = await draft_of(read)
-    collaboration = await drafts.revise(guard, turns_of(read), _reply(draft))
-    added = drafts.added_usage(collaboration)
-    usage = UsageMetadata(
-        input_tokens=added.input_tokens,
-        output_tokens=added.output_tokens,
-        total_tokens=added.input_tokens + added.output_tokens,
-    )
-    final = draft if collaboration.decision == "draft" else AIMessage(collaboration.final.text)
-    final = final.model_copy(update={"usage_metadata": add_usage(draft.usage_metadata, usage)})
+    with _unobserved():
+        draft = await drafts.drafted(model, read)
+    text, added = await drafts.revise(guard, turns_of(read), _reply(draft))
+    usage = draft.usage_metadata
+    if usage:
+        usage = drafts.add_tokens(usage, added, drafts.RESPONSES_COUNTS)
+    final = draft if text is None else AIMessage(text)
+    final = final.model_copy(update={"usage_metadata": usage})
     return ChatResult(generations=[ChatGeneration(message=final)])
 
 

@@ -34,7 +34,7 @@ class GuardMiddleware(AgentMiddleware):
 
     @hook_config(can_jump_to=["end"])
     def before_agent(self, state: State, runtime: object) -> State | None:
-        return drafts.without_waiting(_checked(drafts.BlockingGuard(self.guard), state))
+        return drafts.blocking(_checked, self.guard, state)
 
     @hook_config(can_jump_to=["end"])
     async def abefore_agent(self, state: State, runtime: object) -> State | None:

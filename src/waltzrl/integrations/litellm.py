@@ -42,11 +42,10 @@ class GuardedLiteLLM:
         self._guard = guard
 
     def completion(self, *, messages: Messages, **options: object) -> object:
-        guard = drafts.BlockingGuard(self._guard)
-        read = drafts.without_waiting(_read(guard, messages))
+        read = drafts.blocking(_read, self._guard, messages)
         request = options | {"messages": read}
         draft = litellm.completion(**request | UNSEEN)
-        drafts.without_waiting(_revise(guard, read, draft))
+        drafts.blocking(_revise, self._guard, read, draft)
         final = litellm.completion(**request, mock_response=draft)
         return _in_pieces(final) if options.get("stream") else final
 
@@ -100,12 +99,7 @@ class WaltzGuardrail(CustomGuardrail):
 async def _read(guard: drafts.AnyGuard, messages: Messages) -> list[JsonObject]:
     """Return the messages as dicts, without what no model may read of the results of tools."""
     turns = [m if isinstance(m, dict) else m.model_dump(exclude_none=True) for m in messages]
-    return [
-        turn | {"content": await drafts.read_result(guard, _text(turn["content"]))}
-        if turn["role"] == "tool"
-        else turn
-        for turn in turns
-    ]
+    return [await drafts.read_turn(guard, turn) for turn in turns]
 
 
 async def _revise(guard: drafts.AnyGuard, turns: list[JsonObject], response: ModelResponse) -> bool:
@@ -116,21 +110,14 @@ async def _revise(guard: drafts.AnyGuard, turns: list[JsonObject], response: Mod
         calls = [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()]
         thought = getattr(message, "reasoning_content", None) or ""
         reply = drafts.reply_of(message.content or "", thought, calls)
-        collaboration = await drafts.revise(guard, turns, reply)
-        added = drafts.added_usage(collaboration)
+        text, added = await drafts.revise(guard, turns, reply)
         response.usage.prompt_tokens += added.input_tokens
         response.usage.completion_tokens += added.output_tokens
         response.usage.total_tokens += added.input_tokens + added.output_tokens
-        if collaboration.decision != "draft":
-            choice.message = Message(content=collaboration.final.text)
+        if text is not None:
+            choice.message = Message(content=text)
             choice.finish_reason, changed = "stop", True
     return changed
-
-
-def _text(content: str | list[JsonObject]) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(part.get("text", "") for part in content)
 
 
 def _in_pieces(stream: Iterator[ModelResponseStream]) -> Iterator[ModelResponseStream]:

@@ -3,12 +3,13 @@
 FunctionAgent(llm=GuardedLLM(OpenAILike(model="qwen"), guard), tools=tools)
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from typing import cast
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 
 from waltzrl.guard import Guard
 from waltzrl.integrations import drafts
-from waltzrl.records import Message, Reply, Role
+from waltzrl.records import Message, Reply
 
 with drafts.needs("LlamaIndex", "llama-index-core>=0.14"):
     from llama_index.core.base.llms import generic_utils as completions
@@ -32,9 +33,7 @@ class GuardedLLM(FunctionCallingLLM):
         self._llm = llm.model_copy(update={"callback_manager": CallbackManager()})
         self._guard = guard
 
-    @property
-    def metadata(self) -> theirs.LLMMetadata:
-        return self._llm.metadata
+    metadata = property(attrgetter("_llm.metadata"))
 
     @llm_chat_callback()
     def chat(self, messages: Messages, **options: object) -> theirs.ChatResponse:
@@ -76,23 +75,14 @@ class GuardedLLM(FunctionCallingLLM):
         return self._llm.get_tool_calls_from_response(*args, **options)
 
     def _chat(self, messages: Messages, options: dict[str, object]) -> theirs.ChatResponse:
-        async def draft_of(read: Messages) -> theirs.ChatResponse:
-            return self._llm.chat(read, **options)
-
-        guard = drafts.BlockingGuard(self._guard)
-        return drafts.without_waiting(_answer(guard, draft_of, messages))
+        return drafts.blocking(_answer, self._guard, partial(self._llm.chat, **options), messages)
 
     async def _achat(self, messages: Messages, options: dict[str, object]) -> theirs.ChatResponse:
-        async def draft_of(read: Messages) -> theirs.ChatResponse:
-            return await self._llm.achat(read, **options)
-
-        return await _answer(self._guard, draft_of, messages)
+        return await _answer(self._guard, partial(self._llm.achat, **options), messages)
 
 
 async def _answer(
-    guard: drafts.AnyGuard,
-    draft_of: Callable[[Messages], Awaitable[theirs.ChatResponse]],
-    messages: Messages,
+    guard: drafts.AnyGuard, model: drafts.Model, messages: Messages
 ) -> theirs.ChatResponse:
     read = [
         theirs.ChatMessage(
@@ -104,21 +94,20 @@ async def _answer(
         else message
         for message in messages
     ]
-    draft = await draft_of(read)
-    turns = [_turn(message) for message in read]
-    collaboration = await drafts.revise(guard, turns, _reply(draft.message))
-    added = drafts.added_usage(collaboration)
+    draft = await drafts.drafted(model, read)
+    turns = [turn for message in read for turn in _turns(message)]
+    text, added = await drafts.revise(guard, turns, _reply(draft.message))
     used = draft.additional_kwargs = drafts.add_tokens(draft.additional_kwargs, added)
-    if collaboration.decision == "draft":
+    if text is None:
         return draft
-    message = theirs.ChatMessage(collaboration.final.text, role="assistant")
+    message = theirs.ChatMessage(text, role="assistant")
     return theirs.ChatResponse(message=message, raw={"usage": used}, additional_kwargs=used)
 
 
-def _turn(message: theirs.ChatMessage) -> Message:
-    reply, call_id = _reply(message), message.additional_kwargs.get("tool_call_id", "")
-    role = message.role.value if message.role in ("system", "assistant", "tool") else "user"
-    return Message(role=cast(Role, role), content=reply.text, calls=reply.calls, call_id=call_id)
+def _turns(message: theirs.ChatMessage) -> list[Message]:
+    call_id = message.additional_kwargs.get("tool_call_id", "")
+    results = [(call_id, message.content or "")] if message.role == "tool" else []
+    return drafts.turns_of(message.role.value, _reply(message), results)
 
 
 def _reply(message: theirs.ChatMessage) -> Reply:

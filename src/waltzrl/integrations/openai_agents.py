@@ -18,7 +18,6 @@ with drafts.needs("the OpenAI Agents SDK", "openai-agents>=0.20"):
     import agents
 
 Item: TypeAlias = dict[str, object]
-DONE = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "object": "response"}
 
 
 class GuardedModel(agents.Model):
@@ -38,26 +37,23 @@ class GuardedModel(agents.Model):
         *settings: Any,
         **more: Any,
     ) -> agents.ModelResponse:
-        asked = _items(input)
-        for place, item in enumerate(asked):
-            if "output" in item:
-                result = _as_text(item["output"])
-                if (text := await drafts.read_result(self.guard, result)) != result:
-                    asked[place] = item | {"output": text}
+        asked = [await self._read(item) for item in _items(input)]
         settings = tuple(_untraced(setting) for setting in settings)
         more = {name: _untraced(setting) for name, setting in more.items()}
         response = await self.model.get_response(system_instructions, asked, *settings, **more)
         system: Item = {"role": "system", "content": system_instructions or ""}
         turns = [system, *(_turn(item) for item in asked)]
-        collaboration = await drafts.revise(self.guard, turns, _reply(response.output))
-        added = drafts.added_usage(collaboration)
+        text, added = await drafts.revise(self.guard, turns, _reply(response.output))
         read, written = added.input_tokens, added.output_tokens
         response.usage.add(
             agents.Usage(input_tokens=read, output_tokens=written, total_tokens=read + written)
         )
-        if collaboration.decision == "draft":
-            return response
-        return replace(response, output=[_message(collaboration.final.text)])
+        return response if text is None else replace(response, output=[_message(text)])
+
+    async def _read(self, item: Item) -> Item:
+        result = _as_text(item.get("output", ""))
+        text = await drafts.read_result(self.guard, result) if result else result
+        return item if text == result else item | {"output": text}
 
     async def stream_response(
         self, *settings: Any, **more: Any
@@ -155,21 +151,10 @@ def _events(response: agents.ModelResponse) -> Iterator[responses.ResponseStream
                     sequence_number=0,
                     type="response.output_text.delta",
                 )
-        yield responses.ResponseOutputItemDoneEvent(
-            item=item, output_index=place, sequence_number=0, type="response.output_item.done"
-        )
-    counted = response.usage
-    usage = responses.ResponseUsage(
-        **{name: getattr(counted, name) for name in responses.ResponseUsage.model_fields}
-    )
-    done = responses.Response(
-        **DONE,
-        id=response.response_id or "resp_waltzrl",
-        created_at=0,
-        model="waltzrl",
-        output=response.output,
-        usage=usage,
-    )
+    counts = {name: getattr(response.usage, name) for name in responses.ResponseUsage.model_fields}
+    usage = responses.ResponseUsage(**counts)
+    id_ = response.response_id or "resp_waltzrl"
+    done = responses.Response.construct(id=id_, output=response.output, usage=usage)
     yield responses.ResponseCompletedEvent(
         response=done, sequence_number=0, type="response.completed"
     )

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from waltzrl.guard import Guard, Turn
+from waltzrl.guard import Guard
 from waltzrl.integrations import drafts
-from waltzrl.records import Reply
+from waltzrl.records import Message, Reply, Role
 
 with drafts.needs("Pydantic AI", "pydantic-ai-slim>=2.0"):
     from pydantic_ai import messages as said
@@ -43,13 +43,11 @@ class GuardedWrapperModel(WrapperModel):
         ]
         draft = await self.wrapped.request(read, settings, parameters)
         turns = [turn for message in read for turn in _turns(message)]
-        collaboration = await drafts.revise(self.guard, turns, _reply(draft))
-        added = drafts.added_usage(collaboration)
+        text, added = await drafts.revise(self.guard, turns, _reply(draft))
         usage = draft.usage + RequestUsage(
             input_tokens=added.input_tokens, output_tokens=added.output_tokens
         )
-        final = collaboration.final.text
-        parts = draft.parts if collaboration.decision == "draft" else [said.TextPart(final)]
+        parts = draft.parts if text is None else [said.TextPart(text)]
         return replace(draft, parts=parts, usage=usage)
 
     @asynccontextmanager
@@ -88,35 +86,24 @@ class _Pieces(CompletedStreamedResponse):
         return replace(self.response, parts=self._parts_manager.get_parts())
 
 
-def _turns(message: said.ModelMessage) -> list[Turn]:
-    """Return a message, whose parts are turns, in OpenAI's form."""
+def _turns(message: said.ModelMessage) -> list[Message]:
+    """Return the turns of a message, each of whose parts is one if it is a request."""
     if isinstance(message, said.ModelResponse):
-        reply = _reply(message)
-        calls = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-            for c in reply.calls
-        ]
-        return [{"role": "assistant", "content": reply.text, "tool_calls": calls}]
-    turns: list[Turn] = [{"role": "system", "content": message.instructions or ""}]
-    for part in message.parts:
-        match part:
-            case said.SystemPromptPart():
-                turns.append({"role": "system", "content": part.content})
-            case said.ToolReturnPart():
-                content = part.model_response_str()
-                turn = {"role": "tool", "tool_call_id": part.tool_call_id, "content": content}
-                turns.append(turn)
-            case said.RetryPromptPart():
-                turns.append({"role": "user", "content": part.model_response()})
-            case _:
-                content = part.content
-                texts = (
-                    [content]
-                    if isinstance(content, str)
-                    else [c for c in content if isinstance(c, str)]
-                )
-                turns.append({"role": "user", "content": "\n".join(texts)})
-    return turns
+        return drafts.turns_of("assistant", _reply(message))
+    instructions = Message(role="system", content=message.instructions or "")
+    return [instructions, *(_turn(part) for part in message.parts)]
+
+
+def _turn(part: said.ModelRequestPart) -> Message:
+    match part:
+        case said.ToolReturnPart():
+            content = part.model_response_str()
+            return Message(role="tool", content=content, call_id=part.tool_call_id)
+        case said.RetryPromptPart():
+            return Message(role="user", content=part.model_response())
+    role: Role = "system" if isinstance(part, said.SystemPromptPart) else "user"
+    content = [part.content] if isinstance(part.content, str) else part.content
+    return Message(role=role, content="\n".join(text for text in content if isinstance(text, str)))
 
 
 def _reply(response: said.ModelResponse) -> Reply:

@@ -38,22 +38,19 @@ class GuardedSmolModel(models.Model):
         tools_to_call_from: Sequence[Tool] | None = None,
         **options: Any,
     ) -> ChatMessage:
-        guard = drafts.BlockingGuard(self.guard)
-        read = [drafts.without_waiting(_readable(guard, message)) for message in messages]
+        read = [drafts.blocking(_readable, self.guard, message) for message in messages]
         draft = self.model.generate(
             read, stop_sequences, response_format, tools_to_call_from, **options
         )
         turns = [_turn(message) for message in read]
-        collaboration = drafts.without_waiting(drafts.revise(guard, turns, _reply(draft)))
-        added, counted = drafts.added_usage(collaboration), draft.token_usage
+        text, added = drafts.blocking(drafts.revise, self.guard, turns, _reply(draft))
+        usage = draft.token_usage or models.TokenUsage(0, 0)
         usage = models.TokenUsage(
-            input_tokens=added.input_tokens + (counted.input_tokens if counted else 0),
-            output_tokens=added.output_tokens + (counted.output_tokens if counted else 0),
+            usage.input_tokens + added.input_tokens, usage.output_tokens + added.output_tokens
         )
-        if collaboration.decision == "draft":
-            return replace(draft, token_usage=usage)
-        final = _final_answer(collaboration.final.text, stop_sequences or [], tools_to_call_from)
-        return replace(final, token_usage=usage)
+        if text is not None:
+            draft = _final_answer(text, stop_sequences or [], tools_to_call_from)
+        return replace(draft, token_usage=usage)
 
     def generate_stream(self, *args: Any, **options: Any) -> Iterator[ChatMessageStreamDelta]:
         message = self.generate(*args, **options)

@@ -1,14 +1,19 @@
 """A whole crew of CrewAI whose LLM nobody guards, with our guardrail on its task."""
 
-from crewai import LLM, Agent, Crew, Task
+from drivers import tests_of
 
 from support.bad_model import BAD, REVISED, BadModel
 from support.openai_server import serving
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.crewai import task_guardrail
+
+pytestmark = tests_of("crewai")
 
 
 def test_the_guardrail_of_a_task_revises_its_output_without_a_second_run():
+    from crewai import LLM, Agent, Crew, Task
+
+    from waltzrl.integrations.crewai import task_guardrail
+
     with serving({"bad": BadModel()}) as server:
         guard = open_guard(upstream=RemotePolicy(server.base_url, "bad"))
         with guard.sync:

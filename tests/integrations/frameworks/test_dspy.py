@@ -1,14 +1,19 @@
 """What holds of the adapter for DSPy only."""
 
-import dspy
+from drivers import tests_of
 
 from support.bad_model import BAD, REVISED, UNSAFE, BadModel
 from support.openai_server import serving
 from waltzrl import RemotePolicy, open_guard
-from waltzrl.integrations.dspy import guarded_lm
+
+pytestmark = tests_of("dspy")
 
 
 def test_a_draft_in_the_cache_is_reviewed_too():
+    import dspy
+
+    from waltzrl.integrations.dspy import guarded_lm
+
     dspy.configure_cache(enable_disk_cache=False)
     with serving({"bad": BadModel()}) as server:
         guard = open_guard(upstream=RemotePolicy(server.base_url, "bad"))

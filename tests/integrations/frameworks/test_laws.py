@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from drivers import DRIVERS, Case
+from drivers import DRIVERS, Case, tests_of
 
 from support.bad_model import BAD, BAD_CALL, CALL, REVIEWED, REVISED, UNSAFE, USAGE, BadModel
 from support.openai_server import serving
@@ -50,11 +50,7 @@ def each(column):
     TESTED.update((column, driver.module, mode) for driver, mode in cases)
     return pytest.mark.parametrize(
         ("driver", "mode"),
-        [
-            # Importing a framework takes seconds, so one worker has all its tests.
-            pytest.param(driver, mode, marks=pytest.mark.xdist_group(driver.module.split("_")[0]))
-            for driver, mode in cases
-        ],
+        [pytest.param(driver, mode, marks=tests_of(driver.module)) for driver, mode in cases],
         ids=lambda value: getattr(value, "module", value),
     )
 

@@ -8,11 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 
+import pytest
+
 from waltzrl import Guard
 
 COLUMNS = ("request checked", "reply revised", "stream", "tool calls", "tool results", "usage")
 EVERYTHING = frozenset(COLUMNS)
 MODES = ("sync", "async", "stream", "astream")
+
+
+def tests_of(name):
+    """Return the mark of the tests of a framework, which comes first in `name`.
+
+    Importing a framework takes seconds, so one worker has all its tests, and imports it in them.
+    """
+    framework = name.split("_")[0].replace("langgraph", "langchain")  # one imports the other
+    return pytest.mark.xdist_group(framework)
 
 
 @dataclass(frozen=True, kw_only=True)
