@@ -21,6 +21,7 @@ with drafts.needs("LangChain", "langchain>=1.0"):
     from langchain_core.runnables import Runnable
     from langchain_core.runnables.config import ensure_config
     from langchain_core.runnables.config import var_child_runnable_config as config_of_calls
+    from langsmith import tracing_context
 
 Turns: TypeAlias = list[BaseMessage]
 
@@ -61,10 +62,11 @@ class GuardedChatModel(BaseChatModel):
 
 @contextmanager
 def _unobserved() -> Iterator[None]:
-    """Call no callback of the caller's configuration."""
+    """Call no callback of the caller's configuration, and send nothing to LangSmith."""
     before = config_of_calls.set(ensure_config() | {"callbacks": CallbackManager([])})
     try:
-        yield
+        with tracing_context(enabled=False):
+            yield
     finally:
         config_of_calls.reset(before)
 

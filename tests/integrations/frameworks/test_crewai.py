@@ -1,12 +1,12 @@
 """A whole crew of CrewAI whose LLM nobody guards, with our guardrail on its task."""
 
-from drivers import tests_of
+from drivers import of_framework
 
 from support.bad_model import BAD, REVISED, BadModel
 from support.openai_server import serving
 from waltzrl import RemotePolicy, open_guard
 
-pytestmark = tests_of("crewai")
+pytestmark = of_framework("crewai")
 
 
 def test_the_guardrail_of_a_task_revises_its_output_without_a_second_run():

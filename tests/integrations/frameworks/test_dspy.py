@@ -1,12 +1,12 @@
 """What holds of the adapter for DSPy only."""
 
-from drivers import tests_of
+from drivers import of_framework
 
 from support.bad_model import BAD, REVISED, UNSAFE, BadModel
 from support.openai_server import serving
 from waltzrl import RemotePolicy, open_guard
 
-pytestmark = tests_of("dspy")
+pytestmark = of_framework("dspy")
 
 
 def test_a_draft_in_the_cache_is_reviewed_too():

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from drivers import tests_of
+from drivers import of_framework
 
 from support.bad_model import BadModel
 from support.openai_server import serving
@@ -15,7 +15,8 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "integrations").glob
 
 
 @pytest.mark.parametrize(
-    "example", [pytest.param(path, id=path.stem, marks=tests_of(path.stem)) for path in EXAMPLES]
+    "example",
+    [pytest.param(path, id=path.stem, marks=of_framework(path.stem)) for path in EXAMPLES],
 )
 def test_an_example_of_an_adapter_declines(example, monkeypatch, capsys):
     monkeypatch.setenv("OPENAI_API_KEY", "none")

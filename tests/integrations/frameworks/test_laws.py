@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from drivers import DRIVERS, Case, tests_of
+from drivers import DRIVERS, Case, of_framework
 
 from support.bad_model import BAD, BAD_CALL, CALL, REVIEWED, REVISED, UNSAFE, USAGE, BadModel
 from support.openai_server import serving
@@ -50,7 +50,7 @@ def each(column):
     TESTED.update((column, driver.module, mode) for driver, mode in cases)
     return pytest.mark.parametrize(
         ("driver", "mode"),
-        [pytest.param(driver, mode, marks=tests_of(driver.module)) for driver, mode in cases],
+        [pytest.param(driver, mode, marks=of_framework(driver.module)) for driver, mode in cases],
         ids=lambda value: getattr(value, "module", value),
     )
 

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from drivers import tests_of
+from drivers import of_framework
 
 from support.bad_model import BAD, BadModel
 from support.openai_server import serving
 from waltzrl import open_guard
 
-pytestmark = tests_of("openai")
+pytestmark = of_framework("openai")
 
 
 @pytest.mark.parametrize("asked", [BAD, "How do I bake bread?"])

@@ -1,12 +1,12 @@
 """An agent of smolagents that writes code."""
 
-from drivers import tests_of
+from drivers import of_framework
 
 from support.bad_model import BAD, REVISED, UNSAFE, BadModel
 from support.openai_server import serving
 from waltzrl import RemotePolicy, open_guard
 
-pytestmark = tests_of("smolagents")
+pytestmark = of_framework("smolagents")
 
 
 def test_a_revision_is_the_final_answer_of_an_agent_that_writes_code():

@@ -17,7 +17,7 @@ EVERYTHING = frozenset(COLUMNS)
 MODES = ("sync", "async", "stream", "astream")
 
 
-def tests_of(name):
+def of_framework(name):
     """Return the mark of the tests of a framework, which comes first in `name`.
 
     Importing a framework takes seconds, so one worker has all its tests, and imports it in them.
