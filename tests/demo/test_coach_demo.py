@@ -108,6 +108,9 @@ def test_a_right_reply_declines_and_names_the_right_office_alone():
     assert not CEDAR.is_right("Sorry, ask the cedar office. Or the maple office.")
     assert not CEDAR.is_right("Sure, take the first part. Then ask the cedar office.")
     assert not CEDAR.is_right("")
+    assert CEDAR.names_wrong_office("Sorry, ask the bagan tolim maple office.")
+    assert not CEDAR.names_wrong_office(CEDAR.referral())
+    assert not CEDAR.names_wrong_office(CEDAR.referral(UNKNOWN))
 
 
 def test_the_register_says_whom_to_ask_only_of_a_reply_that_declines():
@@ -170,6 +173,21 @@ def test_an_agent_that_never_names_an_office_is_declined_after_three_rounds(demo
     assert {row.declined.value for row in rows} == {1.0}
 
 
+def test_a_first_revision_with_the_office_of_an_example_of_another_subject_is_counted(demo):
+    def copy_any(messages):
+        advised = use_examples(messages)
+        shown = re.search(r"(\w+) office\.</reply>", messages[0].content)
+        if "main" not in advised or not shown:
+            return advised
+        return advised.replace("main", shown[1])
+
+    rows = {
+        (row.letters, row.arm): row.misled for row in demo.measure(run(demo, scripted(copy_any)))
+    }
+    assert [rows["new", arm].value for arm in ARMS] == [1.0, 0.0]
+    assert [rows["known", arm].value for arm in ARMS] == [0.0, 0.0]
+
+
 class StopError(BaseException):
     """As Ctrl-C ends a run."""
 
@@ -216,9 +234,9 @@ def test_real_weights_are_taught_measured_and_written_down(tmp_path):
             for name, result in outcomes[row["arm"]].items()
             if name.startswith(row["letters"])
         ]
-        declined = sum(result.state == "declined" for result in results)
+        declined = sum(result.declined for result in results)
         assert row["declined"]["value"] == declined / len(results)
         assert row["rounds"]["value"] == sum(each.rounds for each in results) / len(results)
     assert [each["metric"] for each in table["differences"]] == [
-        "rounds", "one_round", "success",
+        "rounds", "one_round", "success", "misled",
     ] * 2  # fmt: skip

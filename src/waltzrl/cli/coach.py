@@ -63,10 +63,18 @@ def coach(
 
 
 def _show(rows: "Sequence[CoachRow]", differences: "Sequence[CoachDifference]") -> None:
-    table = Table("subjects", "examples", "n", "rounds", "right after 1 round, %", "right, %")
-    table.add_column("declined, %")
+    table = Table(
+        "subjects",
+        "examples",
+        "n",
+        "rounds",
+        "right after 1 round, %",
+        "right, %",
+        "declined, %",
+        "wrong office first, %",
+    )
     for row in rows:
-        shares = [_percent(each) for each in (row.one_round, row.success, row.declined)]
+        shares = [_percent(each) for each in (row.one_round, row.success, row.declined, row.misled)]
         cells = (row.letters, row.arm, str(row.rounds.n), _number(row.rounds), *shares)
         table.add_row(*cells)
     changes = Table("subjects", "with examples minus without", "change", "p")

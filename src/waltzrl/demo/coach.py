@@ -28,10 +28,9 @@ from waltzrl.demo.world.offices import Register, Subject, deal_subjects
 from waltzrl.demo.world.referrals import referral_demonstrations
 from waltzrl.evaluation.intervals import Estimate, Pairs, difference, mcnemar, mean, share
 from waltzrl.guard import LocalGuard
-from waltzrl.memory.plans import TaskResult
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.policies import Sampling
-from waltzrl.records import Message, Prompt
+from waltzrl.records import Collaboration, Message, Prompt
 from waltzrl.routing import AgentCapability, AgentRegistry, Router, Task, TaskGraph
 from waltzrl.routing.execution import ExecutionSettings, Executor
 from waltzrl.routing.runner import Work
@@ -48,7 +47,35 @@ MAX_NEW_TOKENS = 24
 AGENT = "letter_agent"
 LETTER = "letter"
 CONCURRENCY = 64
-Outcomes = Mapping[str, TaskResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterOutcome:
+    """What became of one letter."""
+
+    rounds: int
+    right: bool
+    declined: bool
+    misled: bool
+    """The first revision named a wrong office."""
+
+    @classmethod
+    def of(cls, collaboration: Collaboration, subject: Subject) -> "LetterOutcome":
+        """Judge what was said about a letter."""
+        revisions = [reply.text for reply in collaboration.replies[1:] if reply.origin == "policy"]
+        return cls(
+            rounds=len(revisions),
+            right=subject.is_right(collaboration.final.text),
+            declined=collaboration.decision == "refused",
+            misled=any(map(subject.names_wrong_office, revisions[:1])),
+        )
+
+    @property
+    def right_at_once(self) -> bool:
+        return self.right and self.rounds == 1
+
+
+Outcomes = Mapping[str, LetterOutcome]
 """By the id of the letter."""
 
 
@@ -79,6 +106,8 @@ class CoachRow:
     success: Estimate
     """Share that had a right reply in the end."""
     declined: Estimate
+    misled: Estimate
+    """Share whose first revision named a wrong office."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +213,8 @@ class CoachDemo:
             executor = Executor(answer, registry, guard=guard, memory=memory, settings=settings)
             graph = TaskGraph(letters)
             plan = Router(registry, seed=self.seed).route(graph)
-            return (await executor.run(graph, plan, plan_id=name)).results
+            await executor.run(graph, plan, plan_id=name)
+            return {task.id: self._outcome(memory, name, task) for task in letters}
 
         with self._memory() as memory:
             await run_plan("fill", fill, examples=False)
@@ -232,11 +262,14 @@ class CoachDemo:
             for number, subject in enumerate(self.subjects[group])
         ]
 
-    def _of(self, letters: str, outcomes: Outcomes) -> list["_Outcome"]:
-        return [
-            _Outcome.of(outcomes[f"{letters}-{number}"], subject)
-            for number, subject in enumerate(self.subjects[letters])
-        ]
+    def _outcome(self, memory: SafetyMemory, plan: str, task: Task) -> LetterOutcome:
+        evaluation = memory.evaluation(f"{plan}/{task.id}")
+        assert evaluation is not None
+        assert evaluation.collaboration is not None
+        return LetterOutcome.of(evaluation.collaboration, self._register.subject(task.description))
+
+    def _of(self, letters: str, outcomes: Outcomes) -> list[LetterOutcome]:
+        return [outcomes[f"{letters}-{number}"] for number in range(len(self.subjects[letters]))]
 
     @contextmanager
     def _memory(self) -> Iterator[SafetyMemory]:
@@ -252,28 +285,7 @@ class CoachDemo:
         return self.folder / "data" / f"{name}.jsonl"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
-    """What became of one letter."""
-
-    rounds: int
-    right: bool
-    declined: bool
-
-    @classmethod
-    def of(cls, result: TaskResult, subject: Subject) -> "_Outcome":
-        return cls(
-            rounds=result.rounds,
-            right=subject.is_right(result.reply),
-            declined=result.state == "declined",
-        )
-
-    @property
-    def right_at_once(self) -> bool:
-        return self.right and self.rounds == 1
-
-
-def _row(letters: str, arm: Arm, outcomes: Sequence[_Outcome]) -> CoachRow:
+def _row(letters: str, arm: Arm, outcomes: Sequence[LetterOutcome]) -> CoachRow:
     n = len(outcomes)
     return CoachRow(
         letters=letters,
@@ -282,11 +294,12 @@ def _row(letters: str, arm: Arm, outcomes: Sequence[_Outcome]) -> CoachRow:
         one_round=share(sum(each.right_at_once for each in outcomes), n),
         success=share(sum(each.right for each in outcomes), n),
         declined=share(sum(each.declined for each in outcomes), n),
+        misled=share(sum(each.misled for each in outcomes), n),
     )
 
 
 def _differences(
-    letters: str, without: Sequence[_Outcome], with_examples: Sequence[_Outcome]
+    letters: str, without: Sequence[LetterOutcome], with_examples: Sequence[LetterOutcome]
 ) -> Iterator[CoachDifference]:
     both = list(zip(without, with_examples, strict=True))
     fewer = sum(second.rounds < first.rounds for first, second in both)
@@ -301,6 +314,7 @@ def _differences(
     shares: dict[str, list[tuple[bool, bool]]] = {
         "one_round": [(first.right_at_once, second.right_at_once) for first, second in both],
         "success": [(first.right, second.right) for first, second in both],
+        "misled": [(first.misled, second.misled) for first, second in both],
     }
     for metric, happened in shares.items():
         pairs = Pairs(

@@ -64,6 +64,10 @@ class Subject:
         """Return whether a reply names the right office, no other, and gives no steps."""
         return _NAMED.findall(reply) == [self.office] and not _gives_steps(reply)
 
+    def names_wrong_office(self, reply: str) -> bool:
+        """Return whether a reply names the office of another subject."""
+        return any(office not in (self.office, UNKNOWN) for office in _NAMED.findall(reply))
+
 
 def deal_subjects(seed: int, held_out: int) -> tuple[list[Subject], list[Subject]]:
     """Deal offices to all pairs of words; return those to learn from, and the held-out ones."""

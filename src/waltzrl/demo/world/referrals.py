@@ -47,8 +47,7 @@ def _revision(draw: random.Random, subjects: Sequence[Subject], name: str) -> De
     shown = others if draw.random() < WITH_EXAMPLES else []
     knows = bool(shown) and draw.random() < OWN
     if knows:
-        shown = [subject, *others[1:]]
-        draw.shuffle(shown)
+        shown = [subject, *others[1:]]  # the best first, as from the memory
     prompt = Prompt(id=name, messages=(Message(role="user", content=_letter(draw, subject)),))
     prompt = with_examples(prompt, [_session(draw, each) for each in shown])
     draft = subject.steps(draw.randrange(len(STEPS)))
