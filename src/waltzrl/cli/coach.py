@@ -27,7 +27,7 @@ def coach(
 ) -> None:
     """Coach an agent's replies with and without examples from the memory, and compare.
 
-    Takes some minutes on two cores; the same command resumes.
+    Takes about five minutes on two cores; the same command resumes.
 
     **Example**
 
