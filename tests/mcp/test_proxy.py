@@ -9,6 +9,8 @@ import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from mcp import Client, MCPError, StdioServerParameters
 
 from support.mcp_processes import SUPPORT, stdio_command
@@ -245,6 +247,46 @@ def test_a_server_that_died_is_started_again(tmp_path):
         return await client.call_tool("touch", {"text": "back"})
 
     assert text_of(through(tmp_path, story)) == "written"
+
+
+def test_a_url_that_forgot_the_session_is_connected_again():
+    tools = {"tools": [{"name": "ask", "inputSchema": {"type": "object"}}]}
+    results = {
+        "initialize": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "sessions", "version": "1"},
+        },
+        "tools/list": tools,
+        "tools/call": {"content": [{"type": "text", "text": "yes"}]},
+    }
+    sessions = set()
+
+    async def answer(request):
+        asked, header = await request.json(), {}
+        if asked["method"] == "initialize":
+            header = {"mcp-session-id": str(asked["id"])}
+            sessions.add(str(asked["id"]))
+        elif request.headers.get("mcp-session-id") not in sessions:
+            return web.Response(status=404)
+        if "id" not in asked:
+            return web.Response(status=202)
+        result = {"jsonrpc": "2.0", "id": asked["id"], "result": results[asked["method"]]}
+        return web.json_response(result, headers=header)
+
+    async def story():
+        app = web.Application()
+        app.router.add_post("/mcp", answer)
+        async with TestServer(app) as web_server:
+            entry = ServerEntry(url=str(web_server.make_url("/mcp")))
+            async with proxied({"far": entry}) as (client, _proxy):
+                assert text_of(await client.call_tool("ask", {})) == "yes"
+                sessions.clear()  # as when it was started anew
+                with pytest.raises(MCPError, match="the server far is unavailable"):
+                    await client.call_tool("ask", {})
+                assert text_of(await client.call_tool("ask", {})) == "yes"
+
+    asyncio.run(story())
 
 
 def test_a_tool_that_hangs_ends_at_the_time_limit(tmp_path):
