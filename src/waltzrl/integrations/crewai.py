@@ -6,6 +6,7 @@ Task(description="...", expected_output="...", guardrail=task_guardrail(guard))
 
 import json
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from waltzrl.guard import Guard
@@ -17,18 +18,13 @@ with drafts.needs("CrewAI", "crewai>=1.15"):
     from crewai.events.types.llm_events import LLMCallType
     from crewai.hooks.llm_hooks import model_call_hooks_dispatched
     from crewai.llms.base_llm import call_stop_override, call_stream_override, llm_call_context
-    from crewai.types.usage_metrics import UsageMetrics
     from crewai.utilities.agent_utils import extract_tool_call_info
     from pydantic import BaseModel, PrivateAttr
 
 JsonObject = dict[str, Any]
 
 TURN = ("role", "content", "tool_calls", "tool_call_id")
-EVENTS = (
-    "_emit_call_started_event",
-    "_emit_call_completed_event",
-    "_handle_emit_call_events",
-)
+EVENTS = ("_emit_call_started_event", "_emit_call_completed_event", "_handle_emit_call_events")
 """Methods by which an LLM tells CrewAI's event bus what it was asked and what it replied."""
 
 
@@ -37,6 +33,11 @@ class GuardedCrewLLM(BaseLLM):
 
     _llm: BaseLLM = PrivateAttr()
     _guard: Guard = PrivateAttr()
+
+    supports_function_calling = property(attrgetter("_llm.supports_function_calling"))
+    supports_stop_words = property(attrgetter("_llm.supports_stop_words"))
+    get_context_window_size = property(attrgetter("_llm.get_context_window_size"))
+    get_token_usage_summary = property(attrgetter("_llm.get_token_usage_summary"))
 
     def __init__(self, llm: BaseLLM, guard: Guard) -> None:
         super().__init__(model=llm.model, provider=llm.provider, stop=llm.stop, stream=llm.stream)
@@ -49,18 +50,6 @@ class GuardedCrewLLM(BaseLLM):
 
     async def acall(self, messages: str | list[JsonObject], **options: object) -> object:
         return await self._answer(self._guard, self._llm.acall, messages, options)
-
-    def supports_function_calling(self) -> bool:
-        return self._llm.supports_function_calling()
-
-    def supports_stop_words(self) -> bool:
-        return self._llm.supports_stop_words()
-
-    def get_context_window_size(self) -> int:
-        return self._llm.get_context_window_size()
-
-    def get_token_usage_summary(self) -> UsageMetrics:
-        return self._llm.get_token_usage_summary()
 
     async def _answer(
         self,

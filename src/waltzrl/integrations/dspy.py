@@ -70,8 +70,8 @@ async def _answer(
     messages = [await _read(guard, message) for message in request.messages]
     with dspy.context(callbacks=[], disable_history=True, usage_tracker=None, send_stream=None):
         draft = await drafts.drafted(model, replace(request, messages=tuple(messages)))
-    system = request.system or ()
-    instructions = system if isinstance(system, str) else "".join(part.text for part in system)
+    system = request.system or ""
+    instructions = system if isinstance(system, str) else _text(system)
     turns = [Message(role="system", content=instructions)]
     turns += [turn for message in messages for turn in _turns(message)]
     text, added = await drafts.revise(guard, turns, _reply(draft.message.parts))
@@ -86,14 +86,12 @@ async def _answer(
 
 
 async def _read(guard: drafts.AnyGuard, message: theirs.Message) -> theirs.Message:
-    parts = [
-        replace(
-            part, content=(theirs.TextPart(await drafts.read_result(guard, _text(part.content))),)
-        )
-        if isinstance(part, theirs.ToolResultPart)
-        else part
-        for part in message.parts
-    ]
+    parts = []
+    for part in message.parts:
+        if isinstance(part, theirs.ToolResultPart):
+            text = await drafts.read_result(guard, _text(part.content))
+            part = replace(part, content=(theirs.TextPart(text),))
+        parts.append(part)
     return replace(message, parts=tuple(parts))
 
 
