@@ -80,8 +80,8 @@ $(BIN)/promtool: | $(READY)
 # The frameworks of the adapters need other versions than we do, so they are installed apart.
 $(FRAMEWORKS)/.ready: $(FRAMEWORK_TESTS)/requirements.txt | $(READY)
 	@{ $(BIN)/uv venv --quiet --clear --python $(BIN)/python $(FRAMEWORKS) \
-	&& $(BIN)/uv pip install --quiet --compile-bytecode --python $(FRAMEWORKS) \
+	&& $(BIN)/uv pip install --quiet --system-certs --compile-bytecode --python $(FRAMEWORKS) \
 	--requirement $< \
-	&& $(BIN)/uv pip install --quiet --python $(FRAMEWORKS) --no-deps --editable . \
+	&& $(BIN)/uv pip install --quiet --system-certs --python $(FRAMEWORKS) --no-deps --editable . \
 	&& touch $@; } || echo "warning: no frameworks: the tests of the adapters are left out; run \
 	make test again online" >&2
