@@ -3,7 +3,7 @@
 It parses with httptools and has only what the gateway needs: no redirects, cookies, proxies or
 compression. For one connection that posts 450 bytes and reads 600, on uvloop and loopback, it takes
 24 us of CPU time per request and aiohttp's client 107 to 122 us. A request takes the whole gateway
-about 310 us (`make bench-gateway`, 16 connections), so a second client is worth its code.
+about 260 us (`make bench-gateway`, 16 connections), so a second client is worth its code.
 """
 
 import asyncio
