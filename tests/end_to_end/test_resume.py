@@ -1,9 +1,12 @@
 """A run that dies at any moment goes on, and ends where an undisturbed one ends."""
 
 import hashlib
+import re
 import signal
 import subprocess
 import sys
+
+import pytest
 
 from support.small_runs import run, save_recipe
 from support.timing import wait_until
@@ -18,10 +21,17 @@ def weights(out):
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
 
-def stopped(recipe, out, by):
-    """Start a run, and send it a signal in the middle of the second stage."""
+def stopped(recipe, out, by, ctrl_c=signal.SIG_DFL):
+    """Start a run, and send it a signal in the middle of the second stage.
+
+    What Ctrl-C does is inherited: shells that are no terminal's let background jobs ignore it.
+    """
     command = [sys.executable, "-m", "waltzrl", "train", str(recipe), "--out", str(out)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, ctrl_c),
+    ) as process:
         wait_until(lambda: lines(out) >= 7 or process.poll() is not None)  # after a checkpoint
         process.send_signal(by)
         return process.wait(30), process.stderr.read().decode()
@@ -43,11 +53,22 @@ def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_p
     assert lines(cut) == lines(whole) == 22
 
 
-def test_stopped_by_hand_a_run_says_how_to_go_on(tmp_path):
+@pytest.mark.parametrize(
+    ("sent", "ctrl_c"),
+    [
+        (signal.SIGINT, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGTERM, signal.SIG_IGN),
+    ],
+    ids=["ctrl-c", "sigterm", "sigterm-where-ctrl-c-is-ignored"],
+)
+def test_stopped_by_hand_a_run_says_how_to_go_on(tmp_path, sent, ctrl_c):
     recipe, out = save_recipe(tmp_path), tmp_path / "run"
-    code, said = stopped(recipe, out, signal.SIGINT)
-    assert code == 130
-    assert said == "stopped; run train again to resume\n"
+    code, said = stopped(recipe, out, sent, ctrl_c)
+    assert code == 130, said
+    *progress, last = said.splitlines()
+    assert last == "stopped; run train again to resume"
+    assert all(re.match(r"(feedback|joint): step \d+ of 22 ", line) for line in progress), said
     assert run("train", recipe, "--out", out) == 0
     assert lines(out) == 22
 

@@ -80,8 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # our error reports its last failure
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if arguments is None:  # let SIGTERM, sent by service managers, stop us as Ctrl-C does
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    if arguments is None:
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
         with _flushed_output():
             app(arguments)
@@ -97,6 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             hint = f"; run {command} again to resume" if command in RESUMABLE else ""
             print(f"stopped{hint}", file=sys.stderr)
         raise
+
+
+def _interrupt(*_: object) -> None:
+    """Let SIGTERM, sent by service managers, stop us as Ctrl-C does."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell does so to background jobs
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
 
 def _exit_with(error: Exception) -> NoReturn:

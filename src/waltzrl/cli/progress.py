@@ -1,12 +1,17 @@
-"""Progress bars on stderr; hidden if it is not a terminal."""
+"""Progress on stderr: a bar on a terminal, else a line now and then."""
 
-from typing import TYPE_CHECKING, Self
+import math
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -24,12 +29,17 @@ SHOWN = {
     "rate/feedback_trigger": "FTR",
 }
 
+LINE_SECONDS = 30.0
+"""Least time between two lines of a task, apart from its first and its last."""
+SPEED_SECONDS = 3600.0
+"""The time left is estimated from the steps of this long; a step of a large model takes minutes."""
+
 
 class TrainingDisplay:
-    """A bar for all stages, with the latest metrics beside it."""
+    """The progress of all stages, with the latest metrics."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._bar = progress_bar(quiet=quiet)
+    def __init__(self, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bar = progress_bar(quiet=quiet, clock=clock)
         self._task: TaskID | None = None
 
     def show(self, step: "TrainingProgress") -> None:
@@ -37,7 +47,8 @@ class TrainingDisplay:
         if self._task is None or self._bar.tasks[self._task].total != step.total:
             self._task = self._bar.add_task("", total=step.total, completed=step.step, note="")
         done = step.step + 1
-        self._bar.update(self._task, description=step.stage, completed=done, note=_note(step))
+        stage = f"{step.stage}: step"
+        self._bar.update(self._task, description=stage, completed=done, note=_note(step))
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -47,18 +58,49 @@ class TrainingDisplay:
         self._bar.stop()
 
 
-def progress_bar(*, quiet: bool) -> Progress:
-    """Return a bar on stderr with a field `note`; hidden if stderr is not a terminal."""
+class ProgressLines(Progress):
+    """Progress for logs: prints the first and the last update of a task, and some between."""
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:  # noqa: ANN401 - as rich has it
+        """Change a task as `Progress.update` does, and print a line if one is due."""
+        with self._lock:
+            before = self._tasks[task_id].completed
+            super().update(task_id, **changes)
+            task, now = self._tasks[task_id], self.get_time()
+            due = task.fields.get("printed", -math.inf) + LINE_SECONDS
+            if task.completed != before and (now >= due or task.finished):
+                task.fields["printed"] = now
+                self.console.out(_line(task), highlight=False)
+
+
+def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Progress:
+    """Return a bar on stderr with a field `note`; lines if stderr is not a terminal.
+
+    Args:
+        quiet: show neither.
+        clock: seconds.
+    """
     console = Console(stderr=True)
-    return Progress(
+    lines = not console.is_terminal and not quiet
+    return (ProgressLines if lines else Progress)(
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
         console=console,
-        disable=quiet or not console.is_terminal,
+        speed_estimate_period=SPEED_SECONDS,
+        get_time=clock,
+        disable=quiet or lines,
     )
+
+
+def _line(task: Task) -> str:
+    total = "" if task.total is None else f" of {task.total:.0f}"
+    parts = [f"{task.description} {task.completed:.0f}{total}", task.fields["note"]]
+    if task.time_remaining:
+        parts.append(f"{timedelta(seconds=round(task.time_remaining))} left")
+    return "  ".join(filter(None, parts))
 
 
 def _note(step: "TrainingProgress") -> str:
