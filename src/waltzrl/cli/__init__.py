@@ -1,5 +1,6 @@
 """The command line: each command parses its options, calls one function and prints."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -101,9 +102,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _interrupt(*_: object) -> None:
     """Let SIGTERM, sent by service managers, stop us as Ctrl-C does."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell does so to background jobs
-        raise KeyboardInterrupt
-    signal.raise_signal(signal.SIGINT)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.raise_signal(signal.SIGINT)
+        return
+    # A shell lets background jobs ignore SIGINT, and event loops then do not handle it.
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise KeyboardInterrupt from None
+    # Between two steps of tasks: raised inside one, it would be logged as that task's failure.
+    loop.call_soon_threadsafe(signal.default_int_handler, signal.SIGINT, None)
 
 
 def _exit_with(error: Exception) -> NoReturn:
