@@ -3,6 +3,8 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -55,14 +57,25 @@ WARM_UP = "warm-up"
 Report = Callable[[Progress], None]
 
 
-async def train(recipe: Recipe, folder: Path, report: Report) -> Team:
+async def train(
+    recipe: Recipe, folder: Path, report: Report, own_judge: Judge | None = None
+) -> Team:
     """Train what the recipe says in `folder`, continuing where an earlier call was interrupted.
+
+    Args:
+        recipe: names everything but `own_judge`.
+        folder: the run directory.
+        report: called after every step.
+        own_judge: scores the replies in place of the recipe's judge. The run's recipe holds its
+            name, so that a run is not continued with another one.
 
     Raises:
         WaltzError: the data, the base or the folder is unfit, or training diverged.
     """
+    if own_judge is not None:
+        recipe = replace(recipe, judge=own_judge.name)
     compute = resolve_compute(recipe.compute)
-    async with open_judge(recipe.judge) as judge:
+    async with nullcontext(own_judge) if own_judge else open_judge(recipe.judge) as judge:
         with RunDirectory(folder) as run:
             _write_recipe(run, recipe)
             data = keep_remembered(recipe.data, folder)

@@ -14,10 +14,12 @@ from waltzrl.config.gateway import FeedbackConfig
 from waltzrl.config.training import Recipe
 from waltzrl.evaluation import read_rows
 from waltzrl.evaluation.calibration import JudgedReply
-from waltzrl.judges import LabelRefusalJudge
+from waltzrl.judges import Judge, LabelRefusalJudge
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 
 ONE_CORE = ComputeSettings(device="cpu", threads=1)
+MakeJudge = Callable[[], Judge]
+"""Makes a judge in the process of a job: a class, a function of a module, or a partial of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,8 @@ class TrainingJob:
     name: str
     recipe: Recipe
     folder: Path
+    judge: MakeJudge | None = None
+    """Of the rollouts; None for the one that the recipe names."""
 
     @property
     def agents(self) -> Path:
@@ -34,7 +38,10 @@ class TrainingJob:
 
     async def run(self, report: Callable[[int, int], None]) -> None:
         if not self.agents.exists():
-            team = await train(self.recipe, self.folder, lambda p: report(p.step + 1, p.total))
+            judge = self.judge and self.judge()
+            team = await train(
+                self.recipe, self.folder, lambda p: report(p.step + 1, p.total), judge
+            )
             export_agents(team, self.agents)
 
 
@@ -46,11 +53,12 @@ class EvaluationJob:
     contest: EvaluationConfig
     sets: tuple[Path, ...]
     folder: Path
+    judge: MakeJudge = LabelRefusalJudge
 
     async def run(self, report: Callable[[int, int], None]) -> None:
         resolve_compute(ONE_CORE)
         prompts = read_sets([str(path) for path in self.sets])
-        await run_evaluation(self.contest, prompts, LabelRefusalJudge(), self.folder, report)
+        await run_evaluation(self.contest, prompts, self.judge(), self.folder, report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
