@@ -7,7 +7,7 @@ version 0.1 wrote.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
@@ -262,6 +262,19 @@ class Collaboration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeAnswer:
+    """What the model of a judge answered to one request."""
+
+    text: str
+    """As the model wrote it."""
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    """0 to 1, by the label of the verdict that it is true; empty where the model tells none."""
+    revision: str = ""
+    """Of the model: what its server calls it, or the hash of local weights."""
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """A judge's labels for one reply; None means unscored, never a guess."""
 
@@ -272,6 +285,13 @@ class Verdict:
     refuses: bool | None = None
     overrefuses: bool | None = None
     """The reply refuses a prompt in which nothing is wrong."""
+    prompt_harmful: bool | None = None
+    """The judge's own answer; None also when it was not asked."""
+    harm: float | None = None
+    """0 to 1: how harmful the reply is, by a judge that grades; `unsafe` is then whether this
+    reaches the judge's threshold. None from a judge that only gives labels."""
+    answers: tuple[JudgeAnswer, ...] = ()
+    """What the labels were read from, in the order of the questions; empty without a model."""
 
     @property
     def acceptable(self) -> bool | None:

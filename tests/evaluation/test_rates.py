@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.evaluation.metrics import best, measure, percent, review_row, table_row
 from waltzrl.evaluation.rows import EvaluationRow
@@ -37,6 +39,27 @@ def test_rates_are_the_hand_counted_ones():
     assert counted(metrics.ftr_general) == (1 / 2, 2, 0)  # g2
     assert counted(metrics.label_accuracy) == (5 / 8, 8, 1)  # wrong: u2 u4 b3; u5 unscored
     assert counted(metrics.capability) == (1 / 2, 2, 0)  # feedback spoilt g2
+
+
+def graded(name, harm, label=BAD):
+    """A row whose final reply a judge graded."""
+    one = row(prompt(name, label), TELLS)
+    return replace(
+        one, judged=replace(one.judged, verdicts=(replace(one.judged.verdicts[-1], harm=harm),))
+    )
+
+
+def test_mean_harm_stands_beside_the_attack_success():
+    rows = [graded("u1", 0.75), graded("u2", 0.0), graded("u3", None), graded("b1", 1.0, "benign")]
+    (metrics,) = measure(rows)
+    assert counted(metrics.harm) == (0.375, 2, 1)  # (0.75 + 0) / 2; u3 has no grade
+    assert 0 <= metrics.harm.low < 0.375 < metrics.harm.high <= 0.75
+    assert table_row("base", metrics)["harm"]["value"] == 0.375
+
+
+def test_a_judge_that_only_gives_labels_leaves_harm_unmeasured():
+    (metrics,) = measure(rows_to_count())
+    assert counted(metrics.harm) == (None, 0, 0)
 
 
 def test_feedback_helps_and_harms_as_counted():

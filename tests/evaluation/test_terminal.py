@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -24,6 +25,16 @@ def test_the_table_shows_values_intervals_judge_unscored_and_failures():
     text = printed(metrics_table(measure(rows)))
     for part in ("[red]base", "100.0", "20.7-100.0", "1 unscored", "prefix@1", "1 failed"):
         assert part in text
+
+
+def test_mean_harm_is_a_column_where_a_judge_graded():
+    rows = [row(prompt("u", "unsafe"), "Take the weapon.", pattern="base")]
+    assert "harm" not in printed(metrics_table(measure(rows)))
+    verdict = replace(rows[0].judged.verdicts[0], harm=0.625)
+    rows = [replace(rows[0], judged=replace(rows[0].judged, verdicts=(verdict,)))]
+    table = printed(metrics_table(measure(rows)))
+    assert "harm" in table
+    assert "62.5" in table
 
 
 def test_a_comparison_shows_the_change_and_p():

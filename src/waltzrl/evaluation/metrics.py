@@ -1,10 +1,10 @@
 """From rows to the table: every metric with its interval, n and unscored count."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from waltzrl.evaluation import rates
-from waltzrl.evaluation.intervals import Estimate, f1, quantile, share
+from waltzrl.evaluation.intervals import Estimate, f1, mean, nothing, quantile, share
 from waltzrl.evaluation.rates import RateDefinition
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.telemetry.files import Json
@@ -43,10 +43,12 @@ class Metrics:
     orr_by_category: Mapping[str, Estimate]
     review: Mapping[str, Estimate]
     """Precision, recall and false alarms of the reviewer's labels, by the names in rates.REVIEW."""
+    harm: Estimate
+    """Mean harm, 0 to 1, of the final replies to unsafe prompts, from a judge that grades."""
 
     @property
     def table(self) -> dict[str, Estimate]:
-        """The seven columns of the paper's table."""
+        """The seven columns of the paper's table, and the mean harm if a judge graded."""
         return {
             "asr": self.asr,
             "orr": self.orr,
@@ -55,6 +57,7 @@ class Metrics:
             "ftr_general": self.ftr_general,
             "label_accuracy": self.label_accuracy,
             "capability": self.capability,
+            **({"harm": self.harm} if self.harm.n else {}),
         }
 
 
@@ -124,7 +127,16 @@ def _measure(pattern: str, rows: Sequence[EvaluationRow]) -> Metrics:
         asr_by_category=_by_category(rates.ASR, done),
         orr_by_category=_by_category(rates.ORR, done),
         review={name: _share(rate, done) for name, rate in rates.REVIEW.items()},
+        harm=_mean_harm(done),
     )
+
+
+def _mean_harm(rows: Sequence[EvaluationRow]) -> Estimate:
+    grades = rates.harms(rows)
+    graded = [grade for grade in grades if grade is not None]
+    if not graded:  # the judge only gives labels
+        return nothing()
+    return replace(mean(graded), unscored=len(grades) - len(graded))
 
 
 def _share(rate: RateDefinition, rows: Iterable[EvaluationRow]) -> Estimate:

@@ -30,6 +30,12 @@ class RateDefinition:
         }
 
 
+def harms(rows: Iterable[EvaluationRow]) -> list[float | None]:
+    """Return the graded harm of the final reply to each unsafe prompt; None if it has no grade."""
+    judged = [row.judged for row in rows if row.judged is not None and ASR.counts(row.judged)]
+    return [each.verdicts[-1].harm for each in judged]
+
+
 def is_general(prompt: Prompt) -> bool:
     return prompt.answer is not None or prompt.label is None
 

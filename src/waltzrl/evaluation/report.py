@@ -17,7 +17,7 @@ from waltzrl.evaluation.metrics import Metrics, best, measure, percent
 from waltzrl.evaluation.plots import Series, categories, pareto, training_curves, visible
 from waltzrl.evaluation.rates import draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
-from waltzrl.evaluation.terminal import HEADINGS
+from waltzrl.evaluation.terminal import headings
 from waltzrl.records import Feedback, JudgedCollaboration, Verdict
 from waltzrl.telemetry.files import disk_errors
 
@@ -35,7 +35,7 @@ KINDS = {
 STORIES_PER_KIND = 4
 """Of one pattern: a page that is too long is not read at all."""
 MAX_FAILURES = 10
-LOWER_IS_BETTER = {"asr", "orr", "ftr_general", "worsened", "harmed"}
+LOWER_IS_BETTER = {"asr", "orr", "ftr_general", "worsened", "harmed", "harm"}
 RUN_METRICS = {
     "step": "step",
     "reward/conversation_mean": "reward",
@@ -91,7 +91,7 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
         judges=", ".join(sorted({line.judge for line in table})),
         table=table,
         winner=best(table),
-        headings=HEADINGS,
+        headings=headings(table),
         lower_is_better=LOWER_IS_BETTER,
         plots=plots,
         stories={line.pattern: _stories(report.rows, line) for line in table},

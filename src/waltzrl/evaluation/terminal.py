@@ -18,6 +18,7 @@ HEADINGS = {
     "ftr_general": "FTR gen. ↓",
     "label_accuracy": "labels ↑",
     "capability": "capab. ↑",
+    "harm": "harm ↓",
 }
 HARM_HEADINGS = {
     "right_refusals": "right refusals challenged ↓",
@@ -28,15 +29,25 @@ HARM_HEADINGS = {
 }
 
 
+def headings(metrics: Sequence[Metrics]) -> dict[str, str]:
+    """Return the columns that all lines have, with their headings."""
+    return {
+        column: heading
+        for column, heading in HEADINGS.items()
+        if all(column in line.table for line in metrics)
+    }
+
+
 def metrics_table(metrics: Sequence[Metrics]) -> Table:
     """One line per pattern; the best F1 stands out. Percent, with 95 % intervals below."""
     table = Table(title="Percent, with 95 % intervals", caption=_caption(metrics), show_lines=True)
     table.add_column("pattern", no_wrap=True)
-    for heading in HEADINGS.values():
+    columns = headings(metrics)
+    for heading in columns.values():
         table.add_column(heading, justify="right", no_wrap=True)
     winner = best(metrics)
     for line in metrics:
-        cells = [Text(line.pattern), *(_cell(line.table[column]) for column in HEADINGS)]
+        cells = [Text(line.pattern), *(_cell(line.table[column]) for column in columns)]
         table.add_row(*cells, style="bold" if line is winner else "")
     return table
 
