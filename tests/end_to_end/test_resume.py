@@ -16,17 +16,17 @@ FINAL = "checkpoints/step-000022"
 
 def weights(out):
     """SHA-256 of the final weights of both roles."""
-    files = sorted((out / FINAL).glob("*/model.safetensors"))
+    files = sorted((out / FINAL).glob("*/*model.safetensors"))
     assert len(files) == 2
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
 
-def stopped(recipe, out, by, ctrl_c=signal.SIG_DFL):
+def stopped(recipe, out, by, *settings, ctrl_c=signal.SIG_DFL):
     """Start a run, and send it a signal in the middle of the second stage.
 
     What Ctrl-C does is inherited: shells that are no terminal's let background jobs ignore it.
     """
-    command = [sys.executable, "-m", "waltzrl", "train", str(recipe), "--out", str(out)]
+    command = [sys.executable, "-m", "waltzrl", "train", str(recipe), "--out", str(out), *settings]
     with subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
@@ -42,13 +42,18 @@ def lines(out):
     return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
-def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_path):
+@pytest.mark.parametrize("layout", ["two-models", "adapters"])
+def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_path, layout):
+    settings = (
+        f"--set=models.layout={layout}",
+        f"--set=compute.checkpoint_activations={str(layout == 'adapters').lower()}",
+    )
     recipe, whole, cut = save_recipe(tmp_path), tmp_path / "whole", tmp_path / "cut"
-    assert run("train", recipe, "--out", whole) == 0
-    code, said = stopped(recipe, cut, signal.SIGKILL)
+    assert run("train", recipe, "--out", whole, *settings) == 0
+    code, said = stopped(recipe, cut, signal.SIGKILL, *settings)
     assert code == -signal.SIGKILL, said
     assert not (cut / FINAL).exists()
-    assert run("train", recipe, "--out", cut) == 0
+    assert run("train", recipe, "--out", cut, *settings) == 0
     assert weights(cut) == weights(whole)
     assert lines(cut) == lines(whole) == 22
 
@@ -64,7 +69,7 @@ def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_p
 )
 def test_stopped_by_hand_a_run_says_how_to_go_on(tmp_path, sent, ctrl_c):
     recipe, out = save_recipe(tmp_path), tmp_path / "run"
-    code, said = stopped(recipe, out, sent, ctrl_c)
+    code, said = stopped(recipe, out, sent, ctrl_c=ctrl_c)
     assert code == 130, said
     *progress, last = said.splitlines()
     assert last == "stopped; run train again to resume"

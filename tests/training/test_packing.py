@@ -1,11 +1,13 @@
 import random
+import weakref
 
 import pytest
 import torch
 
 from support.tiny_models import FAMILIES, tiny_model
+from waltzrl.errors import PolicyError
 from waltzrl.records import Tokens
-from waltzrl.training.packing import MANY_SCORES, pack
+from waltzrl.training.packing import MANY_SCORES, pack, recomputing_layers
 
 CPU = torch.device("cpu")
 
@@ -29,9 +31,22 @@ def turns_of(prompt_lengths, reply_lengths):
 
 
 def alone(model, said):
-    """Return the scores for the reply's tokens from a plain forward pass over one turn."""
+    """Return the log-probabilities of the reply's tokens by a plain forward pass over one turn."""
     ids = torch.tensor([said.prompt_ids + said.ids])
-    return model(ids).logits[0, len(said.prompt_ids) - 1 : -1]
+    logits = model(ids).logits[0, len(said.prompt_ids) - 1 : -1]
+    return logits.log_softmax(-1).gather(-1, torch.tensor(said.ids)[:, None])[:, 0]
+
+
+def together(model, turns, **options):
+    """Return the log-probabilities of all replies by one pass over a pack."""
+    ids = torch.tensor([token for said in turns for token in said.ids])
+    return pack(turns, CPU).logprobs(model, ids, **options)
+
+
+def gradients_of(model, logprobs):
+    """Return the gradients of a loss that weighs every token differently."""
+    weights = torch.linspace(-1.0, 1.0, len(logprobs))
+    return torch.autograd.grad((logprobs * weights).mean(), list(model.parameters()))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -39,8 +54,8 @@ def test_a_pack_scores_every_turn_as_if_it_were_alone(family):
     model = tiny_model(family).model
     turns = turns_of([5, 17, 5, 1, 17, 5], [9, 3, 1, 12, 20, 14])
     with torch.no_grad():
-        expected = torch.cat([alone(model, said) for said in turns]).log_softmax(-1)
-        found = pack(turns, CPU).predict(model).log_softmax(-1)
+        expected = torch.cat([alone(model, said) for said in turns])
+        found = together(model, turns)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -48,14 +63,8 @@ def test_a_pack_scores_every_turn_as_if_it_were_alone(family):
 def test_a_pack_has_the_gradients_of_its_turns(family):
     model = tiny_model(family).model
     turns = turns_of([6, 6, 11], [7, 4, 9])
-    weights = torch.randn(sum(len(said.ids) for said in turns), 1)
-    gradients = []
-    for logits in (
-        torch.cat([alone(model, said) for said in turns]),
-        pack(turns, CPU).predict(model),
-    ):
-        loss = (logits.log_softmax(-1) * weights).mean()
-        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+    one_by_one = torch.cat([alone(model, said) for said in turns])
+    gradients = [gradients_of(model, found) for found in (one_by_one, together(model, turns))]
     for plain, packed in zip(*gradients, strict=True):
         torch.testing.assert_close(packed, plain, atol=1e-5, rtol=1e-3)
 
@@ -66,7 +75,7 @@ def test_a_model_reads_each_prompt_once_no_padding_and_no_last_token():
     model.model.embed_tokens.register_forward_hook(
         lambda _module, given, _embedded: read.append(given[0].numel())
     )
-    pack(turns_of([10, 14, 10, 10], [6, 2, 8, 1]), CPU).predict(model)
+    together(model, turns_of([10, 14, 10, 10], [6, 2, 8, 1]))
     assert read == [10 + 14 + (6 - 1) + (2 - 1) + (8 - 1) + (1 - 1)]
 
 
@@ -75,7 +84,7 @@ def test_replies_of_one_token_need_their_prompts_only():
     turns = turns_of([4, 7, 4], [1, 1, 1])
     with torch.no_grad():
         expected = torch.cat([alone(model, said) for said in turns])
-        torch.testing.assert_close(pack(turns, CPU).predict(model), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(together(model, turns), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_long_turns_go_through_the_tiled_kernel_with_the_same_scores():
@@ -84,13 +93,66 @@ def test_long_turns_go_through_the_tiled_kernel_with_the_same_scores():
     heads = model.config.num_attention_heads
     assert 3 * heads * 1199 * 2499 > MANY_SCORES
     with torch.no_grad():
-        expected = torch.cat([alone(model, said) for said in turns]).log_softmax(-1)
-        found = pack(turns, CPU).predict(model).log_softmax(-1)
+        expected = torch.cat([alone(model, said) for said in turns])
+        found = together(model, turns)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_the_model_keeps_its_own_attention_afterwards():
     model = tiny_model().model
     usual = model.config._attn_implementation
-    pack(turns_of([4], [3]), CPU).predict(model)
+    together(model, turns_of([4], [3]))
     assert model.config._attn_implementation == usual
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_in_parts_are_the_same_numbers_and_never_in_memory_together(family):
+    model = tiny_model(family).model
+    words = model.config.vocab_size
+    turns = turns_of([6, 6, 11], [7, 4, 9])
+    sizes, living = [], []
+
+    def watch(_module, _given, logits):
+        assert [ref for ref in living if ref() is not None] == []
+        sizes.append(logits.numel() // words)
+        living.append(weakref.ref(logits))
+
+    whole = together(model, turns)
+    whole_gradients = gradients_of(model, whole)
+    model.get_output_embeddings().register_forward_hook(watch)
+    parts = together(model, turns, most_logits=6 * words + 1)
+    assert sizes == [6, 6, 6, 2]
+    torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-6)
+    for one, other in zip(gradients_of(model, parts), whole_gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+    assert sorted(sizes) == sorted([6, 6, 6, 2] * 2)  # again in the backward pass
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_that_are_recomputed_keep_nothing_and_give_the_same_gradients(family):
+    model = tiny_model(family).model
+    turns = turns_of([6, 6, 11], [7, 4, 9])
+    activations = []
+    for layer in model.base_model.layers:
+        layer.mlp.act_fn.register_forward_hook(
+            lambda _module, _given, kept: activations.append(weakref.ref(kept))
+        )
+    kept = together(model, turns)
+    assert [ref() is not None for ref in activations] == [True, True]
+    expected = gradients_of(model, kept)
+    activations.clear()
+    with recomputing_layers(model):
+        recomputed = together(model, turns)
+        assert [ref() is not None for ref in activations] == [False, False]
+        found = gradients_of(model, recomputed)
+    assert torch.equal(recomputed, kept)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert len(activations) == 4  # again in the backward pass
+    together(model, turns)
+    assert activations[-1]() is None  # no longer recomputed, and no graph is left
+
+
+def test_a_model_without_marked_layers_cannot_be_recomputed():
+    with pytest.raises(PolicyError, match=r"leave compute\.checkpoint_activations off"):  # noqa: SIM117
+        with recomputing_layers(torch.nn.Linear(1, 1)):
+            pass

@@ -110,6 +110,27 @@ def test_micro_batches_change_nothing_but_memory():
     torch.testing.assert_close(whole, parts, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", [tiny_pair.two_models, tiny_pair.adapters])
+def test_checkpointed_activations_give_the_same_weights_bit_by_bit(layout, dtype):
+    def weights_after(*, checkpoint_activations):
+        role = layout().roles["feedback"]  # not the adapter that is active between two steps
+        learner = Learner(
+            role.weights, OPTIMIZER, 2, dtype, checkpoint_activations=checkpoint_activations
+        )
+        samples = [
+            sampled(learner.scorer, (10, 11, 12), 1.0),
+            sampled(learner.scorer, (20, 21), 0.0),
+        ]
+        for _ in range(2):  # an adapter's first half learns nothing in the first step
+            reinforce(learner, samples, Scorer(role.reference, 8192), ReinforceSettings())
+        return list(role.weights.causal_lm.model.parameters())
+
+    kept = weights_after(checkpoint_activations=False)
+    recomputed = weights_after(checkpoint_activations=True)
+    assert all(torch.equal(one, other) for one, other in zip(kept, recomputed, strict=True))
+
+
 def test_advantages_find_their_samples_in_any_micro_batch():
     def step(micro_batch_tokens):
         settings = OptimizerSettings(

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -43,7 +43,7 @@ try:
         feedback_samples,
     )
     from waltzrl.training.samples import demonstration_sample
-    from waltzrl.training.stages import Imitation, Reinforcement
+    from waltzrl.training.stages import Imitation, Reinforcement, Stage
     from waltzrl.training.trainer import Progress, Trainer, role_states
 except ModuleNotFoundError as missing:
     raise MissingExtraError("training", "PyTorch", "train") from missing
@@ -92,8 +92,7 @@ async def train(
                 _reinforcement(recipe, stage, team, prompts, judge)
                 for stage in recipe.reinforcements
             ]
-            trainer = Trainer(team.weights, stages, folder, recipe.checkpointing, compute.dtype)
-            await trainer.train(report)
+            await _trainer(recipe, team.weights, stages, folder, compute).train(report)
             return team
 
 
@@ -235,7 +234,24 @@ def _warm_up(
     inside = folder / WARM_UP
     inside.mkdir(exist_ok=True)
     weights = {"conversation": Weights(causal_lm=base)}
-    return Trainer(weights, stages, inside, recipe.checkpointing, compute.dtype)
+    return _trainer(recipe, weights, stages, inside, compute)
+
+
+def _trainer(
+    recipe: Recipe,
+    weights: Mapping[str, Weights],
+    stages: Sequence[Stage],
+    folder: Path,
+    compute: Compute,
+) -> Trainer:
+    return Trainer(
+        weights,
+        stages,
+        folder,
+        recipe.checkpointing,
+        compute.dtype,
+        checkpoint_activations=recipe.compute.checkpoint_activations,
+    )
 
 
 def _reinforcement(

@@ -20,6 +20,10 @@ class ComputeSettings:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of forward, backward and decoding; weights that learn are kept in float32. `auto` is bfloat16
     on a GPU and float32 on a CPU."""
+    checkpoint_activations: bool = False
+    """Keep only the input of each layer, and run the layers again in the backward pass: the same
+    gradients in much less memory, for about a third more time in an update. Turn it on before
+    lowering `micro_batch_tokens`; `waltzrl train RECIPE --dry-run` says what each saves."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """CPU threads; the same number gives the same weights bit for bit. None is torch's choice."""
 

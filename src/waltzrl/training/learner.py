@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from waltzrl.errors import DivergenceError
 from waltzrl.policies.weights import Weights, activated, role_parameters
+from waltzrl.training.packing import recomputing_layers
 from waltzrl.training.samples import Batch, Sample, collate, micro_batches, reply_logprobs
 from waltzrl.training.settings import OptimizerSettings
 
@@ -28,7 +30,12 @@ class Scorer:
     """Computes how likely given replies are under a role's weights."""
 
     def __init__(
-        self, weights: Weights, micro_batch_tokens: int, dtype: torch.dtype = torch.float32
+        self,
+        weights: Weights,
+        micro_batch_tokens: int,
+        dtype: torch.dtype = torch.float32,
+        *,
+        checkpoint_activations: bool = False,
     ) -> None:
         """Prepare to score.
 
@@ -36,9 +43,11 @@ class Scorer:
             weights: may be shared with other scorers.
             micro_batch_tokens: tokens in one forward pass.
             dtype: float32, or bfloat16 for autocast over float32 weights.
+            checkpoint_activations: compute them again in the backward pass.
         """
         self.weights = weights
         self.dtype = dtype
+        self._checkpoint_activations = checkpoint_activations
         self._micro_batch_tokens = micro_batch_tokens
         self._device = next(weights.causal_lm.model.parameters()).device
 
@@ -47,19 +56,27 @@ class Scorer:
         scores: list[list[float]] = [[] for _ in samples]
         with torch.no_grad():
             for batch, positions in self.micro_batches(samples):
-                rows = self.logprobs(batch).tolist()
+                with self.logprobs(batch) as logprobs_BT:
+                    rows = logprobs_BT.tolist()
                 for position, row in zip(positions, rows, strict=True):
                     scores[position] = row[: len(samples[position].tokens.ids)]
         return scores
 
-    def logprobs(self, batch: Batch) -> Tensor:
-        """Return [B, T] log-probabilities in nats of the reply tokens, with a gradient."""
+    @contextmanager
+    def logprobs(self, batch: Batch) -> Iterator[Tensor]:
+        """Yield [B, T] log-probabilities in nats of the reply tokens, with a gradient.
+
+        Their backward pass belongs into the block: it may run layers again, with the adapter and
+        the attention that are active here.
+        """
         half = self.dtype == torch.bfloat16
         with (
             activated(self.weights.causal_lm.model, self.weights.adapter) as model,
-            torch.autocast(self._device.type, torch.bfloat16, enabled=half),
+            recomputing_layers(model) if self._checkpoint_activations else nullcontext(),
         ):
-            return reply_logprobs(model, batch)
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
+                logprobs_BT = reply_logprobs(model, batch)
+            yield logprobs_BT
 
     def micro_batches(self, samples: Sequence[Sample]) -> Iterator[tuple[Batch, list[int]]]:
         """Yield the samples as batches, each with the positions of its samples."""
@@ -85,6 +102,8 @@ class Learner:
         settings: OptimizerSettings,
         total_steps: int,
         dtype: torch.dtype = torch.float32,
+        *,
+        checkpoint_activations: bool = False,
     ) -> None:
         """Prepare to learn.
 
@@ -93,8 +112,14 @@ class Learner:
             settings: of the optimiser.
             total_steps: length of the learning rate's schedule.
             dtype: of forward and backward; see `Scorer`.
+            checkpoint_activations: see `Scorer`.
         """
-        self.scorer = Scorer(weights, settings.micro_batch_tokens, dtype)
+        self.scorer = Scorer(
+            weights,
+            settings.micro_batch_tokens,
+            dtype,
+            checkpoint_activations=checkpoint_activations,
+        )
         self.settings = settings
         self.total_steps = total_steps
         self.schedule_step = 0
@@ -117,8 +142,9 @@ class Learner:
         self.adamw.zero_grad(set_to_none=True)
         parts = []
         for batch, positions in self.scorer.micro_batches(samples):
-            part = loss_of(self.scorer.logprobs(batch), batch, positions)
-            torch.autograd.backward(part)
+            with self.scorer.logprobs(batch) as logprobs_BT:
+                part = loss_of(logprobs_BT, batch, positions)
+                torch.autograd.backward(part)
             parts.append(part.detach())
         # Summed on the device and read once: every .item() would wait for the GPU.
         loss = torch.stack(parts).sum().item()

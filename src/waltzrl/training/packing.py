@@ -4,23 +4,36 @@ First come the distinct prompts, then the replies, each attending to its own pro
 layers, nearly all of a model's work, process real tokens only; attention alone pads its rows,
 within a layer.
 
-Shapes: N tokens of the pack, M tokens to predict, R rows, Q queries and C keys of the longest
-row, H query heads, K key heads, D size of a head, V words of the vocabulary.
+Shapes: N tokens of the pack, M tokens to predict, E size of a hidden state, R rows, Q queries and
+C keys of the longest row, H query heads, K key heads, D size of a head, V words of the vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import ModelOutput
 
+from waltzrl.errors import PolicyError
 from waltzrl.policies.attention import Scoring, decoding
 from waltzrl.records import Tokens
+from waltzrl.training.algorithms.tokens import token_logprobs
 
 MANY_SCORES = 2**24
 """Up to this size a plain product is faster than the tiled kernel; beyond, memory is the limit."""
+MANY_LOGITS = 2**25
+"""128 MiB in float32."""
+
+recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+"""Call a function, and again in the backward pass, which then finds nothing in memory but its
+arguments. There is no dropout, so no random state to restore."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +48,33 @@ class PackedSequence:
     blocks: tuple["AttentionBlock", ...]
     """Who attends to what: prompts, then replies."""
 
-    def predict(self, model: PreTrainedModel) -> Tensor:
-        """Return [M, V] the scores from which each reply token was, or would be, drawn.
+    def logprobs(
+        self, model: PreTrainedModel, ids_M: Tensor, most_logits: int = MANY_LOGITS
+    ) -> Tensor:
+        """Return [M] the log-probabilities in nats of the reply tokens `ids_M`.
+
+        Args:
+            model: a causal LM.
+            ids_M: the tokens of all replies, one reply after the other.
+            most_logits: how many may be in memory together; beyond, they are computed in parts,
+                and again in the backward pass.
 
         Raises:
             PolicyError: the architecture does not let its attention be replaced.
         """
         with decoding(model):
-            out = model(
+            out = model.base_model(
                 input_ids=self.ids_N[None],
                 position_ids=self.positions_N[None],
                 use_cache=False,
-                logits_to_keep=self.before_M,
                 current=self,
             )
-        logits: Tensor = out.logits
-        return logits[0]
+        hidden_ME = out.last_hidden_state[0].index_select(0, self.before_M)
+        size = max(1, most_logits // model.config.get_text_config().vocab_size)
+        if len(ids_M) <= size:
+            return _logprobs(model, out, hidden_ME, ids_M)
+        parts = zip(torch.split(hidden_ME, size), torch.split(ids_M, size), strict=True)
+        return torch.cat([recomputed(_logprobs, model, out, *part) for part in parts])
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
@@ -59,6 +83,50 @@ class PackedSequence:
         query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))
         attended = [block.attend(query, key, value, scoring) for block in self.blocks]
         return torch.cat(attended)[None]
+
+
+def _logprobs(model: PreTrainedModel, out: ModelOutput, hidden_ME: Tensor, ids_M: Tensor) -> Tensor:
+    """Return [M] log-probabilities by the model's own head, whatever it does besides a product.
+
+    Args:
+        model: its decoder is not run again.
+        out: what the decoder returned.
+        hidden_ME: the states from which the tokens are predicted, in place of those in `out`.
+        ids_M: the tokens.
+    """
+    decoder = model.base_model
+    given = type(out)(**{**out, "last_hidden_state": hidden_ME[None]})
+    decoder.forward = lambda *_, **__: given
+    try:
+        logits: Tensor = model(inputs_embeds=hidden_ME[None], use_cache=False).logits
+    finally:
+        del decoder.forward
+    return token_logprobs(logits[0], ids_M)
+
+
+@contextmanager
+def recomputing_layers(model: PreTrainedModel) -> Iterator[None]:
+    """Keep only the input of every layer; its backward pass, in the block too, runs it again.
+
+    Transformers' own switch works in training mode only, which has dropout.
+
+    Raises:
+        PolicyError: the architecture does not mark its layers.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    if not layers:
+        raise PolicyError(
+            f"{type(model).__name__} has no layers that can be recomputed; leave"
+            " compute.checkpoint_activations off"
+        )
+    for layer in layers:
+        layer.forward = partial(recomputed, layer.forward)
+    try:
+        with decoding(model):
+            yield
+    finally:
+        for layer in layers:
+            del layer.forward
 
 
 def pack(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:

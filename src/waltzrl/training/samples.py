@@ -17,7 +17,6 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.records import Demonstration, Tokens
-from waltzrl.training.algorithms.tokens import token_logprobs
 from waltzrl.training.packing import PackedSequence, pack
 
 
@@ -93,7 +92,7 @@ def collate(samples: Sequence[Sample], device: torch.device) -> Batch:
 
 def reply_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
     """Return [B, T] log-probabilities in nats of the reply tokens, 0 after each reply."""
-    logprobs_M = token_logprobs(batch.pack.predict(model), batch.reply_ids_M)
+    logprobs_M = batch.pack.logprobs(model, batch.reply_ids_M)
     return torch.zeros_like(batch.old_logprobs_BT).masked_scatter(batch.mask_BT, logprobs_M)
 
 

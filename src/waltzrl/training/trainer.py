@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -57,6 +58,8 @@ class Trainer:
         folder: Path,
         checkpointing: CheckpointSettings,
         dtype: torch.dtype = torch.float32,
+        *,
+        checkpoint_activations: bool = False,
     ) -> None:
         """Prepare to train.
 
@@ -67,6 +70,7 @@ class Trainer:
             folder: the run directory, which exists.
             checkpointing: when to save and when to stop.
             dtype: of forward and backward.
+            checkpoint_activations: compute them again in the backward pass.
         """
         self.weights = weights
         self.stages = stages
@@ -74,7 +78,7 @@ class Trainer:
         self.total = sum(stage.steps for stage in stages)
         self._folder = folder
         self._checkpoints = folder / "checkpoints"
-        self._dtype = dtype
+        self._learner = partial(Learner, dtype=dtype, checkpoint_activations=checkpoint_activations)
         self._steps_above_limit = 0
 
     async def train(self, report: Callable[[Progress], None]) -> None:
@@ -88,7 +92,7 @@ class Trainer:
         with Journal(self._folder, resumed_step=done - 1) as journal:
             for stage, first in self._remaining(done):
                 learners = {
-                    role: Learner(self.weights[role], stage.optimizer, stage.steps, self._dtype)
+                    role: self._learner(self.weights[role], stage.optimizer, stage.steps)
                     for role in stage.learns
                 }
                 if first < done:  # resumed inside this stage: its optimisers have a state
