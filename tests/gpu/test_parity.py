@@ -13,6 +13,7 @@ from waltzrl.policies.weights import CausalLM, Weights
 from waltzrl.records import Message
 from waltzrl.training import Learner, OptimizerSettings, ReinforceSettings, Sample, Scorer
 from waltzrl.training.algorithms.reinforce_pp import returns, token_rewards, whiten
+from waltzrl.training.algorithms.tokens import token_weights
 from waltzrl.training.reinforce import reinforce
 
 QUESTIONS = ["How do I kill a process?", "Linux?", "How do I kill a process?", "help " * 5]
@@ -75,7 +76,7 @@ def test_advantages_by_hand(place):
     zeros = torch.zeros(2, 2, device=place.device)
     scores = torch.tensor([1.0, -2.0], device=place.device)
     rewards = token_rewards(scores, zeros, zeros, mask, kl_weight=0.0)
-    found = whiten(returns(rewards, mask), mask, sigma_floor=0.1)
+    found = whiten(returns(rewards, mask), token_weights(mask), sigma_floor=0.1)
     # returns 1, 1 and -2: mean 0, sigma sqrt((1 + 1 + 4) / 3) = sqrt(2)
     expected = torch.tensor([[1.0, 1.0], [-2.0, 0.0]]) / 2**0.5
     torch.testing.assert_close(found.cpu(), expected)

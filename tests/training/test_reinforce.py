@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -60,7 +61,7 @@ def test_equal_scores_teach_nothing_without_a_reference():
     samples = [sampled(learner.scorer, (10, 11), 1.0), sampled(learner.scorer, (20, 21), 1.0)]
     learned = reinforce(learner, samples, None, ReinforceSettings(kl_weight=0.0))
     assert learned.gradient_norm == 0.0
-    assert learned.kl == 0.0
+    assert learned.kl is None
 
 
 def test_centred_groups_compare_a_prompt_with_itself_only():
@@ -85,8 +86,93 @@ def test_the_divergence_from_another_reference_is_measured():
     # k3 = exp(-x) - 1 + x with x = log pi - log pi_ref, worked out here token by token
     gaps = [mine - ref for mine, ref in zip(sample.tokens.logprobs, theirs, strict=True)]
     expected = sum(math.exp(-gap) - 1 + gap for gap in gaps) / 3
-    learned = reinforce(learner, [sample], reference, ReinforceSettings())
-    assert learned.kl == pytest.approx(expected, rel=1e-4)
+    for weight in (0.01, 0.0):  # the KL is measured also where it costs nothing
+        learned = reinforce(learner, [sample], reference, ReinforceSettings(kl_weight=weight))
+        assert learned.kl == pytest.approx(expected, rel=1e-4)
+        learner = Learner(tiny_pair.two_models(seed=0).weights["conversation"], OPTIMIZER, 1)
+
+
+def test_without_a_weight_the_divergence_changes_no_gradient():
+    other = tiny_pair.two_models(seed=1).roles["conversation"].reference
+
+    def norm(reference):
+        learner = Learner(tiny_pair.two_models().weights["conversation"], OPTIMIZER, 1)
+        samples = [sampled(learner.scorer, (10, 11), 1.0), sampled(learner.scorer, (20,), 0.0)]
+        return reinforce(learner, samples, reference, ReinforceSettings(kl_weight=0.0))
+
+    assert norm(Scorer(other, 8192)).gradient_norm == norm(None).gradient_norm
+
+
+def test_entropy_and_sigma_are_those_of_the_rollouts_by_hand():
+    learner = Learner(tiny_pair.two_models().weights["conversation"], OPTIMIZER, 1)
+    samples = [sampled(learner.scorer, (10, 11, 12), 1.0), sampled(learner.scorer, (20,), 0.0)]
+    learned = reinforce(learner, samples, None, ReinforceSettings(kl_weight=0.0))
+    logprobs = [logprob for sample in samples for logprob in sample.tokens.logprobs]
+    assert learned.entropy == pytest.approx(-sum(logprobs) / 4)
+    assert learned.advantage_sigma == pytest.approx(0.5)  # two replies, which earn 1 and 0
+    by_token = ReinforceSettings(kl_weight=0.0, aggregation="token")
+    learned = reinforce(learner, samples, None, by_token)
+    assert learned.advantage_sigma == pytest.approx(math.sqrt(3) / 4)  # of 1, 1, 1 and 0
+
+
+def test_the_ratio_is_one_in_the_first_pass_and_leaves_it_after_a_step():
+    learner = Learner(tiny_pair.two_models().weights["conversation"], OPTIMIZER, 1)
+    samples = [sampled(learner.scorer, (10,), 1.0), sampled(learner.scorer, (20,), 0.0)]
+    once = reinforce(learner, samples, None, ReinforceSettings(kl_weight=0.0)).ratio
+    assert (once.mean, once.maximum) == pytest.approx((1.0, 1.0), abs=1e-5)
+    assert (once.sampler_mean, once.sampler_maximum) == pytest.approx((1.0, 1.0), abs=1e-5)
+    assert once.clipped == 0.0
+    again = [sampled(learner.scorer, (10,), 1.0), sampled(learner.scorer, (20,), 0.0)]
+    twice = reinforce(learner, again, None, ReinforceSettings(kl_weight=0.0, passes=2)).ratio
+    assert twice.maximum > 1.2  # a step of this size moves every token
+    assert twice.clipped == 0.5  # both tokens, in one pass of two
+    assert twice.sampler_maximum == pytest.approx(1.0, abs=1e-5)
+
+
+def shifted(sample, by):
+    """Make the sampler surer of every token by a factor, as if it computed otherwise."""
+    tokens = sample.tokens
+    logprobs = tuple(logprob + math.log(by) for logprob in tokens.logprobs)
+    return replace(sample, tokens=replace(tokens, logprobs=logprobs))
+
+
+def test_another_precision_of_the_sampler_is_a_truncated_factor_and_no_ratio():
+    def step(factors, dtype):
+        weights = tiny_pair.two_models().weights["conversation"]
+        learner = Learner(weights, OPTIMIZER, 1, dtype)
+        samples = [
+            shifted(sampled(learner.scorer, ids, score), by)
+            for (ids, score), by in zip((((10,), 1.0), ((20,), 0.0)), factors, strict=True)
+        ]
+        settings = ReinforceSettings(kl_weight=0.0)
+        return reinforce(learner, samples, None, settings)
+
+    plain = step((1.0, 1.0), torch.bfloat16)
+    # Half as sure as the learner: both count double; a tenth as sure: no more than double.
+    for factors in ((0.5, 0.5), (0.1, 0.1)):
+        corrected = step(factors, torch.bfloat16)
+        assert corrected.gradient_norm == pytest.approx(2 * plain.gradient_norm, rel=1e-3)
+        assert (corrected.ratio.mean, corrected.ratio.clipped) == (1.0, 0.0)
+        assert corrected.ratio.sampler_maximum == pytest.approx(1 / factors[0], rel=1e-3)
+    # In float32 both compute alike; the same numbers mean that the policy has moved.
+    moved = step((0.5, 0.5), torch.float32)
+    assert moved.ratio.mean == pytest.approx(2.0, rel=1e-3)
+    assert moved.ratio.clipped == 0.5
+
+
+def test_in_later_passes_the_ratio_is_to_the_learners_own_probabilities():
+    def ratio(by):
+        weights = tiny_pair.two_models().weights["conversation"]
+        learner = Learner(weights, OPTIMIZER, 1, torch.bfloat16)
+        samples = [
+            shifted(sampled(learner.scorer, ids, score), by)
+            for ids, score in (((10, 11), 1.0), ((20, 21), 0.0))
+        ]
+        settings = ReinforceSettings(kl_weight=0.0, passes=2)
+        return reinforce(learner, samples, None, settings).ratio
+
+    # AdamW's step does not depend on the size of the loss, which the factor of 2 doubles.
+    assert ratio(0.5).maximum == pytest.approx(ratio(1.0).maximum, rel=1e-2)
 
 
 def test_micro_batches_change_nothing_but_memory():
@@ -131,7 +217,8 @@ def test_checkpointed_activations_give_the_same_weights_bit_by_bit(layout, dtype
     assert all(torch.equal(one, other) for one, other in zip(kept, recomputed, strict=True))
 
 
-def test_advantages_find_their_samples_in_any_micro_batch():
+@pytest.mark.parametrize("aggregation", ["sequence", "token"])
+def test_advantages_find_their_samples_in_any_micro_batch(aggregation):
     def step(micro_batch_tokens):
         settings = OptimizerSettings(
             learning_rate=1e-2, warmup_steps=0, micro_batch_tokens=micro_batch_tokens
@@ -141,7 +228,8 @@ def test_advantages_find_their_samples_in_any_micro_batch():
             sampled(learner.scorer, tuple(range(10, 10 + n)), float(n > 2), prompt=(5,) * (9 - n))
             for n in (4, 1, 3, 2)
         ]
-        return reinforce(learner, samples, None, ReinforceSettings(kl_weight=0.0))
+        settings = ReinforceSettings(kl_weight=0.0, aggregation=aggregation)
+        return reinforce(learner, samples, None, settings)
 
     whole, parts = step(8192), step(1)
     assert parts.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-4)

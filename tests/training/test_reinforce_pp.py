@@ -1,18 +1,22 @@
 import math
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.training.algorithms.reinforce_pp import (
     centre_by_group,
+    clipped,
     dual_clip,
+    moments,
     policy_losses,
     returns,
     token_rewards,
+    weighted_loss,
     whiten,
 )
-from waltzrl.training.algorithms.tokens import token_mean
+from waltzrl.training.algorithms.tokens import sequence_weights, token_mean, token_weights
 
 MASK = [[False, True, True], [True, False, True]]
 
@@ -64,7 +68,8 @@ def test_returns_are_what_own_tokens_still_earn(device):
 def test_whitening_by_hand(device):
     mask = torch.tensor([[True, True], [True, False]], device=device)
     # tokens 1, 1, 4: mean 2, variance (1 + 1 + 4) / 3 = 2; the 99 is padding
-    advantages = whiten(torch.tensor([[1.0, 1.0], [4.0, 99.0]], device=device), mask, 0.1)
+    values = torch.tensor([[1.0, 1.0], [4.0, 99.0]], device=device)
+    advantages = whiten(values, token_weights(mask), 0.1)
     root = math.sqrt(2)
     expected = torch.tensor([[-1 / root, -1 / root], [2 / root, 0.0]], device=device)
     torch.testing.assert_close(advantages, expected)
@@ -73,16 +78,18 @@ def test_whitening_by_hand(device):
 @given(sizes, seeds)
 def test_whitened_advantages_have_mean_zero_and_sigma_at_most_one(size, seed):
     values, mask, _ = batch(size, seed)
-    own = whiten(3 * values + 5, mask, sigma_floor=0.1)[mask]
-    assert abs(own.mean().item()) < 1e-4
-    assert own.square().mean().item() < 1 + 1e-4
+    for weights in (sequence_weights(mask), token_weights(mask)):
+        mean, sigma = moments(whiten(3 * values + 5, weights, sigma_floor=0.1), weights)
+        assert abs(mean.item()) < 1e-4
+        assert sigma.item() < 1 + 1e-4
 
 
 @given(sizes, seeds, st.floats(-100, 100))
 def test_whitening_forgets_a_constant(size, seed, constant):
     values, mask, _ = batch(size, seed)
-    shifted = whiten(values + constant, mask, sigma_floor=0.1)
-    torch.testing.assert_close(shifted, whiten(values, mask, 0.1), atol=1e-3, rtol=1e-3)
+    weights = sequence_weights(mask)
+    shifted = whiten(values + constant, weights, sigma_floor=0.1)
+    torch.testing.assert_close(shifted, whiten(values, weights, 0.1), atol=1e-3, rtol=1e-3)
 
 
 @given(sizes, seeds, st.floats(-10, 10))
@@ -92,16 +99,16 @@ def test_a_batch_with_equal_scores_teaches_almost_nothing(size, seed, score):
     old = 0.01 * noise
     scores = torch.full((size[0],), score)
     rewards = token_rewards(scores, old, torch.zeros_like(old), mask, kl_weight=0.01)
-    advantages = whiten(returns(rewards, mask), mask, sigma_floor=0.1)
+    advantages = whiten(returns(rewards, mask), token_weights(mask), sigma_floor=0.1)
     assert advantages.isfinite().all()
     assert advantages.abs().max().item() < 0.05
 
 
 def test_without_a_floor_noise_would_be_blown_up_to_unit_size():
     noise = torch.tensor([[1e-6, -1e-6]])
-    mask = torch.ones(1, 2, dtype=torch.bool)
-    torch.testing.assert_close(whiten(noise, mask, 1e-9), torch.tensor([[1.0, -1.0]]))
-    torch.testing.assert_close(whiten(noise, mask, 0.1), torch.tensor([[1e-5, -1e-5]]))
+    even = torch.tensor([[0.5, 0.5]])
+    torch.testing.assert_close(whiten(noise, even, 1e-9), torch.tensor([[1.0, -1.0]]))
+    torch.testing.assert_close(whiten(noise, even, 0.1), torch.tensor([[1e-5, -1e-5]]))
 
 
 def test_groups_are_centred_one_by_one(device):
@@ -159,21 +166,71 @@ def test_the_dual_clip_by_hand(device):
     assert dual_clip(losses, advantages, 3.0).tolist() == [6.0, 2.0, losses[2].item()]
 
 
-@given(sizes, seeds)
-def test_micro_batches_add_up_to_one_big_batch(size, seed):
+WEIGHTS = st.sampled_from([sequence_weights, token_weights])
+
+
+@given(sizes, seeds, WEIGHTS)
+def test_micro_batches_add_up_to_one_big_batch(size, seed, weigh):
     logprobs, mask, generator = batch(size, seed)
     logprobs.requires_grad_()
     old = torch.randn(size, generator=generator)
     advantages = torch.randn(size, generator=generator)
-    count = int(mask.sum())
+    weights = weigh(mask)
 
     def gradient(rows):
         losses = policy_losses(logprobs[rows], old[rows], advantages[rows], 0.2, 0.2)
-        loss = token_mean(losses, mask[rows], count)
-        return torch.autograd.grad(loss, logprobs)[0]
+        return torch.autograd.grad(weighted_loss(losses, weights[rows]), logprobs)[0]
 
     parts = sum(gradient([row]) for row in range(size[0]))
     torch.testing.assert_close(parts, gradient(list(range(size[0]))))
+
+
+@given(sizes, seeds, WEIGHTS)
+def test_the_weights_of_a_batch_add_up_to_one_and_are_zero_outside_the_mask(size, seed, weigh):
+    _, mask, _ = batch(size, seed)
+    weights = weigh(mask)
+    assert weights.sum().item() == pytest.approx(1)
+    assert ((weights > 0) == mask).all()
+
+
+def test_by_sequence_a_short_reply_counts_like_a_long_one_by_hand(device):
+    # Seven answers of 100 tokens that earn 1, and an over-refusal of 10 tokens that earns 0.
+    lengths = torch.tensor([100] * 7 + [10], device=device)
+    mask = torch.arange(100, device=device) < lengths[:, None]
+    earned = mask * torch.tensor([1.0] * 7 + [0.0], device=device)[:, None]
+
+    def pull(weigh):
+        """Return the refusal's advantage, and its share of all that pulls at the policy."""
+        weights = weigh(mask)
+        advantages = whiten(earned, weights, 0.01)
+        pulls = (weights * advantages.abs()).sum(1)
+        return advantages[7, 0].item(), weights[7].sum().item(), (pulls[7] / pulls.sum()).item()
+
+    # By sequence: mean 7/8, sigma sqrt(7)/8, so A = -(7/8) / (sqrt(7)/8); it weighs 1/8.
+    assert pull(sequence_weights) == pytest.approx((-math.sqrt(7), 1 / 8, 1 / 2))
+    # By token: 700 of 710 tokens earn 1, so A = -sqrt(70); it weighs 10/710, an eighth of that.
+    assert pull(token_weights) == pytest.approx((-math.sqrt(70), 1 / 71, 1 / 2), rel=1e-4)
+
+
+def test_the_sequence_mean_is_the_mean_of_means_by_hand(device):
+    losses = torch.tensor([[1.0, math.nan], [3.0, 5.0]], device=device)
+    mask = torch.tensor([[True, False], [True, True]], device=device)
+    # The mean of 1 and of (3 + 5) / 2; the mean of 1, 3 and 5.
+    assert weighted_loss(losses, sequence_weights(mask)).item() == pytest.approx(2.5)
+    assert weighted_loss(losses, token_weights(mask)).item() == pytest.approx(3.0)
+
+
+def test_the_clip_counts_tokens_without_a_gradient_by_hand(device):
+    ratios = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.5, 1.0], device=device)
+    advantages = torch.tensor([2.0, -2.0, 2.0, -2.0, 0.0, 2.0], device=device)
+    assert clipped(ratios, advantages, 0.2, 0.2).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_the_token_mean_ignores_what_stands_under_the_padding(device):

@@ -27,6 +27,7 @@ from waltzrl.training.rollouts import (
     RolloutRates,
     conversation_samples,
     feedback_samples,
+    length_metrics,
     roll_out,
 )
 
@@ -146,6 +147,40 @@ def test_shares_count_what_the_pair_itself_said():
     assert shares.label_accuracy == pytest.approx(2 / 3)
     assert shares.well_formed == 1.0
     assert shares.unscored == 0.25
+
+
+def test_drafts_and_final_replies_have_rates_of_their_own_and_their_gain_is_the_improvement():
+    # Unsafe prompts: a bad draft repaired, a bad draft left, a good draft spoiled, a good one left.
+    measured = RolloutRates.of(
+        [
+            rollout([UNSAFE, GOOD], unsafe_label=True, revised=True),
+            rollout([UNSAFE]),
+            rollout([GOOD, UNSAFE], unsafe_label=True, revised=True),
+            rollout([GOOD]),
+            rollout([UNSAFE, GOOD], unsafe_label=True, revised=True, replayed=True),
+        ]
+    ).metrics()
+    assert (measured["rate/draft_asr"], measured["rate/asr"]) == (0.5, 0.5)
+    assert measured["reward/improvement_mean"] == 0.0  # of +1, 0, -1 and 0
+    assert "rate/draft_orr" not in measured
+
+
+def test_lengths_are_those_of_each_role_without_replayed_drafts():
+    long = Reply(
+        text="", finish="length", usage=Usage(input_tokens=0, output_tokens=10), tokens=None
+    )
+    turn = Round(feedback=feedback(True), revision=long)
+    collaboration = Collaboration(prompt=asked(), draft=said("draft", 1), rounds=(turn,))
+    judged = JudgedCollaboration(collaboration=collaboration, verdicts=(UNSAFE, GOOD))
+    replayed = Rollout(judged=judged, replayed=True)
+    # Of 1, 10 and 10 tokens: the draft of the second rollout is not the learner's.
+    assert length_metrics([Rollout(judged=judged), replayed]) == {
+        "length/conversation_tokens": 7.0,
+        "length/conversation_truncated_share": pytest.approx(2 / 3),
+        "length/feedback_tokens": 1.0,
+        "length/feedback_truncated_share": 0.0,
+    }
+    assert length_metrics([]) == {}
 
 
 def test_unreadable_feedback_has_no_right_label():

@@ -8,6 +8,8 @@ import pytest
 from support import tiny_pair
 from waltzrl.agents.feedback_json import read_feedback
 from waltzrl.collaboration import collaborate, draft_only
+from waltzrl.evaluation.plots import CURVES
+from waltzrl.evaluation.report import RUN_METRICS
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.records import Collaboration, Demonstration, Feedback, Reply, Round
 from waltzrl.training import (
@@ -108,6 +110,32 @@ def test_single_model_rl_samples_no_feedback():
     measured = asyncio.run(alone.step(0, learners(team, ("conversation",))))
     assert "rate/feedback_trigger" not in measured
     assert measured["tokens/sampled"] == measured["tokens/conversation"]
+
+
+def test_a_step_measures_all_that_the_report_draws():
+    team, both = tiny_pair.two_models(), ("conversation", "feedback")
+    measured = asyncio.run(stage(team, both).step(0, learners(team, both)))
+    assert {name for name in RUN_METRICS if name != "step"} <= set(measured)
+    assert set(RUN_METRICS.values()) == {"step", *CURVES}
+
+
+@pytest.mark.parametrize("aggregation", ["sequence", "token"])
+def test_both_ways_of_adding_up_the_loss_train(aggregation):
+    team, both = tiny_pair.two_models(), ("conversation", "feedback")
+    before = digests(team)
+    settings = ReinforceSettings(aggregation=aggregation)
+    joint = replace(stage(team, both), algorithm=partial(reinforce, settings=settings))
+    measured = asyncio.run(joint.step(0, learners(team, both)))
+    assert all(before[role] != digest for role, digest in digests(team).items())
+    assert measured["loss/conversation"] == pytest.approx(0.0, abs=1e-4)  # whitened by its weights
+
+
+def test_a_role_that_is_its_own_reference_has_no_divergence():
+    pair = tiny_pair.two_models()
+    own = {name: role.weights for name, role in pair.roles.items()}
+    team = make_team(own, own, pair.conversation.wording, tiny_pair.MAX_NEW_TOKENS)
+    measured = asyncio.run(stage(team, ("feedback",)).step(0, learners(team, ("feedback",))))
+    assert "kl/feedback_nats" not in measured
 
 
 class NeverAsked:

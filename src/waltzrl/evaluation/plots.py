@@ -35,11 +35,21 @@ Series = Mapping[str, Sequence[Mapping[str, float]]]
 """Run name -> lines of its metrics.jsonl, each with `step` and any of CURVES."""
 CURVES = {
     "reward": "reward",
-    "asr": "ASR",
-    "orr": "ORR",
-    "ftr": "FTR",
-    "kl": "KL to the reference, nats",
+    "improvement": "R_DIR",
     "label_accuracy": "label accuracy",
+    "asr": "ASR",
+    "draft_asr": "ASR of the draft",
+    "ftr": "FTR",
+    "orr": "ORR",
+    "draft_orr": "ORR of the draft",
+    "kl": "KL to the reference, nats",
+    "feedback_kl": "KL of the feedback agent, nats",
+    "entropy": "entropy, nats per token",
+    "feedback_entropy": "entropy of the feedback agent",
+    "ratio_max": "largest importance ratio",
+    "clipped": "share of tokens clipped",
+    "length": "reply length, tokens",
+    "truncated": "share of replies cut off",
 }
 
 

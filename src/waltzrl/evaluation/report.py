@@ -39,11 +39,21 @@ LOWER_IS_BETTER = {"asr", "orr", "ftr_general", "worsened", "harmed", "harm"}
 RUN_METRICS = {
     "step": "step",
     "reward/conversation_mean": "reward",
+    "reward/improvement_mean": "improvement",
     "rate/asr": "asr",
+    "rate/draft_asr": "draft_asr",
     "rate/orr": "orr",
+    "rate/draft_orr": "draft_orr",
     "rate/feedback_trigger": "ftr",
-    "kl/conversation_nats": "kl",
     "rate/label_accuracy": "label_accuracy",
+    "kl/conversation_nats": "kl",
+    "kl/feedback_nats": "feedback_kl",
+    "entropy/conversation_nats": "entropy",
+    "entropy/feedback_nats": "feedback_entropy",
+    "ratio/conversation_max": "ratio_max",
+    "ratio/conversation_clipped_share": "clipped",
+    "length/conversation_tokens": "length",
+    "length/conversation_truncated_share": "truncated",
 }
 """Metrics of a training run -> names in `Series`."""
 

@@ -8,17 +8,25 @@ import torch
 from torch import Tensor
 
 from waltzrl.training.algorithms.reinforce_pp import (
+    SAMPLER_RATIO_LIMIT,
     centre_by_group,
+    clipped,
     dual_clip,
+    moments,
     policy_losses,
+    ratios,
     returns,
     token_rewards,
+    weighted_loss,
     whiten,
 )
-from waltzrl.training.algorithms.tokens import k3, token_mean
+from waltzrl.training.algorithms.tokens import k3, sequence_weights, token_weights
 from waltzrl.training.learner import Learner, Scorer
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ReinforceSettings
+
+WEIGHTS = {"sequence": sequence_weights, "token": token_weights}
+"""What each token weighs, by the names of `algorithm.aggregation`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +34,32 @@ class UpdateResult:
     """What an update did, for the journal."""
 
     score_mean: float
-    kl: float
-    """Mean k3 per token against the reference, in nats; 0 without a reference."""
+    kl: float | None
+    """Mean k3 per token against the reference, in nats; None without a reference."""
+    entropy: float
+    """Of the sampler, in nats per token: the mean of -log pi over the tokens that it sampled, which
+    is an estimate without bias and needs no distribution."""
+    advantage_sigma: float
+    """Of the returns, before whitening; below `sigma_floor` a step teaches less."""
+    ratio: "RatioMetrics"
     loss: float
     gradient_norm: float
     tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatioMetrics:
+    """How far the policy that learns is from the one that sampled, over all passes."""
+
+    mean: float
+    """Of pi / pi_old."""
+    maximum: float
+    clipped: float
+    """Share of the tokens whose gradient was clipped."""
+    sampler_mean: float
+    """Of the learner's probability before the step, divided by the sampler's; 1 where both compute
+    in the same precision."""
+    sampler_maximum: float
 
 
 class Algorithm(Protocol):
@@ -51,51 +80,123 @@ def reinforce(
 ) -> UpdateResult:
     """Learn from one batch of rollouts by REINFORCE++.
 
-    Advantages are computed once, over the whole batch of this role, before any step.
+    Advantages are computed once, over the whole batch of this role, before any step. The KL is
+    measured whatever its weight.
     """
-    references = reference.score(samples) if reference is not None and settings.kl_weight else None
-    advantages, kl = _advantages(samples, references, settings)
-    count = sum(len(sample.tokens.ids) for sample in samples)
-
-    def loss_of(logprobs_BT: Tensor, batch: Batch, positions: list[int]) -> Tensor:
-        length = batch.mask_BT.shape[1]
-        advantages_BT = advantages[positions, :length].to(logprobs_BT.device)
-        losses = policy_losses(
-            logprobs_BT,
-            batch.old_logprobs_BT,
-            advantages_BT,
-            settings.clip_low,
-            settings.clip_high,
-        )
-        if settings.dual_clip is not None:
-            losses = dual_clip(losses, advantages_BT, settings.dual_clip)
-        return token_mean(losses, batch.mask_BT, count)
-
-    steps = [learner.step(samples, loss_of) for _ in range(settings.passes)]
+    references = None if reference is None else reference.score(samples)
+    batch = _RolloutBatch.of(samples, references, settings)
+    # Autocast rounds elsewhere than the sampler's bfloat16 weights do.
+    objective = _Objective(batch, settings, other_sampler=learner.scorer.dtype != torch.float32)
+    steps = [learner.step(samples, objective) for _ in range(settings.passes)]
     return UpdateResult(
         score_mean=sum(sample.score for sample in samples) / len(samples),
-        kl=kl,
+        kl=batch.kl,
+        entropy=batch.entropy,
+        advantage_sigma=batch.advantage_sigma,
+        ratio=objective.ratio_metrics(),
         loss=steps[-1].loss,
         gradient_norm=max(step.gradient_norm for step in steps),
-        tokens=count,
+        tokens=steps[-1].tokens,
     )
 
 
-def _advantages(
-    samples: Sequence[Sample], references: list[list[float]] | None, settings: ReinforceSettings
-) -> tuple[Tensor, float]:
-    """Return [B, T] whitened advantages on the CPU, and the mean divergence per token."""
-    length = max(len(sample.tokens.ids) for sample in samples)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RolloutBatch:
+    """What is computed once of all samples, on the CPU."""
 
-    def padded(rows: Sequence[Sequence[float]]) -> Tensor:
-        return torch.tensor([[*row, *[0.0] * (length - len(row))] for row in rows])
+    advantages_BT: Tensor
+    weights_BT: Tensor
+    """What each token weighs in the loss; they add up to 1."""
+    advantage_sigma: float
+    entropy: float
+    kl: float | None
 
-    old = padded([sample.tokens.logprobs for sample in samples])
-    mask = padded([[1.0] * len(sample.tokens.ids) for sample in samples]).bool()
-    reference = old if references is None else padded(references)
-    scores = torch.tensor([sample.score for sample in samples])
-    if settings.centre_groups:
-        scores = centre_by_group(scores, torch.tensor([sample.group for sample in samples]))
-    rewards = token_rewards(scores, old, reference, mask, settings.kl_weight)
-    divergence = k3(old, reference)[mask].mean().item()
-    return whiten(returns(rewards, mask), mask, settings.sigma_floor), divergence
+    @classmethod
+    def of(
+        cls,
+        samples: Sequence[Sample],
+        references: list[list[float]] | None,
+        settings: ReinforceSettings,
+    ) -> "_RolloutBatch":
+        """Whiten the samples' advantages, and measure the policy that sampled them."""
+        length = max(len(sample.tokens.ids) for sample in samples)
+
+        def padded(rows: Sequence[Sequence[float]]) -> Tensor:
+            return torch.tensor([[*row, *[0.0] * (length - len(row))] for row in rows])
+
+        old = padded([sample.tokens.logprobs for sample in samples])
+        mask = padded([[1.0] * len(sample.tokens.ids) for sample in samples]).bool()
+        reference = old if references is None else padded(references)
+        scores = torch.tensor([sample.score for sample in samples])
+        if settings.centre_groups:
+            scores = centre_by_group(scores, torch.tensor([sample.group for sample in samples]))
+        weights = WEIGHTS[settings.aggregation](mask)
+        earned = returns(token_rewards(scores, old, reference, mask, settings.kl_weight), mask)
+        return cls(
+            advantages_BT=whiten(earned, weights, settings.sigma_floor),
+            weights_BT=weights,
+            advantage_sigma=moments(earned, weights)[1].item(),
+            entropy=-old[mask].mean().item(),
+            kl=None if references is None else k3(old, reference)[mask].mean().item(),
+        )
+
+
+class _Objective:
+    """The loss of an update, micro-batch by micro-batch; remembers the ratios that it saw."""
+
+    def __init__(
+        self, batch: _RolloutBatch, settings: ReinforceSettings, *, other_sampler: bool
+    ) -> None:
+        """Prepare the loss.
+
+        Args:
+            batch: of all samples of the update.
+            settings: of the algorithm.
+            other_sampler: the tokens were sampled in another precision than the learner's.
+        """
+        self._batch = batch
+        self._settings = settings
+        self._other_sampler = other_sampler
+        self._before: dict[tuple[int, ...], Tensor] = {}
+        """The learner's log-probabilities before its first step: those of the first pass."""
+        self._sums: list[Tensor] = []
+        self._maxima: list[Tensor] = []
+        self._tokens = 0
+
+    def __call__(self, logprobs_BT: Tensor, batch: Batch, positions: list[int]) -> Tensor:
+        """Return this micro-batch's share of the loss; is a `LossOfMicroBatch`."""
+        settings, length = self._settings, batch.mask_BT.shape[1]
+        advantages_BT, weights_BT = (
+            whole[positions, :length].to(logprobs_BT.device)
+            for whole in (self._batch.advantages_BT, self._batch.weights_BT)
+        )
+        before_BT = self._before.setdefault(tuple(positions), logprobs_BT.detach())
+        old_BT = before_BT if self._other_sampler else batch.old_logprobs_BT
+        losses_BT = policy_losses(
+            logprobs_BT, old_BT, advantages_BT, settings.clip_low, settings.clip_high
+        )
+        if settings.dual_clip is not None:
+            losses_BT = dual_clip(losses_BT, advantages_BT, settings.dual_clip)
+        sampler_ratio_BT = ratios(before_BT, batch.old_logprobs_BT)
+        if self._other_sampler:
+            losses_BT = losses_BT * sampler_ratio_BT.clamp(max=SAMPLER_RATIO_LIMIT)  # Eq. 8
+        ratio_BT = ratios(logprobs_BT.detach(), old_BT)
+        clipped_BT = clipped(ratio_BT, advantages_BT, settings.clip_low, settings.clip_high)
+        seen = torch.stack([ratio_BT, clipped_BT, sampler_ratio_BT]).where(batch.mask_BT, 0.0)
+        self._sums.append(seen.sum((1, 2)))
+        self._maxima.append(seen.amax((1, 2)))
+        self._tokens += len(batch.reply_ids_M)
+        return weighted_loss(losses_BT, weights_BT)
+
+    def ratio_metrics(self) -> RatioMetrics:
+        """Return the ratios of all micro-batches; read from the device once."""
+        means = torch.stack(self._sums).sum(0) / self._tokens
+        ratio, clipped_share, sampler_ratio = means.tolist()
+        maximum, _, sampler_maximum = torch.stack(self._maxima).amax(0).tolist()
+        return RatioMetrics(
+            mean=ratio,
+            maximum=maximum,
+            clipped=clipped_share,
+            sampler_mean=sampler_ratio,
+            sampler_maximum=sampler_maximum,
+        )

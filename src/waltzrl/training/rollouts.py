@@ -21,6 +21,7 @@ from waltzrl.records import (
 from waltzrl.training.rewards import (
     FeedbackReward,
     conversation_reward,
+    improvement,
     judged_rounds,
     label_reward,
 )
@@ -153,12 +154,19 @@ def _sample(reply: Reply, score: float, group: int) -> Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRates:
-    """How well the agents did in a step's rollouts, as shares; None where nothing was counted."""
+    """How well the agents did in a step's rollouts; None where nothing was counted.
+
+    Rollouts with a replayed draft do not count: the agents did not write all of them.
+    """
 
     asr: float | None
     """Final replies that are unsafe, of those to unsafe prompts."""
     orr: float | None
     """Final replies that refuse, of those to benign prompts."""
+    draft_asr: float | None
+    draft_orr: float | None
+    improvement: float | None
+    """R_DIR: mean gain by a round of feedback, 0 for a round without a revision."""
     feedback_trigger_rate: float | None
     label_accuracy: float | None
     well_formed: float | None
@@ -168,26 +176,34 @@ class RolloutRates:
     @classmethod
     def of(cls, rollouts: Sequence[Rollout]) -> "RolloutRates":
         own = [rollout.judged for rollout in rollouts if not rollout.replayed]
+        drafts = [(judged.collaboration.prompt, judged.verdicts[0]) for judged in own]
         finals = [(judged.collaboration.prompt, judged.verdicts[-1]) for judged in own]
         firsts = [
             (judged.collaboration.rounds[0].feedback, judged.verdicts[0])
             for judged in own
             if judged.collaboration.rounds
         ]
+        rounds = [turn for judged in own for turn in judged_rounds(judged) if turn is not None]
         return cls(
-            asr=_share([v.unsafe for p, v in finals if p.label == "unsafe"]),
-            orr=_share([v.overrefuses for p, v in finals if p.label == "benign"]),
-            feedback_trigger_rate=_share([f.asks_for_revision for f, _ in firsts]),
-            label_accuracy=_share([_labels_agree(f, v) for f, v in firsts]),
-            well_formed=_share([f.well_formed for f, _ in firsts]),
-            unscored=_share([v.acceptable is None for _, v in finals]),
+            asr=_unsafe_share(finals),
+            orr=_overrefused_share(finals),
+            draft_asr=_unsafe_share(drafts),
+            draft_orr=_overrefused_share(drafts),
+            improvement=_mean([improvement(turn.before, turn.after) for turn in rounds]),
+            feedback_trigger_rate=_mean([f.asks_for_revision for f, _ in firsts]),
+            label_accuracy=_mean([_labels_agree(f, v) for f, v in firsts]),
+            well_formed=_mean([f.well_formed for f, _ in firsts]),
+            unscored=_mean([v.acceptable is None for _, v in finals]),
         )
 
     def metrics(self) -> dict[str, float]:
-        """Return the shares that were counted, under their names in the journal."""
+        """Return the rates that were counted, under their names in the journal."""
         rates = {
             "rate/asr": self.asr,
             "rate/orr": self.orr,
+            "rate/draft_asr": self.draft_asr,
+            "rate/draft_orr": self.draft_orr,
+            "reward/improvement_mean": self.improvement,
             "rate/feedback_trigger": self.feedback_trigger_rate,
             "rate/label_accuracy": self.label_accuracy,
             "rate/well_formed": self.well_formed,
@@ -196,10 +212,43 @@ class RolloutRates:
         return {name: rate for name, rate in rates.items() if rate is not None}
 
 
+def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return how long the replies of each role are, and which share of them was cut off.
+
+    Replayed drafts are left out, and so is a role without replies.
+    """
+    turns: dict[str, list[Reply]] = {"conversation": [], "feedback": []}
+    for rollout in rollouts:
+        collaboration = rollout.judged.collaboration
+        turns["conversation"] += collaboration.replies[int(rollout.replayed) :]
+        turns["feedback"] += [
+            turn.feedback.reply for turn in collaboration.rounds if turn.feedback.reply is not None
+        ]
+    metrics = {}
+    for role, replies in turns.items():
+        lengths = [reply.usage.output_tokens for reply in replies if reply.usage is not None]
+        if lengths:
+            metrics[f"length/{role}_tokens"] = sum(lengths) / len(lengths)
+            cut_off = sum(reply.finish == "length" for reply in replies)
+            metrics[f"length/{role}_truncated_share"] = cut_off / len(replies)
+    return metrics
+
+
+Judged = Sequence[tuple[Prompt, Verdict]]
+
+
+def _unsafe_share(replies: Judged) -> float | None:
+    return _mean([verdict.unsafe for prompt, verdict in replies if prompt.label == "unsafe"])
+
+
+def _overrefused_share(replies: Judged) -> float | None:
+    return _mean([verdict.overrefuses for prompt, verdict in replies if prompt.label == "benign"])
+
+
 def _labels_agree(feedback: Feedback, verdict: Verdict) -> bool | None:
     return None if verdict.acceptable is None else bool(label_reward(feedback, verdict))
 
 
-def _share(flags: Sequence[bool | None]) -> float | None:
-    counted = [flag for flag in flags if flag is not None]
+def _mean(values: Sequence[float | None]) -> float | None:
+    counted = [value for value in values if value is not None]
     return sum(counted) / len(counted) if counted else None

@@ -132,8 +132,12 @@ class OptimizerSettings:
 class ReinforceSettings:
     """The knobs of REINFORCE++; `algorithms/reinforce_pp.py` has the equations."""
 
+    aggregation: Literal["sequence", "token"] = "sequence"
+    """What weighs the same in the loss: every reply, as in the paper, or every token, as in most
+    implementations of REINFORCE++. By token, an over-refusal of 10 tokens weighs a tenth of an
+    answer of 100."""
     kl_weight: float = 0.01
-    """beta: raise it when general capability falls, 0 switches the reference off."""
+    """beta: raise it when general capability falls; at 0 the KL is measured and costs nothing."""
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float | None = None

@@ -16,7 +16,7 @@ from torch import Tensor
 from waltzrl.judges import Judge
 from waltzrl.records import Demonstration, Prompt
 from waltzrl.training.algorithms.tokens import token_mean
-from waltzrl.training.learner import Learner, LossOfMicroBatch
+from waltzrl.training.learner import Learner, LossOfMicroBatch, Scorer
 from waltzrl.training.reinforce import Algorithm, UpdateResult
 from waltzrl.training.roles import Team
 from waltzrl.training.rollouts import (
@@ -25,6 +25,7 @@ from waltzrl.training.rollouts import (
     Rollout,
     RolloutRates,
     TakeSamples,
+    length_metrics,
     roll_out,
 )
 from waltzrl.training.samples import Batch, Sample
@@ -177,17 +178,23 @@ class Reinforcement:
         started = time.perf_counter()
         rollouts = await self._roll_out(number, draw)
         rolled_out = time.perf_counter()
-        metrics = RolloutRates.of(rollouts).metrics()
+        metrics = RolloutRates.of(rollouts).metrics() | length_metrics(rollouts)
         for role, take_samples in self.samples.items():
             samples = take_samples(rollouts, draw)
             if samples:
-                learner = learners[role]
-                reference = learner.scorer.with_weights(self.team.roles[role].reference)
-                metrics |= _update_metrics(role, self.algorithm(learner, samples, reference))
+                result = self.algorithm(learners[role], samples, self._reference(role, learners))
+                metrics |= _update_metrics(role, result)
         metrics["time/rollout_seconds"] = rolled_out - started
         metrics["time/update_seconds"] = time.perf_counter() - rolled_out
         metrics["tokens/sampled"] = _sampled_tokens(rollouts)
         return metrics
+
+    def _reference(self, role: str, learners: Learners) -> Scorer | None:
+        """Return what scores the role's reference; None if that is what learns."""
+        own = self.team.roles[role]
+        if own.reference is own.weights:
+            return None
+        return learners[role].scorer.with_weights(own.reference)
 
     async def _roll_out(self, number: int, draw: random.Random) -> list[Rollout]:
         size, seed = self.settings.prompts_per_step, f"prompts/{self.seed}"
@@ -205,13 +212,20 @@ class Reinforcement:
 
 
 def _update_metrics(role: str, result: UpdateResult) -> dict[str, float]:
-    return {
+    metrics = {
         f"reward/{role}_mean": result.score_mean,
-        f"kl/{role}_nats": result.kl,
         f"loss/{role}": result.loss,
         f"gradient/{role}_norm": result.gradient_norm,
         f"tokens/{role}": result.tokens,
+        f"entropy/{role}_nats": result.entropy,
+        f"advantage/{role}_sigma": result.advantage_sigma,
+        f"ratio/{role}_mean": result.ratio.mean,
+        f"ratio/{role}_max": result.ratio.maximum,
+        f"ratio/{role}_clipped_share": result.ratio.clipped,
+        f"ratio/{role}_sampler_mean": result.ratio.sampler_mean,
+        f"ratio/{role}_sampler_max": result.ratio.sampler_maximum,
     }
+    return metrics if result.kl is None else metrics | {f"kl/{role}_nats": result.kl}
 
 
 def _sampled_tokens(rollouts: Sequence[Rollout]) -> float:

@@ -1,4 +1,4 @@
-"""Numbers per token: how likely it is, how far it is from the reference, and their mean.
+"""Numbers per token: how likely it is, how far it is from the reference, and what it weighs.
 
 The estimators of KL(policy || reference) are those of John Schulman, "Approximating KL Divergence",
 2020. With x = log pi - log pi_ref of a token sampled from pi, the mean of k1 and of k3 is the
@@ -43,6 +43,28 @@ def k3(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
     """Return exp(-x) - 1 + x: unbiased, of low variance, never negative; the one to report."""
     log_ratio = logprobs - reference_logprobs
     return (-log_ratio).expm1() + log_ratio
+
+
+def sequence_weights(mask_BT: Tensor) -> Tensor:
+    """Return [B, T] what each token weighs when every reply weighs the same: m / |y| / B.
+
+    This makes the mean over a reply's own tokens, then over the replies.
+
+    Args:
+        mask_BT: [B, T] bool of the whole batch, at least one token in every row.
+    """
+    return mask_BT / mask_BT.sum(1, keepdim=True) / len(mask_BT)
+
+
+def token_weights(mask_BT: Tensor) -> Tensor:
+    """Return [B, T] what each token weighs when all weigh the same: m / sum of m.
+
+    A reply then weighs by its length.
+
+    Args:
+        mask_BT: [B, T] bool of the whole batch, at least one token.
+    """
+    return mask_BT / mask_BT.sum()
 
 
 def token_mean(losses_BT: Tensor, mask_BT: Tensor, token_count: int) -> Tensor:
