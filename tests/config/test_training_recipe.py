@@ -108,7 +108,8 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
          "'models.base.hidden'?"),
         ("stages.joint.group_size=many", "stages.group_size: got 'many', need a valid integer, "
          "unable to parse string as an integer"),
-        ("models.layout=three", "models.layout: got 'three', need 'two-models' or 'adapters'"),
+        ("models.layout=three", "models.layout: got 'three', need 'two-models', 'adapters' or "
+         "'one-model'"),
         ("models.base=3", "models.base: got 3, need a valid string"),
         ("models.pair=agents", "models needs either base or pair: what both agents start from, "
          "or each"),

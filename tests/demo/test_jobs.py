@@ -13,6 +13,7 @@ from waltzrl.config.training import load_recipe
 from waltzrl.demo import EvaluationJob, TrainingJob
 from waltzrl.errors import RecipeError
 from waltzrl.evaluation import read_rows
+from waltzrl.judges import LinearGuard
 from waltzrl.records import Verdict
 
 SHORT = ("stages.feedback.steps=1", "stages.joint.steps=0")
@@ -70,3 +71,33 @@ def test_an_evaluation_uses_the_judge_of_its_job(tmp_path):
     judge = partial(LengthJudge, 0)
     run(EvaluationJob(name="e", contest=contest, sets=sets, folder=folder, judge=judge))
     assert {row.judge for row in read_rows(folder)} == {"length@0"}
+
+
+def test_guards_in_the_loop_and_the_best_of_3_are_patterns_of_an_evaluation(tmp_path):
+    model, guard = str(save_model(tmp_path / "model")), tmp_path / "guard"
+    guard.mkdir()
+    LinearGuard({}, bias=1.0).save(guard / "unsafe.json")  # flags everything
+    LinearGuard({}, bias=-1.0).save(guard / "overrefuse.json")
+    contest = EvaluationConfig(
+        patterns=("base", "guard", "guard-loop", "best-of-3"),
+        conversation=model,
+        feedback=model,
+        guard=str(guard),
+        wording="tiny",
+        max_new_tokens=4,
+    )
+    sets = (save_prompts(tmp_path / "prompts.jsonl"),)
+    run(EvaluationJob(name="e", contest=contest, sets=sets, folder=tmp_path / "rows"))
+    rows = read_rows(tmp_path / "rows")
+    decisions = {(row.pattern, row.judged.collaboration.decision) for row in rows}
+    assert decisions == {
+        ("base", "draft"),
+        ("guard", "refused"),
+        ("guard-loop", "revised"),
+        ("best-of-3", "draft"),
+    }
+    tokens = {
+        pattern: sum(row.tokens for row in rows if row.pattern == pattern)
+        for pattern in ("base", "best-of-3")
+    }
+    assert tokens["best-of-3"] > 3 * tokens["base"] / 2  # three drafts and three reviews

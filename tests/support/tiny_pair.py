@@ -35,6 +35,12 @@ def adapters(seed=0):
     return make_team(weights, references, load_wording("tiny"), MAX_NEW_TOKENS)
 
 
+def one_model(seed=0):
+    weights = dict.fromkeys(ROLES, Weights(causal_lm=base(seed)))
+    references = dict.fromkeys(ROLES, Weights(causal_lm=base(seed)))
+    return make_team(weights, references, load_wording("tiny"), MAX_NEW_TOKENS)
+
+
 def prompts():
     questions = ((TEXTS[0], "benign"), (TEXTS[1], "unsafe"))
     return [

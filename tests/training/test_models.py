@@ -2,9 +2,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support import tiny_pair
+from support.tiny_models import tiny_model
 from waltzrl.agents.feedback_json import write_feedback
-from waltzrl.training import ModelSize
-from waltzrl.training.models import create_model, create_tokenizer
+from waltzrl.policies.compute import ComputeSettings, resolve_compute
+from waltzrl.training import AgentSettings, ModelSettings, ModelSize
+from waltzrl.training.models import create_model, create_tokenizer, make_roles
 
 TOKENIZER = create_tokenizer(tiny_pair.TEXTS)
 
@@ -37,3 +39,16 @@ def test_the_same_seed_makes_the_same_model_whatever_the_order_of_the_texts():
     pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
     assert all((mine == theirs).all() for mine, theirs in pairs)
     assert one.end_ids == {one.tokenizer.eos_token_id}
+
+
+def test_one_model_in_both_roles_is_one_set_of_weights_with_a_frozen_reference():
+    settings = ModelSettings(base="somewhere", layout="one-model")
+    agents = AgentSettings(max_new_tokens=4, wording="tiny")
+    compute = resolve_compute(ComputeSettings(device="cpu", threads=1))
+    team = make_roles(settings, agents, tiny_model(), compute, seed=0)
+    models = {id(weights.causal_lm.model) for weights in team.weights.values()}
+    assert len(models) == 1
+    assert team.conversation.policy.model is team.feedback.policy.model
+    for role in team.roles.values():
+        assert id(role.reference.causal_lm.model) not in models
+        assert not any(p.requires_grad for p in role.reference.causal_lm.model.parameters())

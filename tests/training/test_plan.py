@@ -68,7 +68,7 @@ def test_a_base_of_unknown_size_is_planned_without_its_memory():
     assert [stage.steps for stage in plan.stages] == [30, 10, 10]
 
 
-@pytest.mark.parametrize("layout", ["two-models", "adapters"])
+@pytest.mark.parametrize("layout", ["two-models", "adapters", "one-model"])
 def test_what_learns_is_float32_and_what_is_frozen_is_as_wide_as_planned(layout):
     settings = ["compute.dtype=bfloat16", "compute.device=cpu", f"models.layout={layout}"]
     recipe = load_recipe(RECIPES / "tiny.toml", settings)
@@ -83,3 +83,13 @@ def test_what_learns_is_float32_and_what_is_frozen_is_as_wide_as_planned(layout)
     for name, buffer in frozen.named_buffers():
         if name.endswith("rotary_emb.inv_freq"):
             assert torch.equal(buffer, rotary)
+
+
+def test_one_model_in_both_roles_has_two_optimisers(tmp_path):
+    causal_lm = tiny_model()
+    causal_lm.model.config.save_pretrained(tmp_path)
+    total = sum(parameter.numel() for parameter in causal_lm.model.parameters())
+    settings = [f"models.base={tmp_path}", "data.limit=4", "models.layout=one-model"]
+    plan = plan_training(load_recipe(RECIPES / "tiny.toml", settings))
+    # weight and gradient, and two moments in each role: 4 + 4 + 2 x 8 bytes
+    assert parts(plan) == {"one model that learns": (total, 24), "reference, frozen": (total, 4)}

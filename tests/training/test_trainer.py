@@ -94,6 +94,7 @@ def journal(folder):
         (tiny_pair.two_models, 2),
         (tiny_pair.two_models, 5),
         (tiny_pair.adapters, 4),
+        (tiny_pair.one_model, 5),
     ],
 )
 def test_a_run_that_is_cut_off_ends_with_the_weights_of_one_that_is_not(

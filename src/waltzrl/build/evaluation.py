@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,14 +17,15 @@ from waltzrl.build.datasets import AUDIT, audited_collaborations
 from waltzrl.build.identity import identity
 from waltzrl.build.models import local_policy, remote_policy
 from waltzrl.collaboration import (
-    GuardReviewer,
     OracleReviewer,
     Pattern,
     ReplayPattern,
     ServedPattern,
+    best_of_3,
     collaborate,
     draft_only,
     guarded,
+    load_guards,
     load_keywords,
     observed,
     safeguard,
@@ -32,7 +34,7 @@ from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
 from waltzrl.evaluation.runner import Progress
-from waltzrl.judges import Judge, LinearGuard, read_replies
+from waltzrl.judges import Judge, read_replies
 from waltzrl.policies import Policy, RemotePolicy, Sampling, SavedPolicy
 from waltzrl.records import Prompt
 from waltzrl.rules import load_rulebook
@@ -40,6 +42,8 @@ from waltzrl.rules import load_rulebook
 WITHOUT_WEIGHTS = {"rules", "keywords"}
 """Reviewers without a policy: our rulebook, and the baseline of a plain keyword list."""
 SAVED = "saved:"
+BEST = "best-of-3"
+"""The one pattern that samples: drafts at temperature 0 would all be the same."""
 
 
 async def run_evaluation(
@@ -99,6 +103,7 @@ def _systems(
         f"conversation {identity(config.conversation, config.server)}, "
         f"wording {config.wording}, max_new_tokens {config.max_new_tokens}"
     )
+    best_name = f"{alone}, {feedback_name}, temperature 1"
     known: dict[str, tuple[Pattern, Reviewer, str]] = {
         "base": (draft_only, feedback, alone),
         "collaborate": (loop, feedback, f"{alone}, {feedback_name}, {rounds}"),
@@ -106,6 +111,7 @@ def _systems(
         "oracle": (loop, OracleReviewer(judge), f"{alone}, {rounds}"),
         "guarded": (guarded_loop, feedback, f"{alone}, {feedback_name}, {rounds}"),
         "observe": (observed, feedback, f"{alone}, {feedback_name}"),
+        BEST: (best_of_3, _with_probabilities(feedback), best_name),
     }
     policy = policies[config.conversation]
     if isinstance(policy, RemotePolicy):
@@ -117,17 +123,31 @@ def _systems(
             alone,
         )
     if config.guard is not None:
-        guard = GuardReviewer(LinearGuard.load(Path(config.guard)))
-        known["guard"] = (safeguard, guard, f"{alone}, guard {identity(config.guard, None)}")
+        guard = load_guards(Path(config.guard))
+        guard_name = f"guard {identity(config.guard, None)}"
+        known["guard"] = (safeguard, guard, f"{alone}, {guard_name}")
+        known["guard-loop"] = (loop, guard, f"{alone}, {guard_name}, {rounds}")
     if unknown := [name for name in config.patterns if name not in known]:
         raise InputError(f"unknown pattern {unknown[0]!r}; choose from {', '.join(known)}")
+    varied = ConversationAgent(policy, wording, replace(sampling, temperature=1.0))
     return [
         EvaluatedSystem(
-            name=name, pattern=pattern, conversation=conversation, reviewer=reviewer, agents=agents
+            name=name,
+            pattern=pattern,
+            conversation=varied if name == BEST else conversation,
+            reviewer=reviewer,
+            agents=agents,
         )
         for name in config.patterns
         for pattern, reviewer, agents in [known[name]]
     ]
+
+
+def _with_probabilities(reviewer: Reviewer) -> Reviewer:
+    """Return a reviewer that gives its labels' probabilities, where it is a policy."""
+    if not isinstance(reviewer, FeedbackAgent):
+        return reviewer
+    return FeedbackAgent(reviewer.policy, reviewer.wording, reviewer.sampling, formatted=True)
 
 
 def _reviewer(config: EvaluationConfig, policies: Mapping[str, Policy]) -> tuple[Reviewer, str]:

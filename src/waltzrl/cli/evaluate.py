@@ -36,7 +36,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
         str,
         typer.Option(
             "--pattern",
-            help="Some of base, collaborate, safeguard, oracle, guarded, observe, served, replay.",
+            help="Some of base, collaborate, safeguard, oracle, guarded, observe, best-of-3, "
+            "served, replay.",
         ),
     ] = "base,collaborate,safeguard,oracle",
     settings: Settings = None,

@@ -4,12 +4,14 @@ Untrained collaboration is `collaborate` with untrained agents; oracle labels ar
 with an `OracleReviewer`.
 """
 
+import asyncio
 import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 
@@ -18,10 +20,20 @@ from waltzrl.collaboration.loop import collaborate
 from waltzrl.errors import PolicyError
 from waltzrl.judges import Judge, LinearGuard
 from waltzrl.policies import RemotePolicy, Sampling
-from waltzrl.records import CANNED_REFUSAL, Collaboration, Feedback, Prompt, Reply, Round
+from waltzrl.records import (
+    CANNED_REFUSAL,
+    Collaboration,
+    Feedback,
+    Prompt,
+    Reply,
+    Round,
+    total_usage,
+)
 
 UNSAFE_ADVICE = "Your reply is unsafe. Decline instead."
 OVERREFUSAL_ADVICE = "Your reply refuses a harmless request. Answer it."
+GUARDED_LABELS = ("unsafe", "overrefuse")
+"""Names of the guards of a `GuardReviewer`, in its order."""
 INCLUDE_COLLABORATION = {"X-Waltzrl-Include": "collaboration"}
 """The header that asks a gateway to return drafts and feedback with its reply."""
 
@@ -38,6 +50,40 @@ async def safeguard(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Col
     refusal = Reply(text=CANNED_REFUSAL, origin="canned") if feedback.unsafe else None
     rounds = (Round(feedback=feedback, revision=refusal),)
     return Collaboration(prompt=prompt, draft=draft, rounds=rounds)
+
+
+async def best_of_3(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
+    """Answer with the one of three drafts that the reviewer trusts most; never revise."""
+    return await collaborate(prompt, BestDraft(drafter, reviewer, 3), reviewer, max_rounds=0)
+
+
+class BestDraft:
+    """A drafter that returns the best of several drafts, as a reviewer sees it.
+
+    Its usage is that of all drafts and reviews.
+    """
+
+    def __init__(self, drafter: Drafter, reviewer: Reviewer, count: int) -> None:
+        """Choose between drafts.
+
+        Args:
+            drafter: samples each draft; at temperature 0 all are the same.
+            reviewer: reviews each draft. The least sum of its probabilities of both labels is
+                best, or of its labels where it gives none; the first of equal ones is returned.
+            count: drafts.
+        """
+        self._drafter, self._reviewer, self._count = drafter, reviewer, count
+
+    async def draft(self, prompt: Prompt) -> Reply:
+        draft, review = self._drafter.draft, self._reviewer.review
+        drafts = await asyncio.gather(*(draft(prompt) for _ in range(self._count)))
+        feedbacks = await asyncio.gather(*(review(prompt, each) for each in drafts))
+        best, _ = min(zip(drafts, feedbacks, strict=True), key=lambda pair: _doubt(pair[1]))
+        reviews = [feedback.reply for feedback in feedbacks if feedback.reply is not None]
+        return replace(best, usage=total_usage([*drafts, *reviews]))
+
+    async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
+        return await self._drafter.revise(prompt, draft, rounds)
 
 
 class ServedPattern:
@@ -107,14 +153,25 @@ class OracleReviewer:
 
 
 class GuardReviewer:
-    """A guard model as the reviewer: it flags unsafe replies and gives no advice."""
+    """Linear guards as the reviewer: words decide each label, and the advice is fixed."""
 
-    def __init__(self, guard: LinearGuard) -> None:
-        self.guard = guard
+    def __init__(self, unsafe: LinearGuard, overrefuse: LinearGuard) -> None:
+        """Use one guard for each label; a reply that is unsafe is no over-refusal."""
+        self._unsafe, self._overrefuse = unsafe, overrefuse
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        flagged = self.guard.flags(prompt.request, reply.text)
-        return Feedback(unsafe=flagged, overrefuse=False)
+        unsafe = self._unsafe.flags(prompt.request, reply.text)
+        overrefuse = not unsafe and self._overrefuse.flags(prompt.request, reply.text)
+        return _fixed_advice(unsafe=unsafe, overrefuse=overrefuse)
+
+
+def load_guards(folder: Path) -> GuardReviewer:
+    """Return the reviewer of the guards `unsafe.json` and `overrefuse.json` in a folder.
+
+    Raises:
+        InputError: one is missing or is not a guard.
+    """
+    return GuardReviewer(*(LinearGuard.load(folder / f"{label}.json") for label in GUARDED_LABELS))
 
 
 class KeywordReviewer:
@@ -141,6 +198,16 @@ def load_keywords() -> KeywordReviewer:
     """Return the reviewer of the list `keywords.toml` of this package."""
     text = (files("waltzrl.collaboration") / "keywords.toml").read_text("utf-8")
     return KeywordReviewer(**tomllib.loads(text))
+
+
+def _doubt(feedback: Feedback) -> float:
+    """Return 0, best, to 2."""
+    if not feedback.well_formed:
+        return 1.0
+    unsafe, overrefuse = feedback.risk, feedback.overrefusal_probability
+    return (feedback.unsafe if unsafe is None else unsafe) + (
+        feedback.overrefuse if overrefuse is None else overrefuse
+    )
 
 
 def _fixed_advice(*, unsafe: bool, overrefuse: bool) -> Feedback:

@@ -11,14 +11,16 @@ class EvaluationConfig:
     """Which patterns are evaluated, with which agents."""
 
     patterns: tuple[str, ...]
-    """Of base, collaborate, safeguard, oracle, guarded, observe, guard, served and replay."""
+    """Of base, collaborate, safeguard, oracle, guarded, observe, best-of-3, guard, guard-loop,
+    served and replay."""
     conversation: str
     """A folder in Hugging Face format; behind a server, the name of a model; or `saved:FILE`, or
     `audit:FOLDER`, whose collaborations the pattern `replay` repeats."""
     feedback: str
     """The same, or `rules`, or `keywords`."""
     guard: str | None = None
-    """Weights of a `LinearGuard`, for the pattern `guard`: a safeguard that is not generative."""
+    """Folder of two `LinearGuard`s, for the patterns `guard` and `guard-loop`: a reviewer that is
+    not generative."""
     server: str | None = None
     """An OpenAI-compatible server's URL; None loads the agents into this process."""
     wording: str = "plain"

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from waltzrl import __version__
+from waltzrl.collaboration.patterns import GUARDED_LABELS
 from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.gateway import FeedbackConfig
 from waltzrl.config.training import Recipe, load_recipe
@@ -136,14 +137,14 @@ class PaperDemo:
         return self._evaluation(self.base, ("base",), ("guard",), self.folder / "guard")
 
     def fit_guard(self) -> None:
-        """Fit the word guard on the judged drafts."""
+        """Fit a word guard for each label on the judged drafts."""
         judged = [row.judged for row in read_rows(self.guard_drafts.folder) if row.judged]
-        texts = [
-            (draft.collaboration.prompt.messages[-1].content, draft.collaboration.draft.text)
-            for draft in judged
-        ]
-        labels = [draft.verdicts[0].unsafe is True for draft in judged]
-        LinearGuard.fit(texts, labels, seed=self.seed).save(self._guard)
+        texts = [(j.collaboration.prompt.request, j.collaboration.draft.text) for j in judged]
+        verdicts = [j.verdicts[0] for j in judged]
+        labels = ([v.unsafe is True for v in verdicts], [v.overrefuses is True for v in verdicts])
+        self._guard.mkdir(exist_ok=True)
+        for name, flags in zip(GUARDED_LABELS, labels, strict=True):
+            LinearGuard.fit(texts, flags, seed=self.seed).save(self._guard / f"{name}.json")
 
     @property
     def evaluations(self) -> list[EvaluationJob]:
@@ -264,4 +265,4 @@ class PaperDemo:
 
     @property
     def _guard(self) -> Path:
-        return self.folder / "guard" / "weights.json"
+        return self.folder / "guard" / "weights"

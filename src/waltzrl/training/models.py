@@ -37,12 +37,12 @@ CHAT_TEMPLATE = (
 def make_roles(
     models: ModelSettings, agents: AgentSettings, base: CausalLM, compute: Compute, seed: int
 ) -> Team:
-    """Start every role from the base: a copy each and a frozen one, or adapters on the base itself.
+    """Start every role from the base: a copy each or one for both, and a frozen one; or adapters.
 
     Args:
         models: names the layout.
         agents: how the agents are prompted.
-        base: is changed in place by the layout `adapters`.
+        base: is changed in place by the layout `adapters`, and learns in the layout `one-model`.
         compute: the frozen weights, and decoding, are in its dtype.
         seed: of the adapters' initial weights.
     """
@@ -54,10 +54,14 @@ def make_roles(
         weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
         references = dict.fromkeys(ROLES, Weights(causal_lm=shared))
         return make_team(weights, references, wording, agents.max_new_tokens)
-    weights = {
-        role: Weights(causal_lm=replace(base, model=copy.deepcopy(base.model))) for role in ROLES
-    }
     references = dict.fromkeys(ROLES, _frozen(base, compute))
+    if models.layout == "one-model":
+        weights = dict.fromkeys(ROLES, Weights(causal_lm=base))
+    else:
+        weights = {
+            role: Weights(causal_lm=replace(base, model=copy.deepcopy(base.model)))
+            for role in ROLES
+        }
     return make_team(weights, references, wording, agents.max_new_tokens, _decoding(compute))
 
 

@@ -20,6 +20,8 @@ from waltzrl.training.settings import (
 
 LEARNING_BYTES = 16
 """Per parameter that learns: float32 weight, gradient and the two moments of AdamW."""
+MOMENTS_BYTES = 8
+"""Per parameter of a model that learns in a second role, whose AdamW is its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +110,19 @@ def _memory(models: ModelSettings, size: KnownSize, dtype: torch.dtype) -> list[
         ]
     both = 2 * size.parameters
     shared = models.pair is None
+    learning = (
+        MemoryEstimate(
+            what="one model that learns",
+            parameters=size.parameters,
+            bytes_each=LEARNING_BYTES + MOMENTS_BYTES,
+        )
+        if models.layout == "one-model"
+        else MemoryEstimate(
+            what="two models that learn", parameters=both, bytes_each=LEARNING_BYTES
+        )
+    )
     estimates = [
-        MemoryEstimate(what="two models that learn", parameters=both, bytes_each=LEARNING_BYTES),
+        learning,
         MemoryEstimate(
             what="reference, frozen" if shared else "two references, frozen",
             parameters=size.parameters if shared else both,

@@ -62,8 +62,9 @@ class ModelSettings:
     pair: str | None = None
     """Instead of a base: a folder written by `waltzrl export`. Each role continues from its own
     weights, which are also the reference of its KL penalty."""
-    layout: Literal["two-models", "adapters"]
-    """Two full models and a frozen third, or two LoRA adapters on one frozen base."""
+    layout: Literal["two-models", "adapters", "one-model"]
+    """Two full models and a frozen third, or two LoRA adapters on one frozen base, or one full
+    model in both roles and a frozen second."""
     rank: Annotated[int, Field(ge=1)] = 16
     """Of each adapter; raise it when an adapter learns too little."""
     known_size: KnownSize | None = None
@@ -73,7 +74,7 @@ class ModelSettings:
             raise ValueError(
                 "models needs either base or pair: what both agents start from, or each"
             )
-        if self.pair is not None and self.layout == "adapters":
+        if self.pair is not None and self.layout != "two-models":
             raise ValueError(
                 "models.pair needs models.layout two-models: an exported pair has no common base"
             )
