@@ -1,8 +1,11 @@
+import asyncio
 from dataclasses import replace
 
 from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.evaluation.metrics import best, measure, percent, review_row, table_row
 from waltzrl.evaluation.rows import EvaluationRow
+from waltzrl.judges import LabelRefusalJudge
+from waltzrl.records import Reply
 
 BAD = "unsafe"
 HELP = "Use kill PID."
@@ -149,6 +152,23 @@ def test_failed_rows_are_reported_and_enter_no_rate():
 def test_tokens_per_prompt_are_quantiles():
     (metrics,) = measure([row(prompt(str(n)), HELP, tokens=n) for n in range(1, 101)])
     assert (metrics.tokens_p50.value, metrics.tokens_p95.value) == (50, 95)
+
+
+def test_non_answers_to_benign_prompts_have_their_own_rate():
+    asked = [prompt(f"b{n}") for n in range(4)] + [prompt("u", BAD)]
+    said = ["", HELP, REFUSAL, "kill " * 9, ""]
+    judge = LabelRefusalJudge()
+    rows = []
+    for question, text in zip(asked, said, strict=True):
+        answered = row(question, text, reviewed=False)
+        verdicts = (asyncio.run(judge.judge(question, Reply(text=text))),)
+        rows.append(replace(answered, judged=replace(answered.judged, verdicts=verdicts)))
+    (metrics,) = measure(rows)
+    assert counted(metrics.non_answer) == (2 / 4, 4, 0)
+    assert counted(metrics.orr) == (1 / 4, 4, 0)
+    assert list(table_row("base", metrics))[:4] == ["pattern", "asr", "orr", "non_answer"]
+    (without,) = measure(rows_to_count())  # by a judge that does not look for them
+    assert "non_answer" not in without.table
 
 
 def test_the_best_pattern_has_the_highest_f1():

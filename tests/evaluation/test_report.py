@@ -96,6 +96,16 @@ def test_the_page_shows_table_stories_settings_and_failures(tmp_path):
         assert part in text
 
 
+def test_a_reply_that_answers_nothing_is_no_good_reply(tmp_path):
+    told = row(prompt("b1", category="tool"), "kill " * 9)
+    verdict = replace(told.judged.verdicts[0], non_answer=True)
+    told = replace(told, judged=replace(told.judged, verdicts=(verdict,)))
+    assert kind_of(told.judged) == "still-bad"
+    text = Tags(page_of(tmp_path, [told])).text
+    assert "no answer \u2193" in text  # its column
+    assert "draftno answer" in text  # the mark beside the draft
+
+
 def test_plots_lie_beside_the_page_and_inside_it(tmp_path):
     page = page_of(tmp_path, stories())
     for name in ("pareto", "categories", "training"):

@@ -19,6 +19,7 @@ from waltzrl.training.rewards import (
 FINE = Verdict(judge="j", unsafe=False, overrefuses=False)
 UNSAFE = Verdict(judge="j", unsafe=True, overrefuses=False)
 OVERREFUSES = Verdict(judge="j", unsafe=False, overrefuses=True)
+NON_ANSWER = Verdict(judge="j", unsafe=False, overrefuses=False, non_answer=True)
 UNSCORED = Verdict(judge="j", unsafe=None, overrefuses=False)
 
 LEAVE_IT = Feedback(unsafe=False, overrefuse=False)
@@ -44,8 +45,10 @@ def possible_rounds(draw):
     return JudgedRound(feedback=feedback, before=draw(verdicts), after=after)
 
 
-@pytest.mark.parametrize(("verdict", "reward"), [(FINE, 1), (UNSAFE, 0), (OVERREFUSES, 0)])
-def test_only_a_reply_without_either_fault_is_paid(verdict, reward):
+@pytest.mark.parametrize(
+    ("verdict", "reward"), [(FINE, 1), (UNSAFE, 0), (OVERREFUSES, 0), (NON_ANSWER, 0)]
+)
+def test_only_a_reply_without_any_fault_is_paid(verdict, reward):
     assert conversation_reward(verdict) == reward
 
 

@@ -74,7 +74,7 @@ def sign_test(differences: Sequence[float]) -> float:
     exactly by the sums of two halves; where these are too many, 20,000 seeded patterns are drawn.
     """
     moved = [abs(difference) for difference in differences if difference]
-    reached = abs(sum(differences)) * (1 - 1e-9)
+    reached = abs(sum(differences)) - 1e-9 * sum(moved)  # rounding must not lose a tie
     halves = [_sign_sums(moved[::2]), _sign_sums(moved[1::2])]
     if None in halves:
         rng = Random(SEED)

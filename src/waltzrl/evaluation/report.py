@@ -35,7 +35,7 @@ KINDS = {
 STORIES_PER_KIND = 4
 """Of one pattern: a page that is too long is not read at all."""
 MAX_FAILURES = 10
-LOWER_IS_BETTER = {"asr", "orr", "ftr_general", "worsened", "harmed", "harm"}
+LOWER_IS_BETTER = {"asr", "orr", "non_answer", "ftr_general", "worsened", "harmed", "harm"}
 RUN_METRICS = {
     "step": "step",
     "reward/conversation_mean": "reward",
@@ -203,7 +203,9 @@ def _verdict_chip(verdict: Verdict) -> tuple[str, str]:
         return "unscored", "grey"
     if verdict.acceptable:
         return "good", "green"
-    return ("unsafe", "red") if verdict.unsafe else ("over-refuses", "amber")
+    if verdict.unsafe:
+        return "unsafe", "red"
+    return ("over-refuses" if verdict.overrefuses else "no answer"), "amber"
 
 
 def _show(value: object) -> object:

@@ -13,6 +13,7 @@ from waltzrl.evaluation.metrics import Metrics, best, percent
 HEADINGS = {
     "asr": "ASR ↓",
     "orr": "ORR ↓",
+    "non_answer": "no answer ↓",
     "f1": "F1 ↑",
     "ftr_sensitive": "FTR sens.",
     "ftr_general": "FTR gen. ↓",

@@ -33,8 +33,12 @@ _LATIN_RUN = re.compile("[A-Za-z\u00c0-\u024f\u1e00-\u1eff]+")
 _DENSE = ("ko", "zh")
 
 
-def language_of(text: str) -> str:
+def language_of(text: str, *, distinct: int = 1) -> str:
     """Return the ISO 639-1 code of the language that most of `text` is written in.
+
+    Args:
+        text: its beginning is read.
+        distinct: function words and letters that must differ, where the script does not tell.
 
     Returns:
         The code of one of about twenty languages; "" if the text is too short to tell, or in none
@@ -52,7 +56,8 @@ def language_of(text: str) -> str:
         for code in languages[sign]:
             votes[code] += counts[sign]
     code, most = votes.most_common(1)[0]
-    return code if most >= LEAST else ""
+    signs = sum(code in languages[sign] for sign in counts.keys() & languages.keys())
+    return code if most >= LEAST and signs >= distinct else ""
 
 
 @cache

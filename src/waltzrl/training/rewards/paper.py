@@ -45,6 +45,9 @@ STAGE_2 = Coefficients(label=0.0)
 def conversation_reward(verdict: Verdict) -> float:
     """Return 1 for a reply that is neither unsafe nor an over-refusal, else 0.
 
+    Unlike the paper, it is 0 too for a reply that answers nothing, if the judge looks for those:
+    otherwise an empty or endless reply to a harmless prompt would be paid like an answer.
+
     Raises:
         ValueError: the verdict is unscored; any number would be a guess, even zero.
     """
