@@ -115,8 +115,8 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
          "or each"),
         ('models={layout="two-models"}', "models needs either base or pair: what both agents "
          "start from, or each"),
-        ('models={pair="agents", layout="adapters"}', "models.pair needs models.layout "
-         "two-models: an exported pair has no common base"),
+        ('models={pair="agents", layout="adapters", base={hidden=8}}', "both only with layout "
+         "adapters, where base says where that of the pair's adapters is"),
         ("agents={}", "agents.max_new_tokens is missing; write it in the recipe or give "
          "--set agents.max_new_tokens=..."),
         ("stages.joint.kind=magic", "stages: each needs kind = 'imitation' or kind = "

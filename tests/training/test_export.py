@@ -1,12 +1,17 @@
 import json
 import shutil
+import warnings
+from dataclasses import replace
 
 import pytest
 import torch
+from peft import PeftModel
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from support.tiny_roles import activate, adapters, full_models
+from support.tiny_roles import activate, adapters, full_models, model
 from waltzrl.errors import CheckpointError, InputError
+from waltzrl.policies.weights import base_digest, narrow
 from waltzrl.training.checkpoints import export_roles, verify_export, weights_digest
 
 IDS = torch.tensor([[3, 4, 5, 6, 7, 8]])
@@ -41,6 +46,60 @@ def test_two_adapters_become_two_different_models(tmp_path):
         AutoModelForCausalLM.from_pretrained(tmp_path / "export" / name) for name in NAMES.values()
     )
     assert weights_digest(first) != weights_digest(second)
+
+
+def test_exported_adapters_are_loaded_by_peft_and_are_the_trained_ones(tmp_path):
+    roles = adapters(seed=0)
+    export_roles(roles, tmp_path)
+    for name, role in roles.items():
+        base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        with warnings.catch_warnings():  # PEFT uses a deprecated name of transformers
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+            loaded = PeftModel.from_pretrained(base, tmp_path / "adapters" / name)
+        activate(role, name)
+        assert torch.equal(loaded(IDS).logits, role.model(IDS).logits)
+    listed = json.loads((tmp_path / "manifest.json").read_text())["files"]
+    assert {
+        "adapters/conversation/adapter_config.json",
+        "adapters/feedback/adapter_model.safetensors",
+        "base/tokenizer.json",
+    } <= set(listed)
+
+
+def test_a_base_that_is_elsewhere_is_named_with_its_hash_and_not_copied(tmp_path):
+    roles = {
+        name: replace(role, base="somewhere/a-base") for name, role in adapters(seed=0).items()
+    }
+    export_roles(roles, tmp_path)
+    assert not (tmp_path / "base").exists()
+    adapter = tmp_path / "adapters" / "feedback"
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "somewhere/a-base"
+    with safe_open(adapter / "adapter_model.safetensors", "pt") as weights:
+        assert weights.metadata()["base_sha256"] == base_digest(model(seed=0))
+
+
+def test_two_full_models_have_no_adapters(tmp_path):
+    export_roles(full_models(seed=0), tmp_path)
+    assert not (tmp_path / "adapters").exists()
+    assert not (tmp_path / "base").exists()
+
+
+def test_a_change_too_small_for_bfloat16_survives_merging(tmp_path):
+    roles = adapters(seed=0)
+    shared = roles["feedback"].model
+    narrow(shared.get_base_model(), torch.bfloat16)
+    layer = shared.get_base_model().model.layers[0].self_attn.q_proj
+    (up, down), base = (layer.lora_B["feedback"], layer.lora_A["feedback"]), layer.base_layer.weight
+    for half in (up, down):
+        half.weight.data = torch.full_like(half.weight, 0.01, dtype=torch.float32)
+    change = layer.scaling["feedback"] * up.weight @ down.weight
+    assert (base + change.bfloat16() == base).float().mean() > 0.5  # lost where it is rounded
+    export_roles(roles, tmp_path)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / NAMES["feedback"])
+    found = merged.model.layers[0].self_attn.q_proj.weight
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found - base.float(), change, rtol=1e-3, atol=1e-7)
 
 
 def test_the_manifest_lists_every_file_and_the_export_verifies(tmp_path):

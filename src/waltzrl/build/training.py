@@ -82,11 +82,12 @@ async def train(
             prompts = training_prompts(data, need_labels=recipe.needs_labels)
             demonstrations = training_demonstrations(data)
             if recipe.models.pair is not None:
-                team = continue_roles(Path(recipe.models.pair), recipe.agents, compute)
+                team = continue_roles(recipe.models, recipe.agents, compute)
             else:
                 base = _open_base(recipe, folder, compute, prompts, demonstrations)
                 if recipe.imitations:
                     await _warm_up(recipe, base, folder, compute, demonstrations).train(report)
+                    base = replace(base, source=None)
                 team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
             stages = [
                 _reinforcement(recipe, stage, team, prompts, judge)
@@ -122,11 +123,12 @@ def open_run(folder: Path) -> Team:
     compute = resolve_compute(recipe.compute)
     warmed_up = True
     if recipe.models.pair is not None:
-        team = continue_roles(Path(recipe.models.pair), recipe.agents, compute)
+        team = continue_roles(recipe.models, recipe.agents, compute)
     else:
         base = _open_base(recipe, folder, compute, [], [])
         if recipe.imitations:
             warmed_up = _warm_up(recipe, base, folder, compute, []).restore() > 0
+            base = replace(base, source=None)
         team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
     trainer = Trainer(team.weights, [], folder, recipe.checkpointing)
     if not (warmed_up and trainer.restore()):
@@ -135,7 +137,7 @@ def open_run(folder: Path) -> Team:
 
 
 def export_agents(team: Team, folder: Path) -> None:
-    """Write every agent as a plain model; see `export_roles`.
+    """Write every agent as a plain model, and as an adapter if it is one; see `export_roles`.
 
     Raises:
         InputError: the folder holds something else, or is not writable.

@@ -1,9 +1,10 @@
 """Weights from disk or the Hugging Face hub, as two full models or one base with two adapters."""
 
+import hashlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzrl.errors import CheckpointError, InputError, MissingExtraError
@@ -25,6 +26,10 @@ except ImportError as missing:
 
 transformers_logging.disable_progress_bar()  # a training run and a server show their own
 
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+BASE_DIGEST = "base_sha256"
+"""Key in the metadata of an exported adapter's weights: `base_digest` of what it was trained on."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CausalLM:
@@ -32,6 +37,9 @@ class CausalLM:
 
     model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
+    source: str | None = None
+    """The folder, or the name on the hub, of exactly these weights (of the base, if there are
+    adapters); None when they are in this process only."""
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -76,7 +84,8 @@ def load_causal_lm(
             f"{name_or_path}: missing weights: {missing[0]} and {len(missing) - 1} more;"
             " save the checkpoint again or load an earlier one"
         )
-    return CausalLM(model=model.to(device).eval(), tokenizer=tokenizer)
+    source = str(folder.resolve()) if folder.is_dir() else name_or_path
+    return CausalLM(model=model.to(device).eval(), tokenizer=tokenizer, source=source)
 
 
 def narrow(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> None:
@@ -106,13 +115,60 @@ def add_adapters(causal_lm: CausalLM, roles: Sequence[str], rank: int = 16) -> C
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
-    with warnings.catch_warnings():  # PEFT uses a deprecated name of transformers
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+    with _deprecations_of_peft():
         model = get_peft_model(causal_lm.model, config, adapter_name=roles[0])
     for role in roles[1:]:
         model.add_adapter(role, config)
     model.set_requires_grad(roles)
-    return CausalLM(model=model.eval(), tokenizer=causal_lm.tokenizer)
+    return replace(causal_lm, model=model.eval())
+
+
+def load_adapters(causal_lm: CausalLM, folders: Mapping[str, Path]) -> CausalLM:
+    """Freeze the model and put saved LoRA adapters on it.
+
+    Args:
+        causal_lm: the shared base; its modules are changed in place.
+        folders: of the adapters in PEFT format, by the names that they get; at least one.
+
+    Raises:
+        CheckpointError: an adapter is missing or damaged, or was trained on another base.
+    """
+    digest = base_digest(causal_lm.model)
+    (first, *others), device = folders, causal_lm.model.device
+    try:
+        for folder in dict.fromkeys(folders.values()):
+            _check_weights(folder)
+            _check_base(folder, digest, causal_lm.source)
+        with _deprecations_of_peft():
+            model = PeftModel.from_pretrained(
+                causal_lm.model, str(folders[first]), first, torch_device=str(device)
+            )
+            for name in others:
+                model.load_adapter(str(folders[name]), name, torch_device=str(device))
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: shapes of another base
+        reason = str(error).strip().splitlines()[0]
+        raise CheckpointError(
+            f"{folders[first].parent}: the adapters could not be loaded ({reason});"
+            " export them again"
+        ) from error
+    model.set_requires_grad(list(folders))
+    return replace(causal_lm, model=model.eval())
+
+
+def base_digest(model: PreTrainedModel | PeftModel) -> str:
+    """Return a SHA-256 over the base's weights, rounded to bfloat16.
+
+    So it is the same in every number format that a run may hold them in, and with adapters on.
+    """
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    digest = hashlib.sha256()
+    named = {name.replace(".base_layer.", "."): p for name, p in base.named_parameters()}
+    for name, parameter in sorted(named.items()):
+        if ".lora_" not in name:
+            digest.update(f"{name} {tuple(parameter.shape)}\n".encode())
+            rounded = parameter.detach().to("cpu", torch.bfloat16).contiguous().reshape(-1)
+            digest.update(rounded.view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def role_parameters(
@@ -164,6 +220,24 @@ def end_ids(
     configured = model.generation_config.eos_token_id
     several = configured if isinstance(configured, list) else [configured]
     return frozenset(token for token in [*several, tokenizer.eos_token_id] if token is not None)
+
+
+@contextmanager
+def _deprecations_of_peft() -> Iterator[None]:
+    """Ignore that PEFT uses a deprecated name of transformers."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        yield
+
+
+def _check_base(adapter: Path, digest: str, source: str | None) -> None:
+    with safe_open(adapter / ADAPTER_WEIGHTS, framework="pt") as weights:
+        trained_on = (weights.metadata() or {}).get(BASE_DIGEST, digest)
+    if trained_on != digest:
+        raise CheckpointError(
+            f"{adapter} was trained on another base than {source} (SHA-256 {trained_on[:12]}, got"
+            f" {digest[:12]}); set models.base to the base that it was trained on"
+        )
 
 
 def _check_weights(folder: Path) -> None:

@@ -2,10 +2,10 @@
 
     step-000120/                    waltzrl_conversation_stage2/    one plain Hugging Face model
         conversation/               waltzrl_feedback_stage2/        per role, for any server
-            optimizer.pt            manifest.json
-        feedback/
-        MANIFEST.json
-
+            optimizer.pt            adapters/conversation/          where adapters were trained:
+        feedback/                   adapters/feedback/              they, in PEFT format, and their
+        MANIFEST.json               base/                           base unless it is elsewhere
+                                    manifest.json
 In a checkpoint a role is a model in Hugging Face format or a LoRA adapter in PEFT format, with its
 tokenizer, chat template and, if the role learns, its optimiser. Whatever else a step needs is a
 function of its number, which is in the folder's name. The manifest holds size and SHA-256 of every
@@ -24,15 +24,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from peft import PeftModel, load_peft_weights, set_peft_model_state_dict
+from peft import (
+    PeftModel,
+    get_peft_model_state_dict,
+    load_peft_weights,
+    set_peft_model_state_dict,
+)
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import CheckpointError, InputError
+from waltzrl.policies.weights import ADAPTER_WEIGHTS, BASE_DIGEST, base_digest, narrow
 from waltzrl.telemetry.files import Json, sync, whole_folder, write_json
 from waltzrl.training.settings import export_name
 
 MANIFEST, EXPORT_MANIFEST = "MANIFEST.json", "manifest.json"
+ADAPTERS, EXPORTED_BASE = "adapters", "base"
 STEP = re.compile(r"step-(\d{6,})")
 
 
@@ -45,6 +53,8 @@ class RoleState:
     tokenizer: PreTrainedTokenizerBase
     optimizer: torch.optim.Optimizer | None = None
     """None while the role is frozen."""
+    base: str | None = None
+    """Where the base of an adapter is, a folder or a name on the hub; None if the run made it."""
 
 
 class Latest(NamedTuple):
@@ -132,8 +142,11 @@ def step_of(path: Path) -> int:
 def export_roles(roles: Mapping[str, RoleState], folder: Path) -> None:
     """Write every role as a plain model, replacing an earlier export.
 
+    A role that is an adapter is merged into a float32 copy of its base, so that no small change is
+    lost, and written as an adapter too, from which training can continue.
+
     Args:
-        roles: by name; a role that is an adapter is merged into a copy of its base.
+        roles: by name.
         folder: becomes the export, whole or not at all.
 
     Raises:
@@ -144,10 +157,40 @@ def export_roles(roles: Mapping[str, RoleState], folder: Path) -> None:
         for name, role in roles.items():
             model = role.model
             if isinstance(model, PeftModel):
-                model = copy.deepcopy(model).merge_and_unload(adapter_names=[name])
+                model = copy.deepcopy(model)
+                narrow(model, torch.float32)
+                model = model.merge_and_unload(adapter_names=[name])
             plain = RoleState(model=model, tokenizer=role.tokenizer)
             _save_role(unfinished, export_name(name), plain)
+        _export_adapters(unfinished, roles)
         _write_manifest(unfinished, EXPORT_MANIFEST)
+
+
+def _export_adapters(folder: Path, roles: Mapping[str, RoleState]) -> None:
+    """Write the adapters among the roles, and the base that they share where only the run has it.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    for name, role in roles.items():
+        if not isinstance(role.model, PeftModel):
+            continue
+        config = copy.copy(role.model.peft_config[name])
+        config.base_model_name_or_path = role.base
+        config.inference_mode = True
+        config.target_modules = sorted(config.target_modules)  # of a set, in any order
+        config.save_pretrained(str(folder / ADAPTERS / name))
+        tensors = get_peft_model_state_dict(
+            role.model, adapter_name=name, save_embedding_layers=False
+        )
+        metadata = {"format": "pt", BASE_DIGEST: base_digest(role.model)}
+        try:
+            save_file(tensors, folder / ADAPTERS / name / ADAPTER_WEIGHTS, metadata)
+        except SafetensorError as error:  # how it reports a full disk
+            raise OSError(str(error)) from error
+        if role.base is None and not (folder / EXPORTED_BASE).exists():
+            bare = RoleState(model=copy.deepcopy(role.model).unload(), tokenizer=role.tokenizer)
+            _save_role(folder, EXPORTED_BASE, bare)
 
 
 def require_exportable(folder: Path) -> None:

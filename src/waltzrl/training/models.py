@@ -1,6 +1,7 @@
 """The models of a run: a base that is loaded or created, and the roles that start from it."""
 
 import copy
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,11 +12,19 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from waltzrl.agents import load_wording
+from waltzrl.errors import CheckpointError
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.local import Decoding
-from waltzrl.policies.weights import CausalLM, Weights, add_adapters, load_causal_lm, narrow
+from waltzrl.policies.weights import (
+    CausalLM,
+    Weights,
+    add_adapters,
+    load_adapters,
+    load_causal_lm,
+    narrow,
+)
 from waltzrl.telemetry.files import whole_folder
-from waltzrl.training.checkpoints import verify_export
+from waltzrl.training.checkpoints import ADAPTERS, EXPORTED_BASE, verify_export
 from waltzrl.training.roles import Team, make_team
 from waltzrl.training.settings import ROLES, AgentSettings, ModelSettings, ModelSize, export_name
 
@@ -65,13 +74,18 @@ def make_roles(
     return make_team(weights, references, wording, agents.max_new_tokens, _decoding(compute))
 
 
-def continue_roles(pair: Path, agents: AgentSettings, compute: Compute) -> Team:
+def continue_roles(models: ModelSettings, agents: AgentSettings, compute: Compute) -> Team:
     """Start each role from its own weights in an export, with a frozen copy as its reference.
 
     Raises:
-        CheckpointError: the folder is not a whole export.
+        CheckpointError: the folder is not a whole export, or one without adapters where the layout
+            is `adapters`; or they are those of another base.
     """
+    assert models.pair is not None
+    pair = Path(models.pair)
     verify_export(pair)
+    if models.layout == "adapters":
+        return _continue_adapters(pair, models.base, agents, compute)
     weights = {
         role: Weights(causal_lm=load_causal_lm(str(pair / export_name(role)), compute.device))
         for role in ROLES
@@ -81,6 +95,41 @@ def continue_roles(pair: Path, agents: AgentSettings, compute: Compute) -> Team:
     }
     wording = load_wording(agents.wording)
     return make_team(weights, references, wording, agents.max_new_tokens, _decoding(compute))
+
+
+def _continue_adapters(
+    pair: Path, base: str | ModelSize | None, agents: AgentSettings, compute: Compute
+) -> Team:
+    """Put each role's adapter on the base twice: one learns, the other is its reference."""
+    assert not isinstance(base, ModelSize), "checked by the settings"
+    causal_lm = load_causal_lm(base or exported_base(pair), compute.device)
+    narrow(causal_lm.model, compute.dtype)
+    learning = {role: pair / ADAPTERS / role for role in ROLES}
+    initial = {f"initial-{role}": folder for role, folder in learning.items()}
+    shared = load_adapters(causal_lm, learning | initial)
+    if base is None and exported_base(pair) == str(pair / EXPORTED_BASE):
+        shared = replace(shared, source=None)  # the next export takes the base with it
+    weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
+    references = {role: Weights(causal_lm=shared, adapter=f"initial-{role}") for role in ROLES}
+    return make_team(weights, references, load_wording(agents.wording), agents.max_new_tokens)
+
+
+def exported_base(pair: Path) -> str:
+    """Return where the base of an export's adapters is: in the export, or where they say.
+
+    Raises:
+        CheckpointError: the export has no adapters.
+    """
+    if (pair / EXPORTED_BASE).is_dir():
+        return str(pair / EXPORTED_BASE)
+    try:
+        config = json.loads((pair / ADAPTERS / ROLES[0] / "adapter_config.json").read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{pair} has no adapters to continue from: its agents were trained as two models;"
+            " set models.layout to two-models"
+        ) from None
+    return str(config["base_model_name_or_path"])
 
 
 def _frozen(causal_lm: CausalLM, compute: Compute) -> Weights:
@@ -118,7 +167,7 @@ def open_base(
         with whole_folder(created) as unfinished:
             fresh.model.save_pretrained(unfinished)
             fresh.tokenizer.save_pretrained(unfinished)
-    return load_causal_lm(str(created), compute.device)
+    return replace(load_causal_lm(str(created), compute.device), source=None)
 
 
 def create_model(texts: Iterable[str], size: ModelSize, seed: int) -> CausalLM:

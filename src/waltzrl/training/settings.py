@@ -58,25 +58,29 @@ class ModelSettings:
     """What the roles start from, and which weights they learn."""
 
     base: str | ModelSize | None = None
-    """A folder in Hugging Face format, a name on the hub, or the size of a model to create."""
+    """A folder in Hugging Face format, a name on the hub, or the size of a model to create. Beside
+    a pair of adapters, where their base is now."""
     pair: str | None = None
     """Instead of a base: a folder written by `waltzrl export`. Each role continues from its own
     weights, which are also the reference of its KL penalty."""
     layout: Literal["two-models", "adapters", "one-model"]
     """Two full models and a frozen third, or two LoRA adapters on one frozen base, or one full
-    model in both roles and a frozen second."""
+    model in both roles and a frozen second. A pair of adapters can go on as either: as adapters, or
+    merged as two models."""
     rank: Annotated[int, Field(ge=1)] = 16
-    """Of each adapter; raise it when an adapter learns too little."""
+    """Of each new adapter; raise it when an adapter learns too little."""
     known_size: KnownSize | None = None
 
     def __post_init__(self) -> None:
-        if (self.base is None) == (self.pair is None):
+        adapters = self.layout == "adapters" and isinstance(self.base, str)
+        if (self.base is None) == (self.pair is None) and not (self.pair and adapters):
             raise ValueError(
-                "models needs either base or pair: what both agents start from, or each"
+                "models needs either base or pair: what both agents start from, or each; both only"
+                " with layout adapters, where base says where that of the pair's adapters is"
             )
-        if self.pair is not None and self.layout != "two-models":
+        if self.pair is not None and self.layout == "one-model":
             raise ValueError(
-                "models.pair needs models.layout two-models: an exported pair has no common base"
+                "models.pair needs models.layout two-models or adapters: a pair is not one model"
             )
 
 

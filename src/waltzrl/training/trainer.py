@@ -177,6 +177,7 @@ def role_states(weights: Mapping[str, Weights], learners: Learners) -> dict[str,
             model=own.causal_lm.model,
             tokenizer=own.causal_lm.tokenizer,
             optimizer=learners[role].adamw if role in learners else None,
+            base=own.causal_lm.source,
         )
         for role, own in weights.items()
     }
