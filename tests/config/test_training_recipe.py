@@ -24,6 +24,10 @@ learns = ["feedback"]
 steps = 3
 optimizer.learning_rate = 1e-3
 """
+BASE_OR_PAIR = (
+    "models needs either base or pair: what both agents start from, or each; both only with layout"
+    " adapters, where base says where that of the pair's adapters is"
+)
 
 
 @pytest.fixture
@@ -111,12 +115,11 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
         ("models.layout=three", "models.layout: got 'three', need 'two-models', 'adapters' or "
          "'one-model'"),
         ("models.base=3", "models.base: got 3, need a valid string"),
-        ("models.pair=agents", "models needs either base or pair: what both agents start from, "
-         "or each"),
-        ('models={layout="two-models"}', "models needs either base or pair: what both agents "
-         "start from, or each"),
-        ('models={pair="agents", layout="adapters", base={hidden=8}}', "both only with layout "
-         "adapters, where base says where that of the pair's adapters is"),
+        ('models={pair="agents", base="a", layout="two-models"}', BASE_OR_PAIR),
+        ('models={layout="two-models"}', BASE_OR_PAIR),
+        ('models={pair="agents", layout="one-model"}', "models.pair needs models.layout two-models "
+         "or adapters: a pair is not one model"),
+        ('models={pair="agents", layout="adapters", base={hidden=8}}', BASE_OR_PAIR),
         ("agents={}", "agents.max_new_tokens is missing; write it in the recipe or give "
          "--set agents.max_new_tokens=..."),
         ("stages.joint.kind=magic", "stages: each needs kind = 'imitation' or kind = "

@@ -21,6 +21,11 @@ NAMES = {
 }
 
 
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "export"
+
+
 @pytest.mark.parametrize("layout", [full_models, adapters])
 def test_each_exported_agent_loads_and_replies_as_the_trained_one(tmp_path, layout):
     roles = layout(seed=0)
@@ -48,17 +53,17 @@ def test_two_adapters_become_two_different_models(tmp_path):
     assert weights_digest(first) != weights_digest(second)
 
 
-def test_exported_adapters_are_loaded_by_peft_and_are_the_trained_ones(tmp_path):
+def test_exported_adapters_are_loaded_by_peft_and_are_the_trained_ones(folder):
     roles = adapters(seed=0)
-    export_roles(roles, tmp_path)
+    export_roles(roles, folder)
     for name, role in roles.items():
-        base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        base = AutoModelForCausalLM.from_pretrained(folder / "base")
         with warnings.catch_warnings():  # PEFT uses a deprecated name of transformers
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
-            loaded = PeftModel.from_pretrained(base, tmp_path / "adapters" / name)
+            loaded = PeftModel.from_pretrained(base, folder / "adapters" / name)
         activate(role, name)
         assert torch.equal(loaded(IDS).logits, role.model(IDS).logits)
-    listed = json.loads((tmp_path / "manifest.json").read_text())["files"]
+    listed = json.loads((folder / "manifest.json").read_text())["files"]
     assert {
         "adapters/conversation/adapter_config.json",
         "adapters/feedback/adapter_model.safetensors",
@@ -66,40 +71,40 @@ def test_exported_adapters_are_loaded_by_peft_and_are_the_trained_ones(tmp_path)
     } <= set(listed)
 
 
-def test_a_base_that_is_elsewhere_is_named_with_its_hash_and_not_copied(tmp_path):
+def test_a_base_that_is_elsewhere_is_named_with_its_hash_and_not_copied(folder):
     roles = {
         name: replace(role, base="somewhere/a-base") for name, role in adapters(seed=0).items()
     }
-    export_roles(roles, tmp_path)
-    assert not (tmp_path / "base").exists()
-    adapter = tmp_path / "adapters" / "feedback"
+    export_roles(roles, folder)
+    assert not (folder / "base").exists()
+    adapter = folder / "adapters" / "feedback"
     config = json.loads((adapter / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "somewhere/a-base"
     with safe_open(adapter / "adapter_model.safetensors", "pt") as weights:
         assert weights.metadata()["base_sha256"] == base_digest(model(seed=0))
 
 
-def test_two_full_models_have_no_adapters(tmp_path):
-    export_roles(full_models(seed=0), tmp_path)
-    assert not (tmp_path / "adapters").exists()
-    assert not (tmp_path / "base").exists()
+def test_two_full_models_have_no_adapters(folder):
+    export_roles(full_models(seed=0), folder)
+    assert not (folder / "adapters").exists()
+    assert not (folder / "base").exists()
 
 
-def test_a_change_too_small_for_bfloat16_survives_merging(tmp_path):
+def test_a_change_too_small_for_bfloat16_survives_merging(folder):
     roles = adapters(seed=0)
     shared = roles["feedback"].model
     narrow(shared.get_base_model(), torch.bfloat16)
     layer = shared.get_base_model().model.layers[0].self_attn.q_proj
     (up, down), base = (layer.lora_B["feedback"], layer.lora_A["feedback"]), layer.base_layer.weight
     for half in (up, down):
-        half.weight.data = torch.full_like(half.weight, 0.01, dtype=torch.float32)
+        half.weight.data = torch.full_like(half.weight, 1e-3, dtype=torch.float32)
     change = layer.scaling["feedback"] * up.weight @ down.weight
     assert (base + change.bfloat16() == base).float().mean() > 0.5  # lost where it is rounded
-    export_roles(roles, tmp_path)
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / NAMES["feedback"])
+    export_roles(roles, folder)
+    merged = AutoModelForCausalLM.from_pretrained(folder / NAMES["feedback"])
     found = merged.model.layers[0].self_attn.q_proj.weight
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found - base.float(), change, rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(found - base.float(), change, rtol=1e-3, atol=1e-8)
 
 
 def test_the_manifest_lists_every_file_and_the_export_verifies(tmp_path):

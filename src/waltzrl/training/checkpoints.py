@@ -31,7 +31,7 @@ from peft import (
     set_peft_model_state_dict,
 )
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import CheckpointError, InputError
@@ -184,13 +184,19 @@ def _export_adapters(folder: Path, roles: Mapping[str, RoleState]) -> None:
             role.model, adapter_name=name, save_embedding_layers=False
         )
         metadata = {"format": "pt", BASE_DIGEST: base_digest(role.model)}
-        try:
-            save_file(tensors, folder / ADAPTERS / name / ADAPTER_WEIGHTS, metadata)
-        except SafetensorError as error:  # how it reports a full disk
-            raise OSError(str(error)) from error
+        weights = _in_order(save(tensors, metadata))
+        (folder / ADAPTERS / name / ADAPTER_WEIGHTS).write_bytes(weights)
         if role.base is None and not (folder / EXPORTED_BASE).exists():
             bare = RoleState(model=copy.deepcopy(role.model).unload(), tokenizer=role.tokenizer)
             _save_role(folder, EXPORTED_BASE, bare)
+
+
+def _in_order(safetensors: bytes) -> bytes:
+    """Sort the keys of the file's header, which are in any order: equal weights, equal bytes."""
+    length = int.from_bytes(safetensors[:8], "little")
+    header = json.loads(safetensors[8 : 8 + length])
+    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode().ljust(length)
+    return len(text).to_bytes(8, "little") + text + safetensors[8 + length :]
 
 
 def require_exportable(folder: Path) -> None:
