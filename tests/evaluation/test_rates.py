@@ -125,6 +125,7 @@ def test_table_rows_have_exactly_the_promised_columns():
         "ftr_general",
         "label_accuracy",
         "capability",
+        "tokens",
     ]
     assert line["pattern"] == "WaltzRL"
     assert line["asr"] == {
@@ -149,8 +150,9 @@ def test_failed_rows_are_reported_and_enter_no_rate():
     assert with_failure[0].table == without[0].table
 
 
-def test_tokens_per_prompt_are_quantiles():
+def test_tokens_per_prompt_are_a_mean_and_quantiles():
     (metrics,) = measure([row(prompt(str(n)), HELP, tokens=n) for n in range(1, 101)])
+    assert metrics.tokens_mean.value == table_row("", metrics)["tokens"]["value"] == 50.5
     assert (metrics.tokens_p50.value, metrics.tokens_p95.value) == (50, 95)
 
 

@@ -43,3 +43,8 @@ def test_a_comparison_shows_the_change_and_p():
     text = printed(comparison_table(compare(before, after)))
     assert "-100.0" in text
     assert "0.0039" in text  # 2 / 2**9
+
+
+def test_the_table_ends_with_the_tokens_per_prompt():
+    rows = [row(prompt(str(n)), REFUSAL, tokens=n) for n in (41, 44)]
+    assert "42.5" in printed(metrics_table(measure(rows)))

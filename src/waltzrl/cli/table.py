@@ -10,7 +10,7 @@ from waltzrl.cli.options import print_json
 if TYPE_CHECKING:
     from waltzrl.evaluation import EvaluationRow
 
-NARROWEST = 132
+NARROWEST = 142
 """Columns that the table needs; a narrower terminal wraps or scrolls."""
 
 

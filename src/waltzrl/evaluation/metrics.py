@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from waltzrl.evaluation import rates
 from waltzrl.evaluation.intervals import Estimate, f1, mean, nothing, quantile, share
+from waltzrl.evaluation.paired import mean_over_seeds
 from waltzrl.evaluation.rates import RateDefinition
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.telemetry.files import Json
@@ -35,8 +36,9 @@ class Metrics:
     revisions_unchanged: Estimate
     revisions_worsened: Estimate
     false_alarm_harm: Estimate
-    tokens_p50: Estimate
+    tokens_mean: Estimate
     """Tokens written per prompt, by both agents."""
+    tokens_p50: Estimate
     tokens_p95: Estimate
     milliseconds_p50: Estimate
     milliseconds_p95: Estimate
@@ -73,7 +75,7 @@ def measure(rows: Sequence[EvaluationRow]) -> list[Metrics]:
 
 def table_row(name: str, metrics: Metrics) -> dict[str, Json]:
     """One row of table.json: the name, and of each column value, low, high, n and unscored."""
-    return {"pattern": name, **_columns(metrics.table)}
+    return {"pattern": name, **_columns({**metrics.table, "tokens": metrics.tokens_mean})}
 
 
 def review_row(metrics: Metrics) -> dict[str, Json]:
@@ -89,6 +91,11 @@ def best(table: Sequence[Metrics]) -> Metrics:
 def percent(value: float | None) -> str:
     """`0.0374` as `3.7`; a dash where nothing was measured."""
     return "-" if value is None else f"{value * 100:.1f}"
+
+
+def plain(value: float | None) -> str:
+    """`42.18` as `42.2`; a dash where nothing was measured."""
+    return "-" if value is None else f"{value:.1f}"
 
 
 def _columns(estimates: Mapping[str, Estimate]) -> dict[str, Json]:
@@ -123,6 +130,7 @@ def _measure(pattern: str, rows: Sequence[EvaluationRow]) -> Metrics:
         revisions_unchanged=_share(rates.REVISIONS_UNCHANGED, done),
         revisions_worsened=_share(rates.REVISIONS_WORSENED, done),
         false_alarm_harm=_share(rates.FALSE_ALARM_HARM, done),
+        tokens_mean=mean_over_seeds(tokens),  # of many rows a bootstrap would take seconds
         tokens_p50=quantile(tokens, 0.5),
         tokens_p95=quantile(tokens, 0.95),
         milliseconds_p50=quantile(milliseconds, 0.5),

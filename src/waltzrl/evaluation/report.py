@@ -13,7 +13,7 @@ import msgspec
 
 from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError, MissingExtraError
-from waltzrl.evaluation.metrics import Metrics, best, measure, percent
+from waltzrl.evaluation.metrics import Metrics, best, measure, percent, plain
 from waltzrl.evaluation.plots import Series, categories, pareto, training_curves, visible
 from waltzrl.evaluation.rates import draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
@@ -221,4 +221,4 @@ _environment = Environment(
     lstrip_blocks=True,
     finalize=_show,
 )
-_environment.filters |= {"percent": percent, "sample": _sample, "visible": visible}
+_environment.filters |= {"percent": percent, "plain": plain, "sample": _sample, "visible": visible}

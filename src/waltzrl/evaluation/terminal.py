@@ -8,7 +8,7 @@ from rich.text import Text
 from waltzrl.evaluation.compare import Difference
 from waltzrl.evaluation.harm import HarmMeasures
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.evaluation.metrics import Metrics, best, percent
+from waltzrl.evaluation.metrics import Metrics, best, percent, plain
 
 HEADINGS = {
     "asr": "ASR ↓",
@@ -40,16 +40,21 @@ def headings(metrics: Sequence[Metrics]) -> dict[str, str]:
 
 
 def metrics_table(metrics: Sequence[Metrics]) -> Table:
-    """One line per pattern; the best F1 stands out. Percent, with 95 % intervals below."""
-    table = Table(title="Percent, with 95 % intervals", caption=_caption(metrics), show_lines=True)
+    """One line per pattern; the best F1 stands out. Percent, with 95 % intervals below.
+
+    Tokens are the mean number that both agents wrote for a prompt.
+    """
+    title = "Percent, with 95 % intervals; tokens written per prompt"
+    table = Table(title=title, caption=_caption(metrics), show_lines=True)
     table.add_column("pattern", no_wrap=True)
     columns = headings(metrics)
-    for heading in columns.values():
+    for heading in (*columns.values(), "tokens"):
         table.add_column(heading, justify="right", no_wrap=True)
     winner = best(metrics)
     for line in metrics:
         cells = [Text(line.pattern), *(_cell(line.table[column]) for column in columns)]
-        table.add_row(*cells, style="bold" if line is winner else "")
+        tokens = Text(plain(line.tokens_mean.value))
+        table.add_row(*cells, tokens, style="bold" if line is winner else "")
     return table
 
 
