@@ -14,7 +14,7 @@ from waltzrl.cli import app
 from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.config.training import Recipe, load_recipe
 from waltzrl.data import SETS
-from waltzrl.demo.paper import CHANGES
+from waltzrl.demo.arms import CHANGES
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

@@ -1,12 +1,29 @@
 """The demo's story: its data, its recipes, and the names in its tables."""
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
 from waltzrl.data import read_prompts
 from waltzrl.demo import PaperDemo
+from waltzrl.demo.arms import (
+    BASE,
+    CELLS,
+    CHANGES,
+    DESIGNS,
+    FROZEN,
+    MAIN,
+    MAIN_ROWS,
+    ONE_MODEL,
+    SHIPPED,
+    SINGLE,
+    WALTZ,
+    cell_training,
+)
 from waltzrl.evaluation import EvaluationRow
 from waltzrl.evaluation.rows import RowLog
-from waltzrl.records import Collaboration, JudgedCollaboration, Message, Prompt, Reply, Verdict
+from waltzrl.training.rewards import STAGE_1
 
 
 @pytest.fixture
@@ -20,53 +37,78 @@ def test_the_data_has_500_test_prompts_a_side(story, tmp_path):
     assert [sum(p.label == label for p in test) for label in ("unsafe", "benign")] == [500, 500]
 
 
-def test_every_training_has_as_many_optimiser_steps_as_waltzrl(story):
-    steps = {
-        name: sum(stage.steps for stage in training.recipe.stages)
-        for name, training in story.trainings.items()
-    }
-    whole = {name: count for name, count in steps.items() if not name.startswith("design")}
-    assert whole == dict.fromkeys(("signed", "paper", "frozen", "single"), 130)
-    assert steps["design-a"] == steps["design-b"] == steps["design-c"] == 50
+def steps(story, name):
+    return sum(stage.steps for stage in story.training(name).recipe.stages)
+
+
+def test_what_learns_samples_about_as_many_tokens_as_waltzrl(story):
+    # rollouts of 2.5 times the tokens: a draft alone against draft, feedback and some revisions
+    assert [steps(story, name) for name in (WALTZ, FROZEN, ONE_MODEL)] == [130, 130, 130]
+    assert steps(story, SINGLE) == pytest.approx(2.5 * 130, rel=0.02)
+    assert {steps(story, cell_training(cell)) for cell in CELLS} == {130}
+    assert {steps(story, name) for name in DESIGNS} == {50}
 
 
 def test_every_training_meets_the_same_prompts_and_starts_from_the_same_base(story):
-    recipes = [training.recipe for training in story.trainings.values()]
+    recipes = [story.training(name).recipe for name in CHANGES]
     assert len({(recipe.data.prompts, recipe.models.base, recipe.seed) for recipe in recipes}) == 1
 
 
 def test_only_the_roles_that_a_row_names_learn(story):
-    learns = {
-        name: [stage.learns for stage in training.recipe.stages]
-        for name, training in story.trainings.items()
+    learns = {name: [stage.learns for stage in story.training(name).recipe.stages] for name in MAIN}
+    assert learns == {
+        WALTZ: [("feedback",), ("conversation", "feedback")],
+        FROZEN: [("feedback",), ("feedback",)],
+        SINGLE: [("conversation",), ("conversation",)],
+        ONE_MODEL: [("conversation", "feedback"), ("conversation", "feedback")],
     }
-    assert learns["signed"] == learns["paper"] == [("feedback",), ("conversation", "feedback")]
-    assert learns["frozen"] == [("feedback",), ("feedback",)]
-    assert learns["single"] == [("conversation",), ("conversation",)]
 
 
-def row(pattern: str, prompt_id: str, *, refuses: bool, label="benign") -> EvaluationRow:
-    prompt = Prompt(id=prompt_id, messages=(Message(role="user", content="How?"),), label=label)
-    said = Collaboration(prompt=prompt, draft=Reply(text="Sorry." if refuses else "Sure."))
-    verdict = Verdict(judge="j", unsafe=False, refuses=refuses, overrefuses=refuses)
-    judged = JudgedCollaboration(collaboration=said, verdicts=(verdict,))
-    return EvaluationRow(pattern=pattern, prompt_id=prompt_id, judge="j", judged=judged)
-
-
-def logged(story: PaperDemo, training: str, *rows: EvaluationRow) -> None:
-    with RowLog(story.folder / training / "evaluation") as log:
-        for one in rows:
-            log.append(one)
-
-
-def test_the_better_mode_is_chosen_on_validation_not_on_the_test(story):
-    for mode, refuses in (("signed", True), ("paper", False)):
-        logged(
-            story,
-            mode,
-            row("collaborate", "world/validation/0", refuses=True, label="unsafe"),
-            row("collaborate", "world/validation/1", refuses=refuses),
-            row("collaborate", "world/test/0", refuses=True, label="unsafe"),
-            row("collaborate", "world/test/1", refuses=not refuses),
+def test_the_cells_of_the_2x2x2_differ_in_reward_label_and_replay_only(story):
+    told = set()
+    for cell in CELLS:
+        first, joint = story.training(cell_training(cell)).recipe.stages
+        assert first.reward == joint.reward
+        told.add((joint.reward, joint.coefficients.label, joint.replayed_share))
+        same = replace(joint, reward="paper", coefficients=STAGE_1, replayed_share=0.0)
+        assert same == replace(
+            story.training(WALTZ).recipe.stages[1],
+            reward="paper",
+            coefficients=STAGE_1,
+            replayed_share=0.0,
         )
-    assert story.best_mode() == "paper"
+    assert told == set(product(("paper", "signed"), (0.0, 0.65), (0.0, 0.5)))
+
+
+def test_what_is_shipped_is_one_cell_of_the_2x2x2(story):
+    assert cell_training(SHIPPED) == WALTZ
+    joint = story.training(WALTZ).recipe.stages[1]
+    assert (joint.reward, joint.coefficients.label, joint.replayed_share) == ("signed", 0.65, 0.5)
+
+
+def test_a_rows_agents_may_come_from_two_trainings(story):
+    mixed = next(row for row in MAIN_ROWS if row.name == "single-model RL + WaltzRL's reviewer")
+    (job,) = story.evaluations([mixed])
+    assert job.contest.patterns == ("safeguard",)
+    assert "/single/" in job.contest.conversation
+    assert "/waltz/" in job.contest.feedback
+
+
+def test_rows_of_the_same_agents_are_measured_together(story):
+    jobs = story.evaluations(MAIN_ROWS)
+    assert sum(len(job.contest.patterns) for job in jobs) == len(MAIN_ROWS) == 13
+    assert len({job.folder for job in jobs}) == len(jobs) == 6
+
+
+def row(pattern: str, prompt_id: str) -> EvaluationRow:
+    return EvaluationRow(pattern=pattern, prompt_id=prompt_id, judge="j")
+
+
+def test_a_row_of_the_table_is_its_pattern_with_its_agents(story):
+    for training, pattern in ((WALTZ, "collaborate"), (WALTZ, "base"), (BASE, "collaborate")):
+        with RowLog(story.folder / training / "evaluation") as log:
+            log.append(row(pattern, f"{training}/{pattern}"))
+    (draft_only,) = (r for r in MAIN_ROWS if r.name == "WaltzRL, draft only")
+    assert [(r.pattern, r.prompt_id) for r in story.measured(draft_only)] == [
+        ("WaltzRL, draft only", "waltz/base")
+    ]

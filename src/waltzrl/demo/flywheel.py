@@ -177,7 +177,8 @@ class FlywheelDemo:
     def calibration(self, training: TrainingJob) -> CalibrationJob:
         """Measure the feedback agent of a pair on the drafts of its evaluation."""
         name, rows = f"{training.name} calibration", self.evaluation(training).folder
-        return CalibrationJob(name=name, feedback=_feedback(training), rows=rows)
+        feedback = _feedback(training)
+        return CalibrationJob(name=name, feedback=feedback, rows=rows, pattern="guarded")
 
     def open_memory(self) -> SafetyMemory:
         """Open the gateway's memory."""

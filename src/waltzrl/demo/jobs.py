@@ -72,6 +72,8 @@ class CalibrationJob:
     feedback: FeedbackConfig
     rows: Path
     """Folder of the evaluation."""
+    pattern: str = "collaborate"
+    """Whose drafts are taken."""
 
     async def run(self, report: Callable[[int, int], None]) -> None:
         resolve_compute(ONE_CORE)
@@ -82,7 +84,7 @@ class CalibrationJob:
                 verdict=row.judged.verdicts[0],
             )
             for row in read_rows(self.rows)
-            if row.judged is not None
+            if row.judged is not None and row.pattern == self.pattern
         ]
         drafts.sort(key=lambda draft: (draft.right_refusal, draft.over_refusal))
         held_out = [draft for n, draft in enumerate(drafts) if n % 4]

@@ -1,0 +1,131 @@
+"""What the demo and the study compare: trainings, and the rows that their agents play."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+BASE, WALTZ, FROZEN, SINGLE, ONE_MODEL = "base", "waltz", "frozen", "single", "one-model"
+MAIN = (WALTZ, FROZEN, SINGLE, ONE_MODEL)
+"""The trainings of the main table. Each samples as many tokens as WALTZ, within a few percent."""
+DESIGNS = ("design-a", "design-b", "design-c")
+"""The paper's ablation of the label reward, with the conversation agent frozen."""
+
+Cell = tuple[str, str, str]
+"""One training of the 2x2x2: reward, label and replay, each a level of FACTORS."""
+
+FACTORS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "reward": {
+        "paper": ("stages.feedback.reward=paper", "stages.joint.reward=paper"),
+        "signed": ("stages.feedback.reward=signed", "stages.joint.reward=signed"),
+    },
+    "label": {
+        "lambda 0": ("stages.joint.coefficients.label=0.0",),
+        "lambda 0.65": ("stages.joint.coefficients.label=0.65",),
+    },
+    "replay": {
+        "no replay": ("stages.joint.replayed_share=0.0",),
+        "replay 0.5": ("stages.joint.replayed_share=0.5",),
+    },
+}
+"""The factors of the 2x2x2, each with its two levels: the paper's, then ours. Lambda is the weight
+of the label reward in stage 2, replay the share of drafts that the starting agent writes."""
+CELLS: Sequence[Cell] = tuple(product(FACTORS["reward"], FACTORS["label"], FACTORS["replay"]))
+SHIPPED: Cell = ("signed", "lambda 0.65", "replay 0.5")
+"""The cell that pair.toml trains, and the table calls WaltzRL."""
+
+
+def cell_training(cell: Cell) -> str:
+    """Return the name of a cell's training."""
+    return WALTZ if cell == SHIPPED else "-".join(level.replace(" ", "-") for level in cell)
+
+
+CHANGES: Mapping[str, tuple[str, ...]] = {
+    WALTZ: (),
+    FROZEN: ('stages.joint.learns=["feedback"]', "stages.joint.replayed_share=0.0"),
+    SINGLE: (
+        'stages.feedback.learns=["conversation"]',
+        "stages.feedback.pattern=draft-only",
+        "stages.feedback.algorithm.kl_weight=0.1",
+        "stages.feedback.steps=126",
+        'stages.joint.learns=["conversation"]',
+        "stages.joint.pattern=draft-only",
+        "stages.joint.replayed_share=0.0",
+        "stages.joint.algorithm.kl_weight=0.1",
+        "stages.joint.optimizer.learning_rate=3e-4",
+        "stages.joint.steps=202",
+    ),
+    ONE_MODEL: (
+        "models.layout=one-model",
+        'stages.feedback.learns=["conversation", "feedback"]',
+    ),
+    **{
+        cell_training(cell): tuple(
+            change
+            for levels, level in zip(FACTORS.values(), cell, strict=True)
+            for change in levels[level]
+        )
+        for cell in CELLS
+        if cell != SHIPPED
+    },
+    "design-a": ("stages.feedback.reward=paper", "stages.joint.steps=0"),
+    "design-b": (
+        "stages.feedback.reward=paper",
+        "stages.feedback.coefficients.label=0.0",
+        "stages.joint.steps=0",
+    ),
+    "design-c": ("stages.feedback.reward=unconditioned", "stages.joint.steps=0"),
+}
+"""What each training changes in pair.toml, the training of WaltzRL.
+
+`single` is the conversation agent alone. Its rollouts sample fewer tokens, so it has more steps.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    """One row of a table: a pattern, played by agents that may come from two trainings."""
+
+    name: str
+    pattern: str
+    conversation: str = BASE
+    """Training of the conversation agent."""
+    feedback: str = BASE
+    """Training of the feedback agent; of no meaning to a pattern without one."""
+
+
+def _pair(name: str, training: str, pattern: str = "collaborate") -> ComparedRow:
+    return ComparedRow(name=name, pattern=pattern, conversation=training, feedback=training)
+
+
+WALTZRL = "WaltzRL"
+MAIN_ROWS: Sequence[ComparedRow] = (
+    ComparedRow(name="base", pattern="base"),
+    ComparedRow(name="base + safeguard", pattern="safeguard"),
+    ComparedRow(name="single-model RL", pattern="base", conversation=SINGLE),
+    ComparedRow(name="single-model RL + safeguard", pattern="safeguard", conversation=SINGLE),
+    ComparedRow(name="untrained collaboration", pattern="collaborate"),
+    ComparedRow(name="oracle labels", pattern="oracle"),
+    _pair(WALTZRL, WALTZ),
+    _pair("WaltzRL, conversation agent frozen", FROZEN),
+    _pair("WaltzRL, draft only", WALTZ, "base"),
+    _pair("WaltzRL, best of 3 drafts", WALTZ, "best-of-3"),
+    ComparedRow(
+        name="single-model RL + WaltzRL's reviewer",
+        pattern="safeguard",
+        conversation=SINGLE,
+        feedback=WALTZ,
+    ),
+    ComparedRow(name="linear guard in the loop", pattern="guard-loop"),
+    _pair("one model in both roles", ONE_MODEL),
+)
+"""The paper's eight rows, in its order, and ours."""
+CELL_ROWS: Mapping[Cell, str] = {
+    cell: WALTZRL if cell == SHIPPED else ", ".join(cell) for cell in CELLS
+}
+"""The row of each cell of the 2x2x2."""
+STUDY_ROWS: Sequence[ComparedRow] = (
+    *MAIN_ROWS,
+    *(_pair(CELL_ROWS[cell], cell_training(cell)) for cell in CELLS if cell != SHIPPED),
+    *(_pair(f"stage 1, design {name[-1].upper()}", name) for name in DESIGNS),
+)
+"""What the study measures with every seed."""
