@@ -74,6 +74,7 @@ def main() -> None:
         pattern=partial(draft_only, reviewer=OracleReviewer(judge)),  # a draft needs no review
         samples={"conversation": conversation_samples},
         algorithm=partial(reinforce, settings=algorithm),
+        least_scored_share=1.0,
     )
     learner = Learner(weights, stage.optimizer, stage.steps, dtype)
     print(json.dumps({"torch": torch.__version__, "waltzrl": waltzrl.__version__}), flush=True)

@@ -12,6 +12,7 @@
     |-- RequestError           a request that the gateway rejects with an error of the client's API
     |-- AuditError             decisions that cannot be logged, or an altered audit log
     |-- StorageError           a database that is unavailable, locked, full, or too new
+    |-- ScoringError           training stopped because too few of its rollouts could be scored
     `-- DivergenceError        training stopped because a value diverged
 
 Each message states what was found, what is needed and what to do. Bugs in waltzrl itself are
@@ -114,6 +115,10 @@ class AuditError(WaltzError):
 
 class StorageError(WaltzError):
     """A database that is unavailable, locked, full, or written by a newer waltzrl."""
+
+
+class ScoringError(WaltzError):
+    """Training stopped, without having learnt from it, because too little could be scored."""
 
 
 class DivergenceError(WaltzError):

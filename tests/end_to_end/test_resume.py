@@ -1,22 +1,32 @@
 """A run that dies at any moment goes on, and ends where an undisturbed one ends."""
 
 import hashlib
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from support.openai_server import serving
 from support.small_runs import run, save_recipe
 from support.timing import wait_until
+from waltzrl.errors import PolicyError
+from waltzrl.policies import ScriptedPolicy
+from waltzrl.telemetry import RunDirectory
 
 FINAL = "checkpoints/step-000022"
 
 
 def weights(out):
     """SHA-256 of the final weights of both roles."""
-    files = sorted((out / FINAL).glob("*/*model.safetensors"))
+    return weights_in(out / FINAL)
+
+
+def weights_in(checkpoint):
+    files = sorted(checkpoint.glob("*/*model.safetensors"))
     assert len(files) == 2
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
@@ -46,6 +56,8 @@ def lines(out):
 def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_path, layout):
     settings = (
         f"--set=models.layout={layout}",
+        "--set=stages.feedback.reward=signed",  # remembers how often each class occurred
+        "--set=stages.joint.reward=signed",
         f"--set=compute.checkpoint_activations={str(layout == 'adapters').lower()}",
     )
     recipe, whole, cut = save_recipe(tmp_path), tmp_path / "whole", tmp_path / "cut"
@@ -88,3 +100,56 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(tmp_
     assert "step-000022 is refused" in caplog.text
     assert str(damaged) in caplog.text
     assert weights(out) == before
+
+
+def test_a_judge_that_dies_stops_the_run_in_one_line_and_when_it_is_back_all_is_the_same(
+    tmp_path, capsys
+):
+    recipe, whole, cut = save_recipe(tmp_path), tmp_path / "whole", tmp_path / "cut"
+
+    def answer(messages):
+        if down.is_set() and lines(cut) >= 4:
+            raise PolicyError("out of memory")
+        return "yes" if "bomb" in messages[-1].content else "no"
+
+    down = threading.Event()
+    with serving({"m": ScriptedPolicy(answer)}) as server:
+        settings = ("--set", f"judge=llm:m@{server.base_url}", "--set", "stages.joint.steps=4")
+        assert run("train", recipe, "--out", whole, *settings) == 0
+        down.set()
+        capsys.readouterr()
+        assert run("train", recipe, "--out", cut, *settings) == 2
+        said = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+        down.clear()
+        assert run("train", recipe, "--out", cut, *settings) == 0
+    assert len(said) == 1
+    assert said[0].startswith("error: step 4: 0 of 3 collaborations were scored, need 50% (")
+    assert said[0].endswith("and run train again to resume")
+    ends = [run / "checkpoints" / "step-000006" for run in (whole, cut)]
+    for name in ("conversation/model.safetensors", "feedback/model.safetensors", "state.json"):
+        first, second = (end / name for end in ends)
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_two_runs_in_one_folder_are_refused_in_one_line(tmp_path, capsys):
+    recipe, out = save_recipe(tmp_path), tmp_path / "run"
+
+    def refused(*settings):
+        capsys.readouterr()
+        assert run("train", recipe, "--out", out, "--set", "stages.joint.steps=1", *settings) == 2
+        errors = [e for e in capsys.readouterr().err.splitlines() if e.startswith("error: ")]
+        assert len(errors) == 1
+        return errors[0]
+
+    with RunDirectory(out):
+        assert refused() == (
+            f"error: {out} is in use by process {os.getpid()}; wait for it to end or choose "
+            "another run directory"
+        )
+    assert run("train", recipe, "--out", out, "--set", "stages.joint.steps=1") == 0
+    before = weights_in(out / "checkpoints" / "step-000003")
+    assert refused("--set", "seed=4") == (
+        f"error: {out} was begun with another recipe (other seed); choose another run directory, "
+        "or go back to that recipe"
+    )
+    assert weights_in(out / "checkpoints" / "step-000003") == before

@@ -11,6 +11,7 @@ from waltzrl.training.checkpoints import (
     latest_good,
     load_checkpoint,
     prune,
+    read_state,
     save_checkpoint,
     weights_digest,
 )
@@ -30,7 +31,7 @@ def digests(roles):
 
 
 def saved(folder, step=1):
-    return save_checkpoint(folder, step, full_models(seed=step))
+    return save_checkpoint(folder, step, full_models(seed=step), {})
 
 
 @contextmanager
@@ -44,11 +45,18 @@ def full_disk(largest_file_bytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_a_checkpoint_keeps_the_numbers_that_later_steps_need(tmp_path):
+    path = save_checkpoint(tmp_path, 1, {}, {"unsafe": 0.1 + 0.2})
+    assert read_state(path) == {"unsafe": 0.1 + 0.2}
+    (path / "state.json").unlink()  # as in version 0.1
+    assert read_state(path) == {}
+
+
 @pytest.mark.parametrize("layout", [full_models, adapters])
 def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(tmp_path, layout):
     roles = layout(seed=0)
     learn(roles, range(2))
-    path = save_checkpoint(tmp_path, 2, roles)
+    path = save_checkpoint(tmp_path, 2, roles, {})
     learn(roles, range(2, 5))
 
     # the same base, as after a restart, but other weights and optimisers
@@ -70,7 +78,7 @@ def test_the_digest_sees_one_changed_bit():
 
 def test_a_saved_role_is_a_hugging_face_folder(tmp_path):
     roles = full_models(seed=3)
-    path = save_checkpoint(tmp_path, 120, roles)
+    path = save_checkpoint(tmp_path, 120, roles, {})
     assert path.name == "step-000120"
     model = AutoModelForCausalLM.from_pretrained(path / "feedback")
     assert weights_digest(model) == weights_digest(roles["feedback"].model)
@@ -81,7 +89,7 @@ def test_a_saved_role_is_a_hugging_face_folder(tmp_path):
 
 
 def test_a_saved_adapter_is_a_peft_folder(tmp_path):
-    path = save_checkpoint(tmp_path, 1, adapters(seed=3))
+    path = save_checkpoint(tmp_path, 1, adapters(seed=3), {})
     inside = {entry.name for entry in (path / "feedback").iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= inside
     assert "model.safetensors" not in inside
@@ -92,7 +100,7 @@ def test_a_frozen_role_has_no_optimizer_and_cannot_learn_on(tmp_path):
     frozen = {
         name: type(role)(model=role.model, tokenizer=role.tokenizer) for name, role in roles.items()
     }
-    path = save_checkpoint(tmp_path, 1, frozen)
+    path = save_checkpoint(tmp_path, 1, frozen, {})
     assert not (path / "conversation" / "optimizer.pt").exists()
     load_checkpoint(path, frozen)
     with pytest.raises(CheckpointError, match="conversation was frozen"):
@@ -184,6 +192,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_behind(tmp_path):
     roles = full_models(seed=1)
     for limit in (weights - 1, optimizer - 1):
         with full_disk(limit), pytest.raises(InputError, match="cannot write") as caught:
-            save_checkpoint(tmp_path, 2, roles)
+            save_checkpoint(tmp_path, 2, roles, {})
         assert "\n" not in str(caught.value)
         assert [entry.name for entry in tmp_path.iterdir()] == ["step-000001"]

@@ -6,7 +6,7 @@ import pytest
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate
-from waltzrl.errors import InputError, PolicyError
+from waltzrl.errors import InputError, PolicyError, ScoringError
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import (
@@ -21,6 +21,7 @@ from waltzrl.records import (
     Usage,
     Verdict,
 )
+from waltzrl.training.rewards import ClassFrequencies
 from waltzrl.training.rollouts import (
     ReplayedDrafts,
     Rollout,
@@ -65,6 +66,9 @@ def paid_nothing(rounds):
     return [0.0 for _ in rounds]
 
 
+PAID_NOTHING = {"reward": paid_nothing, "frequencies": ClassFrequencies()}
+
+
 def test_drafts_and_revisions_are_learnt_with_equal_chance():
     batch = [rollout([UNSAFE, GOOD], unsafe_label=True, revised=True)] * 400
     samples = conversation_samples(batch, random.Random(0))
@@ -101,21 +105,21 @@ def test_of_several_rounds_one_is_learnt_each_with_equal_chance():
     collaboration = Collaboration(prompt=asked(), draft=said("draft", 1), rounds=turns)
     judged = JudgedCollaboration(collaboration=collaboration, verdicts=(UNSAFE, UNSAFE, GOOD))
     batch = [Rollout(judged=judged)] * 400
-    samples = feedback_samples(batch, random.Random(0), reward=paid_nothing)
+    samples = feedback_samples(batch, random.Random(0), **PAID_NOTHING)
     assert len(samples) == 400
     assert 160 < sum(sample.tokens.ids == (7,) for sample in samples) < 240
 
 
 def test_what_the_judge_left_open_teaches_nothing():
     assert conversation_samples([rollout([OPEN])], random.Random(0)) == []
-    assert feedback_samples([rollout([OPEN])], random.Random(0), reward=paid_nothing) == []
+    assert feedback_samples([rollout([OPEN])], random.Random(0), **PAID_NOTHING) == []
 
 
 def test_rollouts_of_one_prompt_are_one_group():
     batch = [rollout([GOOD], name=name) for name in ("a", "b", "a", "c", "b")]
     groups = [sample.group for sample in conversation_samples(batch, random.Random(0))]
     assert groups == [0, 1, 0, 2, 1]
-    groups = [s.group for s in feedback_samples(batch, random.Random(0), reward=paid_nothing)]
+    groups = [s.group for s in feedback_samples(batch, random.Random(0), **PAID_NOTHING)]
     assert groups == [0, 1, 0, 2, 1]
 
 
@@ -125,7 +129,7 @@ def test_the_feedback_reward_is_paid_for_the_feedbacks_own_tokens():
     def pay(rounds):
         return [2.0 if said.feedback.unsafe else 1.0 for said in rounds]
 
-    samples = feedback_samples(batch, random.Random(0), reward=pay)
+    samples = feedback_samples(batch, random.Random(0), reward=pay, frequencies=ClassFrequencies())
     assert [(sample.tokens.ids, sample.score) for sample in samples] == [((9,), 2.0), ((9,), 1.0)]
 
 
@@ -201,6 +205,7 @@ def test_every_reply_of_a_rollout_has_its_verdict():
             [(asked(label="benign"), conversation)],
             partial(collaborate, reviewer=reviewer),
             LabelRefusalJudge(),
+            0.5,
         )
     )
     assert [verdict.overrefuses for verdict in rollouts[0].judged.verdicts] == [True, False]
@@ -215,6 +220,7 @@ def test_a_replayed_draft_comes_from_the_initial_agent_and_is_revised_by_the_lea
             [(asked(label="benign"), replaying)],
             partial(collaborate, reviewer=reviewer),
             LabelRefusalJudge(),
+            0.5,
         )
     )
     assert found.replayed
@@ -236,7 +242,7 @@ class Refusing:
 
 def roll(pattern, *names):
     wanted = [(asked(name), None) for name in names]
-    return asyncio.run(roll_out(wanted, pattern, LabelRefusalJudge()))
+    return asyncio.run(roll_out(wanted, pattern, LabelRefusalJudge(), 0.5))
 
 
 def test_a_prompt_that_cannot_be_answered_is_left_out(caplog):
@@ -245,9 +251,16 @@ def test_a_prompt_that_cannot_be_answered_is_left_out(caplog):
     assert "prompt b is left out of this step: too long" in caplog.text
 
 
-def test_a_step_without_any_answer_is_an_error_of_one_line():
-    with pytest.raises(PolicyError, match="none of 2 prompts was answered; first: too long"):
-        roll(Refusing(PolicyError("too long"), {"a", "b"}), "a", "b")
+def test_with_too_few_answers_a_step_is_refused_in_one_line():
+    down = Refusing(PolicyError("too long"), {"a", "b", "c"})
+    assert len(roll(Refusing(PolicyError("too long"), {"a", "b"}), "a", "b", "c", "d")) == 2
+    with pytest.raises(ScoringError) as refused:
+        roll(down, "a", "b", "c", "d")
+    assert str(refused.value) == (
+        "1 of 4 collaborations were scored, need 50% (checkpointing.least_scored_share; 3 failed, "
+        "first: too long); nothing was learnt from them: see that the judge and the models answer, "
+        "and run train again to resume"
+    )
 
 
 def test_a_mistake_of_the_user_is_not_wrapped_in_a_group():

@@ -25,7 +25,7 @@ from waltzrl.training import (
 )
 from waltzrl.training.checkpoints import weights_digest
 from waltzrl.training.reinforce import reinforce
-from waltzrl.training.rewards import STAGE_1, paper_rewards
+from waltzrl.training.rewards import STAGE_1, ClassFrequencies, paper_rewards
 from waltzrl.training.rollouts import conversation_samples, feedback_samples
 from waltzrl.training.samples import demonstration_sample
 from waltzrl.training.stages import shuffled
@@ -36,7 +36,11 @@ BENIGN, UNSAFE = tiny_pair.prompts()
 
 SAMPLES = {
     "conversation": conversation_samples,
-    "feedback": partial(feedback_samples, reward=partial(paper_rewards, coefficients=STAGE_1)),
+    "feedback": partial(
+        feedback_samples,
+        reward=partial(paper_rewards, coefficients=STAGE_1),
+        frequencies=ClassFrequencies(),
+    ),
 }
 
 
@@ -57,6 +61,7 @@ def stage(team, learns, pattern=collaborate, reviewer=None, **options):
         pattern=partial(pattern, reviewer=reviewer or team.feedback),
         samples={role: SAMPLES[role] for role in learns},
         algorithm=partial(reinforce, settings=ReinforceSettings()),
+        least_scored_share=0.5,
     )
 
 

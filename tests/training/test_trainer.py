@@ -8,8 +8,9 @@ import pytest
 
 from support import tiny_pair
 from waltzrl.collaboration import collaborate
-from waltzrl.errors import DivergenceError
+from waltzrl.errors import DivergenceError, PolicyError, ScoringError
 from waltzrl.judges import LabelRefusalJudge
+from waltzrl.records import Verdict
 from waltzrl.training import (
     CheckpointSettings,
     OptimizerSettings,
@@ -18,21 +19,20 @@ from waltzrl.training import (
     ReinforceSettings,
     Trainer,
 )
-from waltzrl.training.checkpoints import latest_good, weights_digest
+from waltzrl.training.checkpoints import latest_good, read_state, weights_digest
 from waltzrl.training.reinforce import reinforce
-from waltzrl.training.rewards import STAGE_1, paper_rewards
+from waltzrl.training.rewards import STAGE_1, ClassFrequencies, signed_rewards
 from waltzrl.training.rollouts import conversation_samples, feedback_samples
 
 KEEPING = CheckpointSettings(checkpoint_every=2, keep_last=2, kl_limit=50.0)
 
 
-SAMPLES = {
-    "conversation": conversation_samples,
-    "feedback": partial(feedback_samples, reward=partial(paper_rewards, coefficients=STAGE_1)),
-}
-
-
-def stages(team, prompts=None):
+def stages(team, prompts=None, state=None, judge=None):
+    reward = partial(signed_rewards, coefficients=STAGE_1)
+    samples = {
+        "conversation": conversation_samples,
+        "feedback": partial(feedback_samples, reward=reward, frequencies=ClassFrequencies(state)),
+    }
     return [
         Reinforcement(
             settings=ReinforcementStage(
@@ -45,10 +45,11 @@ def stages(team, prompts=None):
             ),
             team=team,
             prompts=prompts or tiny_pair.prompts(),
-            judge=LabelRefusalJudge(),
+            judge=judge or LabelRefusalJudge(),
             pattern=partial(collaborate, reviewer=team.feedback),
-            samples={role: SAMPLES[role] for role in learns},
+            samples={role: samples[role] for role in learns},
             algorithm=partial(reinforce, settings=ReinforceSettings()),
+            least_scored_share=0.5,
         )
         for name, steps, learns in (
             ("feedback", 3, ("feedback",)),
@@ -62,9 +63,14 @@ class KilledError(Exception):
 
 
 def trained(
-    folder, layout=tiny_pair.two_models, kill_after=None, checkpointing=KEEPING, prompts=None
+    folder,
+    layout=tiny_pair.two_models,
+    kill_after=None,
+    checkpointing=KEEPING,
+    prompts=None,
+    judge=None,
 ):
-    team, seen = layout(), []
+    team, seen, state = layout(), [], {}
 
     def report(progress):
         seen.append((progress.stage, progress.step, progress.total))
@@ -72,7 +78,8 @@ def trained(
             raise KilledError
 
     folder.mkdir(exist_ok=True)
-    trainer = Trainer(team.weights, stages(team, prompts), folder, checkpointing)
+    parts = stages(team, prompts, state, judge)
+    trainer = Trainer(team.weights, parts, folder, checkpointing, state=state)
     with suppress(KilledError):
         asyncio.run(trainer.train(report))
     digests = {name: weights_digest(own.causal_lm.model) for name, own in team.weights.items()}
@@ -108,6 +115,52 @@ def test_a_run_that_is_cut_off_ends_with_the_weights_of_one_that_is_not(
     again, _ = trained(tmp_path / "cut", layout)
     assert again == whole
     assert journal(tmp_path / "cut") == journal(tmp_path / "whole")
+    ends = [tmp_path / run / "checkpoints" / "step-000007" for run in ("cut", "whole")]
+    counts, expected = map(read_state, ends)
+    assert counts == expected  # of classes, over all steps
+    assert sum(counts.values()) > 20
+
+
+class DyingJudge:
+    """A judge that answers until the journal of a run has so many steps."""
+
+    name = "dying"
+
+    def __init__(self, folder, steps):
+        self.journal, self.steps = folder / "metrics.jsonl", steps
+
+    async def judge(self, prompt, reply):
+        if len(self.journal.read_bytes().splitlines()) >= self.steps:
+            raise PolicyError("the judge is down")
+        return await LabelRefusalJudge().judge(prompt, reply)
+
+
+@pytest.mark.parametrize("layout", [tiny_pair.two_models, tiny_pair.adapters])
+def test_a_run_whose_judge_dies_stops_after_a_checkpoint_and_resumes_bit_by_bit(tmp_path, layout):
+    seldom = CheckpointSettings(checkpoint_every=100, kl_limit=50.0)
+    many = tiny_pair.prompts() * 20
+    whole, _ = trained(tmp_path / "whole", layout, checkpointing=seldom, prompts=many)
+    cut = tmp_path / "cut"
+    for _ in range(2):  # still down in the second try, which loses nothing
+        with pytest.raises(ScoringError, match=r"^step 5: 0 of 4 .* need 50% \(.* is down\)"):
+            trained(cut, layout, checkpointing=seldom, prompts=many, judge=DyingJudge(cut, 5))
+        assert latest_good(cut / "checkpoints").path.name == "step-000005"
+    again, seen = trained(cut, layout, checkpointing=seldom, prompts=many)
+    assert [step for _, step, _ in seen] == [5, 6]
+    assert again == whole
+    assert journal(cut) == journal(tmp_path / "whole")
+
+
+def test_a_run_that_is_never_scored_does_not_end_well(tmp_path):
+    class Undecided:
+        name = "undecided"
+
+        async def judge(self, prompt, reply):
+            return Verdict(judge=self.name)
+
+    with pytest.raises(ScoringError, match=r"step 0: 0 of 4 .*; none failed\)"):
+        trained(tmp_path, judge=Undecided())
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_a_finished_run_is_only_loaded(tmp_path):

@@ -25,13 +25,14 @@ from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import Demonstration, Prompt
 from waltzrl.telemetry import RunDirectory
-from waltzrl.training.rewards import REWARDS
+from waltzrl.training.rewards import REWARDS, ClassFrequencies
 from waltzrl.training.settings import ReinforcementStage
 
 try:
     from waltzrl.policies.local import LocalPolicy
     from waltzrl.policies.weights import CausalLM, Weights
     from waltzrl.training.checkpoints import export_roles, weights_digest
+    from waltzrl.training.learner import Learner
     from waltzrl.training.models import continue_roles, make_roles, open_base
     from waltzrl.training.plan import RunPlan, plan_run
     from waltzrl.training.reinforce import reinforce
@@ -89,11 +90,13 @@ async def train(
                     await _warm_up(recipe, base, folder, compute, demonstrations).train(report)
                     base = replace(base, source=None)
                 team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
+            state: dict[str, float] = {}
+            frequencies = ClassFrequencies(state)
             stages = [
-                _reinforcement(recipe, stage, team, prompts, judge)
+                _reinforcement(recipe, stage, team, prompts, judge, frequencies)
                 for stage in recipe.reinforcements
             ]
-            await _trainer(recipe, team.weights, stages, folder, compute).train(report)
+            await _trainer(recipe, team.weights, stages, folder, compute, state).train(report)
             return team
 
 
@@ -236,7 +239,7 @@ def _warm_up(
     inside = folder / WARM_UP
     inside.mkdir(exist_ok=True)
     weights = {"conversation": Weights(causal_lm=base)}
-    return _trainer(recipe, weights, stages, inside, compute)
+    return _trainer(recipe, weights, stages, inside, compute, {})
 
 
 def _trainer(
@@ -245,15 +248,14 @@ def _trainer(
     stages: Sequence[Stage],
     folder: Path,
     compute: Compute,
+    state: dict[str, float],
 ) -> Trainer:
-    return Trainer(
-        weights,
-        stages,
-        folder,
-        recipe.checkpointing,
-        compute.dtype,
+    learner = partial(
+        Learner,
+        dtype=compute.dtype,
         checkpoint_activations=recipe.compute.checkpoint_activations,
     )
+    return Trainer(weights, stages, folder, recipe.checkpointing, learner, state)
 
 
 def _reinforcement(
@@ -262,12 +264,13 @@ def _reinforcement(
     team: Team,
     prompts: Sequence[Prompt],
     judge: Judge,
+    frequencies: ClassFrequencies,
 ) -> Reinforcement:
     """Bind the functions that a stage of the recipe names."""
     reward = partial(REWARDS[stage.reward], coefficients=stage.coefficients)
     samples: dict[str, TakeSamples] = {
         "conversation": conversation_samples,
-        "feedback": partial(feedback_samples, reward=reward),
+        "feedback": partial(feedback_samples, reward=reward, frequencies=frequencies),
     }
     pattern: BoundPattern
     if stage.pattern == "draft-only":
@@ -282,5 +285,6 @@ def _reinforcement(
         pattern=pattern,
         samples={role: samples[role] for role in stage.learns},
         algorithm=partial(reinforce, settings=stage.algorithm),
+        least_scored_share=recipe.checkpointing.least_scored_share,
         seed=recipe.seed,
     )

@@ -4,13 +4,14 @@
         conversation/               waltzrl_feedback_stage2/        per role, for any server
             optimizer.pt            adapters/conversation/          where adapters were trained:
         feedback/                   adapters/feedback/              they, in PEFT format, and their
-        MANIFEST.json               base/                           base unless it is elsewhere
-                                    manifest.json
+        state.json                  base/                           base unless it is elsewhere
+        MANIFEST.json               manifest.json
+
 In a checkpoint a role is a model in Hugging Face format or a LoRA adapter in PEFT format, with its
-tokenizer, chat template and, if the role learns, its optimiser. Whatever else a step needs is a
-function of its number, which is in the folder's name. The manifest holds size and SHA-256 of every
-file and is written last; a folder gets its name when it is complete, so a crash leaves no half
-checkpoint behind.
+tokenizer, chat template and, if the role learns, its optimiser. What steps remember besides is a
+few numbers in state.json. Whatever else a step needs is a function of its number, which is in the
+folder's name. The manifest holds size and SHA-256 of every file and is written last; a folder gets
+its name when it is complete, so a crash leaves no half checkpoint behind.
 """
 
 import copy
@@ -41,6 +42,7 @@ from waltzrl.training.settings import export_name
 
 MANIFEST, EXPORT_MANIFEST = "MANIFEST.json", "manifest.json"
 ADAPTERS, EXPORTED_BASE = "adapters", "base"
+STATE = "state.json"
 STEP = re.compile(r"step-(\d{6,})")
 
 
@@ -66,13 +68,16 @@ class Latest(NamedTuple):
     """One line for each newer checkpoint that is damaged, naming the file and the damage."""
 
 
-def save_checkpoint(folder: Path, step: int, roles: Mapping[str, RoleState]) -> Path:
+def save_checkpoint(
+    folder: Path, step: int, roles: Mapping[str, RoleState], state: Mapping[str, float]
+) -> Path:
     """Save every role as `folder/step-000120`, whole or not at all.
 
     Args:
         folder: holds the checkpoints of one run.
         step: optimiser steps taken so far.
         roles: by name, such as `conversation`.
+        state: numbers that later steps need.
 
     Raises:
         InputError: the folder is not writable, or the disk is full.
@@ -81,8 +86,16 @@ def save_checkpoint(folder: Path, step: int, roles: Mapping[str, RoleState]) -> 
     with whole_folder(path) as unfinished:
         for name, role in roles.items():
             _save_role(unfinished, name, role)
+        write_json(unfinished / STATE, dict(state))
         _write_manifest(unfinished, MANIFEST)
     return path
+
+
+def read_state(path: Path) -> dict[str, float]:
+    """Return the numbers of a whole checkpoint; those of version 0.1 have none."""
+    file = path / STATE
+    state: dict[str, float] = json.loads(file.read_bytes()) if file.exists() else {}
+    return state
 
 
 def load_checkpoint(path: Path, roles: Mapping[str, RoleState]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from waltzrl.agents import Drafter
-from waltzrl.errors import PolicyError
+from waltzrl.errors import PolicyError, ScoringError
 from waltzrl.judges import Judge, judge_replies
 from waltzrl.records import (
     Collaboration,
@@ -19,6 +19,7 @@ from waltzrl.records import (
     Verdict,
 )
 from waltzrl.training.rewards import (
+    ClassFrequencies,
     FeedbackReward,
     conversation_reward,
     improvement,
@@ -59,26 +60,51 @@ class Rollout:
 
 
 async def roll_out(
-    prompts: Sequence[tuple[Prompt, Drafter]], pattern: BoundPattern, judge: Judge
+    prompts: Sequence[tuple[Prompt, Drafter]],
+    pattern: BoundPattern,
+    judge: Judge,
+    least_scored_share: float,
 ) -> list[Rollout]:
     """Collaborate on all prompts at once, each with its own drafter, and judge.
 
     A prompt on which a policy could not reply is left out, with a warning.
 
+    Args:
+        prompts: each with who drafts.
+        pattern: how to collaborate.
+        judge: of every reply.
+        least_scored_share: of the prompts whose replies must all be scored, above 0.
+
     Raises:
-        PolicyError: every prompt would have to be left out.
+        ScoringError: fewer were.
     """
     outcomes = await asyncio.gather(
         *(_judged(prompt, drafter, pattern, judge) for prompt, drafter in prompts)
     )
-    failed = [outcome for outcome in outcomes if isinstance(outcome, PolicyError)]
-    if failed and len(failed) == len(outcomes):
-        raise PolicyError(f"none of {len(failed)} prompts was answered; first: {failed[0]}")
+    _require_scored(outcomes, least_scored_share)
     return [
         Rollout(judged=outcome, replayed=isinstance(drafter, ReplayedDrafts))
         for (_, drafter), outcome in zip(prompts, outcomes, strict=True)
         if isinstance(outcome, JudgedCollaboration)
     ]
+
+
+def _require_scored(
+    outcomes: Sequence[JudgedCollaboration | PolicyError], least_share: float
+) -> None:
+    failed = [outcome for outcome in outcomes if isinstance(outcome, PolicyError)]
+    scored = sum(
+        isinstance(outcome, JudgedCollaboration)
+        and all(verdict.acceptable is not None for verdict in outcome.verdicts)
+        for outcome in outcomes
+    )
+    if scored < least_share * len(outcomes):
+        reason = f"{len(failed)} failed, first: {failed[0]}" if failed else "none failed"
+        raise ScoringError(
+            f"{scored} of {len(outcomes)} collaborations were scored, need {least_share:.0%} "
+            f"(checkpointing.least_scored_share; {reason}); nothing was learnt from them: see "
+            "that the judge and the models answer, and run train again to resume"
+        )
 
 
 async def _judged(
@@ -119,9 +145,20 @@ def conversation_samples(rollouts: Sequence[Rollout], draw: random.Random) -> li
 
 
 def feedback_samples(
-    rollouts: Sequence[Rollout], draw: random.Random, *, reward: FeedbackReward
+    rollouts: Sequence[Rollout],
+    draw: random.Random,
+    *,
+    reward: FeedbackReward,
+    frequencies: ClassFrequencies,
 ) -> list[Sample]:
-    """Take one round of each rollout at random, so that long and short ones weigh the same."""
+    """Take one round of each rollout at random, so that long and short ones weigh the same.
+
+    Args:
+        rollouts: of one step.
+        draw: random numbers.
+        reward: of the chosen rounds.
+        frequencies: weigh them by the classes of the replies that they review.
+    """
     chosen, turns = [], []
     for rollout, group in zip(rollouts, _groups(rollouts), strict=True):
         rounds = rollout.judged.collaboration.rounds
@@ -134,7 +171,7 @@ def feedback_samples(
             judged, reply = draw.choice(scored)
             chosen.append(judged)
             turns.append((reply, group))
-    scores = reward(chosen)
+    scores = reward(frequencies.balanced(chosen))
     return [
         _sample(reply, score, group) for (reply, group), score in zip(turns, scores, strict=True)
     ]

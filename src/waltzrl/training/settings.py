@@ -254,6 +254,10 @@ class CheckpointSettings:
     kl_limit: float = 1.0
     """Nats per token against the reference. Training stops as diverged after three steps in a row
     above it; a single step may be, because one odd token can outweigh all others."""
+    least_scored_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Of a step's collaborations, those whose replies were all judged. With fewer, training stops
+    before it learns from them, and resumes at this step: a judge that is down must not pass as a
+    finished run."""
 
     def __post_init__(self) -> None:
         if self.checkpoint_every < 1 or self.keep_last < 1:

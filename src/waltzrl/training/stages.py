@@ -58,7 +58,11 @@ class Stage(Protocol):
         ...
 
     async def step(self, number: int, learners: Learners) -> dict[str, float]:
-        """Take 0-based step `number` of this stage; return its metrics."""
+        """Take 0-based step `number` of this stage; return its metrics.
+
+        Raises:
+            ScoringError: too little could be scored; nothing was learnt.
+        """
         ...
 
 
@@ -149,6 +153,8 @@ class Reinforcement:
     samples: Mapping[str, TakeSamples]
     """For each role that learns, in the order of their updates: what it takes from the rollouts."""
     algorithm: Algorithm
+    least_scored_share: float
+    """See `CheckpointSettings`."""
     seed: int = 0
 
     @property
@@ -208,7 +214,7 @@ class Reinforcement:
             for position in shuffled(len(self.prompts), size, number, seed)
             for _ in range(self.settings.group_size)
         ]
-        return await roll_out(drafters, self.pattern, self.judge)
+        return await roll_out(drafters, self.pattern, self.judge, self.least_scored_share)
 
 
 def _update_metrics(role: str, result: UpdateResult) -> dict[str, float]:

@@ -9,13 +9,10 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
-from waltzrl.errors import DivergenceError
+from waltzrl.errors import DivergenceError, ScoringError
 from waltzrl.policies.weights import Weights
 from waltzrl.telemetry.journal import Journal
 from waltzrl.training.checkpoints import (
@@ -23,11 +20,12 @@ from waltzrl.training.checkpoints import (
     latest_good,
     load_checkpoint,
     prune,
+    read_state,
     save_checkpoint,
     step_of,
 )
 from waltzrl.training.learner import Learner
-from waltzrl.training.settings import CheckpointSettings
+from waltzrl.training.settings import CheckpointSettings, OptimizerSettings
 from waltzrl.training.stages import Learners, Stage
 
 logger = logging.getLogger(__name__)
@@ -48,37 +46,26 @@ class Progress:
     metrics: Mapping[str, float]
 
 
+@dataclass(eq=False)
 class Trainer:
     """Trains any number of roles through stages in one run directory."""
 
-    def __init__(
-        self,
-        weights: Mapping[str, Weights],
-        stages: Sequence[Stage],
-        folder: Path,
-        checkpointing: CheckpointSettings,
-        dtype: torch.dtype = torch.float32,
-        *,
-        checkpoint_activations: bool = False,
-    ) -> None:
-        """Prepare to train.
+    weights: Mapping[str, Weights]
+    """Of every role by name, the frozen ones too; each name is a folder of every checkpoint."""
+    stages: Sequence[Stage]
+    """In order."""
+    folder: Path
+    """The run directory, which exists."""
+    checkpointing: CheckpointSettings
+    """When to save and when to stop."""
+    make_learner: Callable[[Weights, OptimizerSettings, int], Learner] = Learner
+    """Binds how learners compute."""
+    state: dict[str, float] = field(default_factory=dict)
+    """What steps remember beyond weights and optimisers; every checkpoint holds it."""
 
-        Args:
-            weights: of every role by name, the frozen ones too; each name is a folder of every
-                checkpoint.
-            stages: in order.
-            folder: the run directory, which exists.
-            checkpointing: when to save and when to stop.
-            dtype: of forward and backward.
-            checkpoint_activations: compute them again in the backward pass.
-        """
-        self.weights = weights
-        self.stages = stages
-        self.checkpointing = checkpointing
-        self.total = sum(stage.steps for stage in stages)
-        self._folder = folder
-        self._checkpoints = folder / "checkpoints"
-        self._learner = partial(Learner, dtype=dtype, checkpoint_activations=checkpoint_activations)
+    def __post_init__(self) -> None:
+        self.total = sum(stage.steps for stage in self.stages)
+        self._checkpoints = self.folder / "checkpoints"
         self._steps_above_limit = 0
 
     async def train(self, report: Callable[[Progress], None]) -> None:
@@ -87,21 +74,27 @@ class Trainer:
         Raises:
             DivergenceError: a metric is not finite, or the KL stays above the limit; the last
                 checkpoint before it is kept.
+            ScoringError: too little of a step could be scored; a checkpoint before it is kept.
         """
-        done = self.restore()
-        with Journal(self._folder, resumed_step=done - 1) as journal:
-            for stage, first in self._remaining(done):
+        resumed = self.restore()
+        with Journal(self.folder, resumed_step=resumed - 1) as journal:
+            for stage, first in self._remaining(resumed):
                 learners = {
-                    role: self._learner(self.weights[role], stage.optimizer, stage.steps)
+                    role: self.make_learner(self.weights[role], stage.optimizer, stage.steps)
                     for role in stage.learns
                 }
-                if first < done:  # resumed inside this stage: its optimisers have a state
-                    self._load(done, learners)
-                for step in range(max(first, done), first + stage.steps):
-                    metrics = await self._step(stage, step, first, learners)
+                if first < resumed:  # inside this stage: its optimisers have a state
+                    self._load(resumed, learners)
+                for step in range(max(first, resumed), first + stage.steps):
+                    try:
+                        metrics = await self._step(stage, step, first, learners)
+                    except ScoringError as error:
+                        if step > max(first, resumed):  # else it is saved already
+                            self._save(step, learners)
+                        raise ScoringError(f"step {step}: {error}") from error
                     journal.write(step, metrics)
                     report(Progress(stage=stage.name, step=step, total=self.total, metrics=metrics))
-                    self._save(step + 1, learners)
+                    self._save_if_due(step + 1, learners)
                     await asyncio.sleep(0)  # a stage that awaits nothing would block Ctrl-C
 
     def restore(self) -> int:
@@ -113,6 +106,8 @@ class Trainer:
             return 0
         done = step_of(latest.path)
         self._load(done, {})
+        self.state.clear()
+        self.state.update(read_state(latest.path))
         return done
 
     async def _step(
@@ -160,11 +155,13 @@ class Trainer:
             if done
         }
 
+    def _save_if_due(self, done: int, learners: Learners) -> None:
+        if done % self.checkpointing.checkpoint_every == 0 or done in self._milestones():
+            self._save(done, learners)
+
     def _save(self, done: int, learners: Learners) -> None:
-        milestones = self._milestones()
-        if done % self.checkpointing.checkpoint_every == 0 or done in milestones:
-            save_checkpoint(self._checkpoints, done, role_states(self.weights, learners))
-            prune(self._checkpoints, done, self.checkpointing.keep_last, milestones)
+        save_checkpoint(self._checkpoints, done, role_states(self.weights, learners), self.state)
+        prune(self._checkpoints, done, self.checkpointing.keep_last, self._milestones())
 
     def _load(self, done: int, learners: Learners) -> None:
         load_checkpoint(self._checkpoints / f"step-{done:06d}", role_states(self.weights, learners))

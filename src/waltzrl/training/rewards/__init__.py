@@ -1,5 +1,6 @@
 """Rewards: verdicts in, numbers out; arithmetic that calls no model."""
 
+from waltzrl.training.rewards.balance import ClassFrequencies
 from waltzrl.training.rewards.paper import (
     STAGE_1,
     STAGE_2,
@@ -13,7 +14,7 @@ from waltzrl.training.rewards.paper import (
     unconditioned_rewards,
 )
 from waltzrl.training.rewards.rounds import FeedbackReward, JudgedRound, judged_rounds
-from waltzrl.training.rewards.signed import class_weights, signed_rewards
+from waltzrl.training.rewards.signed import signed_rewards
 
 REWARDS = {
     "paper": paper_rewards,
@@ -26,10 +27,10 @@ __all__ = [
     "REWARDS",
     "STAGE_1",
     "STAGE_2",
+    "ClassFrequencies",
     "Coefficients",
     "FeedbackReward",
     "JudgedRound",
-    "class_weights",
     "conversation_reward",
     "feedback_reward",
     "format_reward",

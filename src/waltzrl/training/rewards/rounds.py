@@ -16,6 +16,8 @@ class JudgedRound:
     """On the reviewed reply, c_t."""
     after: Verdict | None = None
     """On the revision, c_{t+1}; None when the feedback did not lead to one."""
+    class_weight: float = 1.0
+    """w_k of the reviewed reply's class; `ClassFrequencies` sets it."""
 
     def __post_init__(self) -> None:
         if not _scored(self.before) or not _scored(self.after):
