@@ -80,6 +80,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         module = import_module(f"{__name__}.{_MODULES[name]}")
-    except ModuleNotFoundError as missing:
+    except (ModuleNotFoundError, MissingExtraError) as missing:
         raise MissingExtraError(f"{__name__}.{name}", "PyTorch", "train") from missing
     return getattr(module, name)
