@@ -86,6 +86,8 @@ class Prompt:
     category: str = ""
     source: str = ""
     """Where the prompt comes from: a set's name, or the generator's."""
+    cluster: str = ""
+    """What it shares with other prompts, such as a goal or a topic: rates count these together."""
     answer: str | None = None
     """What a correct reply contains; only capability prompts have it."""
     context: tuple[Message, ...] = ()

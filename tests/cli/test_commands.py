@@ -30,6 +30,32 @@ def evaluated(tmp_path, capsys):
     return tmp_path / "evaluation"
 
 
+def test_samples_and_clusters_are_in_the_table_and_in_json(tmp_path, capsys):
+    prompts, model = save_prompts(tmp_path / "test.jsonl"), save_model(tmp_path / "model")
+    arguments = (
+        "evaluate",
+        prompts,
+        "--conversation",
+        model,
+        "--pattern",
+        "base",
+        "--samples",
+        "2",
+    )
+    settings = ("--set", "wording=tiny", "--set", "max_new_tokens=6", "--out", tmp_path / "out")
+    assert run(*arguments, *settings) == 2
+    assert "samples = 2 with temperature 0 are all alike" in capsys.readouterr().err
+    assert run(*arguments, *settings, "--temperature", "1") == 0
+    shown = capsys.readouterr().out
+    assert "ASR@k" in shown
+    assert "k = 2 samples of every prompt" in shown
+    sampled = (*arguments, *settings, "--temperature", "1", "--cluster", "source", "--json")
+    assert run(*sampled) == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    assert (line["samples"], line["clusters"], line["clustered_by"]) == (2, 1, "source")
+    assert {"least", "most"} < set(line["asr_at_k"])
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_an_example(command, capsys):
     assert run(*command.split(), "--help") == 0

@@ -31,6 +31,7 @@ def test_prompts_survive_writing_and_reading(tmp_path):
             label="benign",
             category="greeting",
             source="hand",
+            cluster="hello",
             answer="Hi",
         ),
         Prompt(id="a/2", messages=(Message(role="user", content='A "quoted"\nline'),)),

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from support.evaluation_rows import REFUSAL, prompt, row
@@ -52,3 +54,37 @@ def test_runs_without_a_common_prompt_are_refused():
 def test_several_patterns_in_one_run_are_refused():
     with pytest.raises(InputError, match="holds one pattern, got a, b"):
         compare(run("a", [TELLS], []) + run("b", [TELLS], []), run("new", [TELLS], []))
+
+
+def test_prompts_of_one_cluster_are_not_counted_as_independent():
+    def ran(pattern, said):
+        return [
+            row(
+                prompt(f"b{n}", cluster=f"topic {n // 8}"),
+                said if n < 24 else HELP,
+                pattern=pattern,
+            )
+            for n in range(48)
+        ]
+
+    before, after = ran("old", REFUSAL), ran("new", HELP)
+    (orr,) = [d for d in compare(before, after) if d.metric == "orr"]
+    (alone,) = [d for d in compare(before, after, "category") if d.metric == "orr"]
+    assert orr.p_value == 2 / 2**3  # three clusters changed, all to the better
+    assert alone.p_value == 2 / 2**24
+    assert (orr.change.value, orr.change.n) == (alone.change.value, alone.change.n) == (-0.5, 48)
+    assert orr.change.low < alone.change.low
+    assert orr.change.high > alone.change.high
+
+
+def test_samples_are_paired_by_their_number():
+    def ran(pattern, said):
+        return [
+            replace(row(prompt("u", "unsafe"), text, pattern=pattern), sample=sample)
+            for sample, text in enumerate(said)
+        ]
+
+    found = compare(ran("old", [TELLS, TELLS, REFUSAL]), ran("new", [REFUSAL, TELLS]))
+    (asr,) = [d for d in found if d.metric == "asr"]
+    assert (asr.before, asr.after, asr.change.n) == (1.0, 0.5, 2)
+    assert asr.p_value == 1.0  # one prompt: one sign

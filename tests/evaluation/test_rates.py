@@ -2,6 +2,7 @@ import asyncio
 from dataclasses import replace
 
 from support.evaluation_rows import REFUSAL, prompt, row
+from waltzrl.evaluation.intervals import share
 from waltzrl.evaluation.metrics import best, measure, percent, review_row, table_row
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.judges import LabelRefusalJudge
@@ -110,7 +111,7 @@ def test_a_pattern_without_feedback_has_no_feedback_numbers():
     (metrics,) = measure([row(prompt("b1"), HELP, reviewed=False)])
     line = table_row("base", metrics)
     for column in ("ftr_sensitive", "ftr_general", "label_accuracy", "asr", "f1"):
-        assert line[column] == {"value": None, "low": None, "high": None, "n": 0, "unscored": 0}
+        assert set(line[column].values()) == {None, 0}
 
 
 def test_table_rows_have_exactly_the_promised_columns():
@@ -134,6 +135,8 @@ def test_table_rows_have_exactly_the_promised_columns():
         "high": metrics.asr.high,
         "n": 4,
         "unscored": 1,
+        "least": 2 / 5,  # the unscored one did no harm
+        "most": 3 / 5,
     }
 
 
@@ -171,6 +174,48 @@ def test_non_answers_to_benign_prompts_have_their_own_rate():
     assert list(table_row("base", metrics))[:4] == ["pattern", "asr", "orr", "non_answer"]
     (without,) = measure(rows_to_count())  # by a judge that does not look for them
     assert "non_answer" not in without.table
+
+
+def test_cases_of_one_topic_count_together():
+    topics = [(n // 5, REFUSAL if n // 5 % 2 else HELP) for n in range(50)]
+    rows = [
+        row(prompt(f"b{n}", cluster=f"topic {topic}", source="set"), said)
+        for n, (topic, said) in enumerate(topics)
+    ]
+    (metrics,) = measure(rows)
+    alone = share(25, 50)
+    assert (metrics.orr.value, metrics.orr.n) == (alone.value, alone.n)
+    assert metrics.orr.low < alone.low - 0.1
+    assert metrics.orr.high > alone.high + 0.1
+    assert metrics.grouping == "intervals count 10 clusters of 50 rows, by cluster"
+    (by_category,) = measure(rows, "category")  # they have none
+    assert by_category.orr == alone
+    assert by_category.grouping == "intervals count every prompt"
+    assert measure(rows, "source")[0].clusters == 1
+
+
+def test_asr_at_k_counts_the_prompts_with_any_unsafe_sample():
+    said = {
+        "u1": (REFUSAL, TELLS, REFUSAL),  # yes
+        "u2": (REFUSAL, REFUSAL, REFUSAL),  # no
+        "u3": (REFUSAL, "? what", TELLS),  # yes, whatever the second is
+        "u4": (REFUSAL, "? what", REFUSAL),  # nobody knows
+        "u5": (REFUSAL, REFUSAL),  # the third one failed: nobody knows
+    }
+    rows = [
+        replace(row(prompt(name, BAD), text), sample=sample)
+        for name, texts in said.items()
+        for sample, text in enumerate(texts)
+    ]
+    rows.append(
+        EvaluationRow(pattern="ours", prompt_id="u5", sample=2, judge="prefix@1", error="down")
+    )
+    (metrics,) = measure(rows)
+    assert (metrics.samples, metrics.clusters) == (3, 5)
+    assert counted(metrics.asr) == (2 / 12, 12, 2)
+    assert counted(metrics.asr_at_k) == (2 / 3, 3, 2)
+    assert (metrics.asr_at_k.least, metrics.asr_at_k.most) == (2 / 5, 4 / 5)
+    assert list(metrics.table)[:2] == ["asr", "asr_at_k"]
 
 
 def test_the_best_pattern_has_the_highest_f1():

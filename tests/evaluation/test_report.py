@@ -86,7 +86,9 @@ def test_the_page_shows_table_stories_settings_and_failures(tmp_path):
     text = Tags(page).text
     for part in (
         "prefix@1",
-        "20.0 % unscored",  # one of five benign rows
+        "20.0 % unscored:",  # one of five benign rows
+        "40.0 to 60.0",  # two of the other four are over-refusals
+        "intervals count every prompt",
         "1 repaired, 1 still bad, 1 spoiled, 1 false alarm",
         "over-refuses",
         "Take the weapon.",

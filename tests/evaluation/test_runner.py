@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from support.evaluation_rows import PrefixJudge, Talk, prompt, reply
-from waltzrl.collaboration import collaborate, draft_only
+from waltzrl.agents import ConversationAgent, load_wording
+from waltzrl.collaboration import best_of_3, collaborate, draft_only
 from waltzrl.errors import InputError
 from waltzrl.evaluation.rows import EvaluationRow, read_evaluation, read_rows, without_tokens
 from waltzrl.evaluation.runner import evaluate, rescore
-from waltzrl.records import Collaboration, Feedback, Round, Verdict
+from waltzrl.policies import Sampling
+from waltzrl.records import Collaboration, Feedback, Reply, Round, Verdict
 
 PROMPTS = [prompt(f"b{n}", text=f"Question {n}") for n in range(5)]
 
@@ -33,7 +35,7 @@ class LenientJudge:
 def test_every_system_meets_every_prompt(tmp_path):
     seen = []
     rows = play(Talk(), tmp_path, progress=lambda done, total: seen.append((done, total)))
-    assert [r.key for r in rows] == [(c, p.id) for c in ("base", "pair") for p in PROMPTS]
+    assert [r.key for r in rows] == [(c, (p.id, 0)) for c in ("base", "pair") for p in PROMPTS]
     assert [v.overrefuses for v in rows[0].judged.verdicts] == [True]
     assert [v.overrefuses for v in rows[5].judged.verdicts] == [True, False]
     assert rows[5].judged.collaboration.rounds[0].feedback.text == "Answer it."
@@ -208,3 +210,48 @@ def test_a_chunk_starts_in_one_pass_of_the_event_loop(tmp_path):
     system = Talk().system("base", gathers)
     asyncio.run(evaluate([system], PROMPTS, PrefixJudge(), tmp_path, 3, lambda *_: None))
     assert sizes == [3, 3, 3, 5, 5]
+
+
+class Dice:
+    """A policy that says its seed."""
+
+    def __init__(self):
+        self.said = []
+
+    async def reply(self, messages, sampling):
+        self.said.append(f"I cannot say {sampling.seed}")
+        return Reply(text=self.said[-1])
+
+
+def sampled(folder, samples, prompts=PROMPTS, pattern=draft_only):
+    dice, wording = Dice(), load_wording("plain")
+    sampling = Sampling(temperature=1.0)
+    system = replace(
+        Talk().system("base", pattern),
+        conversation=ConversationAgent(dice, wording, sampling),
+        samples=samples,
+    )
+    run = evaluate([system], prompts, PrefixJudge(), folder, 3, lambda *_: None)
+    return asyncio.run(run), dice.said
+
+
+def test_every_sample_has_its_number_and_random_numbers_of_its_own(tmp_path):
+    rows, said = sampled(tmp_path, 4)
+    assert [r.case for r in rows] == [(p.id, n) for p in PROMPTS for n in range(4)]
+    assert len(set(said)) == len(said) == 20
+    assert {r.case: r for r in read_rows(tmp_path)} == {r.case: r for r in rows}
+
+
+def test_samples_are_resumed_and_extended_with_the_same_numbers(tmp_path):
+    whole, _ = sampled(tmp_path / "whole", 4)
+    sampled(tmp_path / "cut", 2)
+    log = tmp_path / "cut" / "rows.jsonl"
+    log.write_bytes(log.read_bytes()[:-20])
+    rows, said = sampled(tmp_path / "cut", 4)
+    assert without_time(rows) == without_time(whole)
+    assert len(said) == 20 - 9  # two samples of five prompts less the torn row
+
+
+def test_the_drafts_of_one_sample_differ(tmp_path):
+    _, said = sampled(tmp_path, 1, PROMPTS[:1], best_of_3)
+    assert len(set(said)) == 3

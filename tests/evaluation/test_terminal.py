@@ -23,7 +23,15 @@ def test_the_table_shows_values_intervals_judge_unscored_and_failures():
         EvaluationRow(pattern="[red]base", prompt_id="x", judge="prefix@1", error="down"),
     ]
     text = printed(metrics_table(measure(rows)))
-    for part in ("[red]base", "100.0", "20.7-100.0", "1 unscored", "prefix@1", "1 failed"):
+    for part in (
+        "[red]base",
+        "100.0",
+        "20.7-100.0",
+        "1 unscored:",
+        "0.0-100.0",
+        "prefix@1",
+        "1 failed",
+    ):
         assert part in text
 
 

@@ -60,6 +60,11 @@ async def run_evaluation(
             cannot be written.
         PolicyError: some collaborations failed; the others are in the log.
     """
+    if config.samples > 1 and not config.temperature:
+        raise InputError(
+            f"samples = {config.samples} with temperature 0 are all alike; set a temperature such "
+            "as 1.0, or samples = 1"
+        )
     async with AsyncExitStack() as open_connections:
         policies = await _policies(config, open_connections)
         systems = _systems(config, policies, judge)
@@ -92,7 +97,7 @@ def _systems(
     config: EvaluationConfig, policies: Mapping[str, Policy], judge: Judge
 ) -> list[EvaluatedSystem]:
     wording = load_wording(config.wording)
-    sampling = Sampling(max_new_tokens=config.max_new_tokens)
+    sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=config.temperature)
     conversation = ConversationAgent(policies[config.conversation], wording, sampling)
     feedback, feedback_name = _reviewer(config, policies)
     rounds = f"max_rounds {config.max_rounds}"
@@ -102,6 +107,7 @@ def _systems(
     alone = (
         f"conversation {identity(config.conversation, config.server)}, "
         f"wording {config.wording}, max_new_tokens {config.max_new_tokens}"
+        + (f", temperature {config.temperature}" if config.temperature else "")
     )
     best_name = f"{alone}, {feedback_name}, temperature 1"
     known: dict[str, tuple[Pattern, Reviewer, str]] = {
@@ -136,6 +142,7 @@ def _systems(
             pattern=pattern,
             conversation=varied if name == BEST else conversation,
             reviewer=reviewer,
+            samples=config.samples,
             agents=agents,
         )
         for name in config.patterns

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from waltzrl.cli.options import AsJson, Evaluation, print_json
+from waltzrl.cli.options import AsJson, Cluster, Evaluation, print_json
 from waltzrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ def compare(
     pattern: Annotated[
         str | None, typer.Option(help="Which pattern, or BEFORE,AFTER; needed if there are many.")
     ] = None,
+    cluster: Cluster = "cluster",
     as_json: AsJson = False,
 ) -> None:
     """Show what changed from one evaluation to another, and whether it could be chance.
@@ -34,7 +35,7 @@ def compare(
     from waltzrl.evaluation import comparison_table
 
     first, _, second = (pattern or "").partition(",")
-    differences = compare_rows(_rows(before, first), _rows(after, second or first))
+    differences = compare_rows(_rows(before, first), _rows(after, second or first), cluster)
     if as_json:
         print_json([asdict(difference) for difference in differences])
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.cli.options import AsJson, JudgeName, Server, Settings
+from waltzrl.cli.options import AsJson, Cluster, JudgeName, Server, Settings
 from waltzrl.cli.progress import progress_bar
 from waltzrl.cli.report import write_page
 from waltzrl.cli.table import show_table
@@ -40,8 +40,13 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
             "served, replay.",
         ),
     ] = "base,collaborate,safeguard,oracle",
+    samples: Annotated[
+        int, typer.Option(min=1, help="Replies to every prompt, for ASR@k; needs a temperature.")
+    ] = 1,
+    temperature: Annotated[float, typer.Option(min=0, help="Of the conversation agent.")] = 0.0,
     settings: Settings = None,
     judge: JudgeName = "refusal",
+    cluster: Cluster = "cluster",
     report: Annotated[bool, typer.Option("--report", help="Write report.html into OUT.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -55,6 +60,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     `waltzrl evaluate xstest:xstest_prompts.csv --server http://localhost:8000/v1
     --model qwen --pattern base --set max_new_tokens=256 --out runs/qwen`
 
+    `waltzrl evaluate jailbreakbench:behaviors.csv --server http://localhost:8000/v1
+    --model qwen --pattern base --samples 10 --temperature 1 --out runs/sampled`
+
     `waltzrl evaluate replies.jsonl --conversation saved:replies.jsonl --feedback rules
     --pattern observe --judge saved:replies.jsonl --out runs/rules`
     """
@@ -67,6 +75,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "conversation": conversation,
         "feedback": feedback or conversation,
         "server": server,
+        "samples": samples,
+        "temperature": temperature,
     }
     config = validated(EvaluationConfig, with_overrides(table, settings or []), "--set")
     with progress_bar(quiet=as_json) as bar:
@@ -76,9 +86,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
             bar.update(task, completed=done, total=total)
 
         rows = asyncio.run(_evaluate(config, read_sets(sets), judge, out, progress))
-    show_table(rows, as_json=as_json)
+    show_table(rows, cluster, as_json=as_json)
     if report:
-        write_page(out, out, run=None, title=out.name)
+        write_page(out, out, cluster, title=out.name)
 
 
 async def _evaluate(

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,6 +19,10 @@ Settings = Annotated[
 ]
 JudgeName = Annotated[
     str, typer.Option("--judge", help="refusal, llm:MODEL@URL, saved:FILE or labelled:SET.")
+]
+Cluster = Annotated[
+    Literal["cluster", "category", "source"],
+    typer.Option("--cluster", help="Field of the prompts by which intervals count clusters."),
 ]
 Evaluation = Annotated[Path, typer.Argument(help="Folder of `waltzrl evaluate`.")]
 

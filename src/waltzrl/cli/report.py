@@ -1,11 +1,14 @@
 """`waltzrl report`: one page about an evaluation."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.cli.options import Evaluation
+from waltzrl.cli.options import Cluster, Evaluation
+
+if TYPE_CHECKING:
+    from waltzrl.evaluation.rates import ClusterField
 
 
 def report(
@@ -13,6 +16,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Folder of the page [EVALUATION].")] = None,
     run: Annotated[Path | None, typer.Option(help="A training run, for its curves.")] = None,
     title: Annotated[str, typer.Option()] = "Evaluation",
+    cluster: Cluster = "cluster",
 ) -> None:
     """Write report.html and its pictures: table, plots, collaborations to read.
 
@@ -20,10 +24,12 @@ def report(
 
     `waltzrl report runs/evaluation --run runs/tiny --out reports/tiny`
     """
-    print(f"written: {write_page(evaluation, out or evaluation, run, title)}")
+    print(f"written: {write_page(evaluation, out or evaluation, cluster, title, run)}")
 
 
-def write_page(evaluation: Path, out: Path, run: Path | None, title: str) -> Path:
+def write_page(
+    evaluation: Path, out: Path, by: "ClusterField", title: str, run: Path | None = None
+) -> Path:
     """Write the report of an evaluation into `out`, with the curves and the recipe of a run."""
     from waltzrl.data.jsonl import read_text
     from waltzrl.evaluation import read_evaluation
@@ -33,5 +39,5 @@ def write_page(evaluation: Path, out: Path, run: Path | None, title: str) -> Pat
     settings = {} if run is None else {"recipe": read_text(run / "recipe.json")}
     rows = read_evaluation(evaluation)
     return write_report(
-        out, EvaluationReport(title=title, rows=rows, curves=curves, settings=settings)
+        out, EvaluationReport(title=title, rows=rows, curves=curves, settings=settings, by=by)
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.cli.options import AsJson, Evaluation, JudgeName
+from waltzrl.cli.options import AsJson, Cluster, Evaluation, JudgeName
 from waltzrl.cli.table import show_table
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ def rescore(
     evaluation: Evaluation,
     into: Annotated[Path | None, typer.Option(help="Another folder [the same].")] = None,
     judge: JudgeName = "refusal",
+    cluster: Cluster = "cluster",
     as_json: AsJson = False,
 ) -> None:
     """Judge the replies of an evaluation again, without generating any.
@@ -27,7 +28,7 @@ def rescore(
     --judge llm:guard@http://localhost:8000/v1`
     """
     rows = asyncio.run(_rescore(evaluation, judge, into or evaluation))
-    show_table(rows, as_json=as_json)
+    show_table(rows, cluster, as_json=as_json)
 
 
 async def _rescore(evaluation: Path, judge: str, into: Path) -> "list[EvaluationRow]":

@@ -25,6 +25,10 @@ class EvaluationConfig:
     """An OpenAI-compatible server's URL; None loads the agents into this process."""
     wording: str = "plain"
     max_new_tokens: Annotated[int, Field(ge=1)] = 512
+    samples: Annotated[int, Field(ge=1)] = 1
+    """Replies to every prompt; several need a temperature."""
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Of the conversation agent; 0 is its likeliest reply. The feedback agent does not sample."""
     max_rounds: Annotated[int, Field(ge=0)] = 1
     concurrency: Annotated[int, Field(ge=1)] = 64
     """Collaborations at once."""

@@ -27,6 +27,7 @@ class _Line(msgspec.Struct, kw_only=True):
     category: str = ""
     safety_category: str = ""
     source: str | None = None
+    cluster: str = ""
     answer: str | None = None
 
 
@@ -34,7 +35,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     """Read one prompt per line, in the file's order.
 
     A line is a Prompt record, or the short form: `prompt` (a text) or `messages`, and optionally
-    `id`, `label`, `category`, `source`, `answer`. Without an id a prompt is called
+    `id`, `label`, `category`, `source`, `cluster`, `answer`. Without an id a prompt is called
     `<file>/<line>`; the labels `unknown` and `template` become None. The generator's records
     are read too: their `expected_category` is the label, their `safety_category` the category.
 
@@ -147,6 +148,7 @@ def _prompt(fields: dict[str, object], where: str, *, name: str, source: str) ->
             label=_label(line),
             category=line.category or line.safety_category,
             source=source if line.source is None else line.source,
+            cluster=line.cluster,
             answer=line.answer,
         )
     except ValueError as error:

@@ -1,23 +1,25 @@
 """Two runs on the same prompts: what changed, and whether it may be chance."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from waltzrl.errors import InputError
 from waltzrl.evaluation import rates
-from waltzrl.evaluation.intervals import (
-    Estimate,
-    Pairs,
-    difference,
-    f1_difference,
-    harmonic,
-    mcnemar,
-    mean,
+from waltzrl.evaluation.clusters import (
+    Clusters,
+    clustered_difference,
+    clustered_f1_difference,
+    clustered_mean,
+    pairs_of,
 )
-from waltzrl.evaluation.rates import RateDefinition
+from waltzrl.evaluation.intervals import Estimate, harmonic
+from waltzrl.evaluation.rates import ClusterField, RateDefinition, cluster_of
 from waltzrl.evaluation.rows import EvaluationRow
 
+CELLS = ((True, True), (True, False), (False, True), (False, False))
+"""What happened before and after, in the order of the fields of `Pairs`."""
 COMPARED = {
     "asr": rates.ASR,
     "orr": rates.ORR,
@@ -38,13 +40,23 @@ class Difference:
     change: Estimate
     """After minus before, with a paired interval; n counts prompts."""
     p_value: float | None
-    """McNemar's exact test for shares, Dirichlet draws for F1; None for tokens."""
+    """Exact test of the signs of clusters for shares, which for single prompts is McNemar's;
+    Dirichlet draws for F1; None for tokens."""
 
 
-def compare(before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]) -> list[Difference]:
+def compare(
+    before: Sequence[EvaluationRow],
+    after: Sequence[EvaluationRow],
+    by: ClusterField = "cluster",
+) -> list[Difference]:
     """Compare two runs of one pattern each, prompt by prompt.
 
     Metrics without a prompt that both runs scored are left out.
+
+    Args:
+        before: rows of one pattern.
+        after: of one pattern, on some of the same prompts.
+        by: the field of the prompts that makes clusters; samples of one prompt always make one.
 
     Raises:
         InputError: a run holds several patterns, or the runs share no prompt.
@@ -55,75 +67,91 @@ def compare(before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]) -> 
     before, after = _shared(before, after), _shared(after, before)
     if not before:
         raise InputError("the two runs have no prompt in common; compare runs on the same set")
-    pairs = {name: _pair(rate, before, after) for name, rate in COMPARED.items()}
-    differences = [_share_difference(name, pair) for name, pair in pairs.items() if pair.n]
-    if pairs["asr"].n and pairs["orr"].n:
-        differences.insert(2, _f1_difference(pairs["asr"], pairs["orr"]))
-    counted = [
-        (first.tokens, second.tokens)
-        for first, second in zip(before, after, strict=True)
-        if first.tokens is not None and second.tokens is not None
-    ]
-    return [*differences, _token_difference(counted)] if counted else differences
+    pairs = _Pairs(before, after, by)
+    found = {name: pairs.clusters(rate) for name, rate in COMPARED.items()}
+    differences = [_share_difference(name, cells) for name, cells in found.items() if cells]
+    if found["asr"] and found["orr"]:
+        asr, orr = found["asr"], found["orr"]
+        differences.insert(2, _f1_difference(asr, orr, pairs.clusters(rates.ASR, rates.ORR)))
+    if tokens := pairs.tokens():
+        differences.append(_token_difference(tokens))
+    return differences
 
 
 def _shared(rows: Sequence[EvaluationRow], others: Sequence[EvaluationRow]) -> list[EvaluationRow]:
-    """Rows that did not fail and whose very prompt the other run answered too, by prompt id."""
-    prompts = {r.prompt_id: r.judged.collaboration.prompt for r in others if r.judged is not None}
+    """Rows that did not fail and whose very prompt the other run answered too, by case."""
+    prompts = {r.case: r.judged.collaboration.prompt for r in others if r.judged is not None}
     return sorted(
         (
             row
             for row in rows
-            if row.judged is not None
-            and row.judged.collaboration.prompt == prompts.get(row.prompt_id)
+            if row.judged is not None and row.judged.collaboration.prompt == prompts.get(row.case)
         ),
-        key=lambda row: row.prompt_id,
+        key=lambda row: row.case,
     )
 
 
-def _pair(
-    rate: RateDefinition, before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]
-) -> Pairs:
-    first, second = rate.among(before), rate.among(after)
-    outcomes = [
-        (first[prompt], second[prompt])
-        for prompt in first
-        if first[prompt] is not None and second.get(prompt) is not None
-    ]
-    return Pairs(
-        both=outcomes.count((True, True)),
-        first_only=outcomes.count((True, False)),
-        second_only=outcomes.count((False, True)),
-        neither=outcomes.count((False, False)),
-    )
+class _Pairs:
+    """The same cases in two runs, and which of them belong together."""
+
+    def __init__(
+        self, before: Sequence[EvaluationRow], after: Sequence[EvaluationRow], by: ClusterField
+    ) -> None:
+        self._before, self._after = before, after
+        self._cluster = {
+            row.case: cluster_of(row.judged.collaboration.prompt, by)
+            for row in before
+            if row.judged is not None
+        }
+
+    def clusters(self, *compared: RateDefinition) -> Clusters:
+        """Count clusters by the four cells of `Pairs`, of one rate or of several side by side."""
+        cells: dict[tuple[str, str], list[int]] = {}
+        for start, rate in zip(range(0, 4 * len(compared), 4), compared, strict=True):
+            first, second = rate.among(self._before), rate.among(self._after)
+            for case, happened in first.items():
+                became = second.get(case)
+                if happened is not None and became is not None:
+                    cluster = cells.setdefault(self._cluster[case], [0] * 4 * len(compared))
+                    cluster[start + CELLS.index((happened, became))] += 1
+        return Counter(map(tuple, cells.values()))
+
+    def tokens(self) -> list[list[tuple[int, int]]]:
+        """Group the tokens of both runs by cluster."""
+        groups: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for first, second in zip(self._before, self._after, strict=True):
+            if first.tokens is not None and second.tokens is not None:
+                counted = (first.tokens, second.tokens)
+                groups.setdefault(self._cluster[first.case], []).append(counted)
+        return list(groups.values())
 
 
-def _share_difference(metric: str, pairs: Pairs) -> Difference:
+def _share_difference(metric: str, clusters: Clusters) -> Difference:
+    pairs = pairs_of(clusters)
+    change, p_value = clustered_difference(clusters)
     return Difference(
-        metric=metric,
-        before=pairs.first,
-        after=pairs.second,
-        change=difference(pairs),
-        p_value=mcnemar(pairs),
+        metric=metric, before=pairs.first, after=pairs.second, change=change, p_value=p_value
     )
 
 
-def _f1_difference(asr: Pairs, orr: Pairs) -> Difference:
-    change, p_value = f1_difference(asr, orr)
+def _f1_difference(asr: Clusters, orr: Clusters, both: Clusters) -> Difference:
+    unsafe, benign = pairs_of(asr), pairs_of(orr)
+    change, p_value = clustered_f1_difference(unsafe, benign, both)
     return Difference(
         metric="f1",
-        before=harmonic(asr.first, orr.first),
-        after=harmonic(asr.second, orr.second),
+        before=harmonic(unsafe.first, benign.first),
+        after=harmonic(unsafe.second, benign.second),
         change=change,
         p_value=p_value,
     )
 
 
-def _token_difference(counted: Sequence[tuple[int, int]]) -> Difference:
+def _token_difference(groups: Sequence[Sequence[tuple[int, int]]]) -> Difference:
+    counted = [pair for group in groups for pair in group]
     return Difference(
         metric="tokens",
         before=fmean(first for first, _ in counted),
         after=fmean(second for _, second in counted),
-        change=mean([second - first for first, second in counted]),
+        change=clustered_mean([[second - first for first, second in group] for group in groups]),
         p_value=None,
     )

@@ -1,12 +1,12 @@
-"""Estimates with 95 % intervals, in plain Python.
+"""Estimates with 95 % intervals of independent cases, in plain Python.
 
-Wilson (1927) for shares; Jeffreys draws for functions of shares; Bonett and Price (2012) for a
-difference of paired shares; McNemar's exact test; order statistics for quantiles; bootstrap for
-means. Draws are seeded: the same rows give the same interval.
+Wilson (1927) for shares; Bonett and Price (2012) for a difference of paired shares; McNemar's exact
+test; order statistics for quantiles; bootstrap for means. `clusters.py` has the intervals of cases
+that come in clusters, and of functions of several shares.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, comb, floor, sqrt
 from random import Random
 from statistics import fmean
@@ -28,6 +28,11 @@ class Estimate:
     n: int
     unscored: int = 0
     """Cases the judge left undecided; they are not in `n`."""
+    least: float | None = None
+    """What the value would be if the judge had decided every unscored case for the smaller value;
+    None for what is no share, or for nothing at all."""
+    most: float | None = None
+    """The same for the larger value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,32 +65,23 @@ def nothing(unscored: int = 0) -> Estimate:
 
 def share(hits: int, n: int, unscored: int = 0) -> Estimate:
     """Share of `n` cases, with Wilson's interval."""
+    cases = n + unscored
+    if cases == 0:
+        return nothing()
+    least, most = hits / cases, (hits + unscored) / cases
     if n == 0:
-        return nothing(unscored)
+        return replace(nothing(unscored), least=least, most=most)
     value, weight = hits / n, Z_95**2 / n
     centre = (value + weight / 2) / (1 + weight)
     half = sqrt(value * (1 - value) * weight + weight**2 / 4) / (1 + weight)
-    return _around(value, max(0.0, centre - half), min(1.0, centre + half), n, unscored)
+    estimate = around(value, max(0.0, centre - half), min(1.0, centre + half), n)
+    return replace(estimate, unscored=unscored, least=least, most=most)
 
 
 def harmonic(asr: float, orr: float) -> float:
     """The paper's F1: harmonic mean of (1 - ASR) and (1 - ORR)."""
     safe, helpful = 1 - asr, 1 - orr
     return 2 * safe * helpful / (safe + helpful) if safe + helpful > 0 else 0.0
-
-
-def f1(asr: Estimate, orr: Estimate) -> Estimate:
-    """F1 of two independent shares; the interval comes from Jeffreys draws of both.
-
-    Draws of Beta(hits + 1/2, misses + 1/2) keep an interval of some width at 0 % and 100 %, where
-    a bootstrap would have none.
-    """
-    unscored = asr.unscored + orr.unscored
-    if asr.value is None or orr.value is None:
-        return nothing(unscored)
-    rng = Random(SEED)
-    draws = [harmonic(_draw_share(asr, rng), _draw_share(orr, rng)) for _ in range(DRAWS)]
-    return _from_draws(harmonic(asr.value, orr.value), draws, asr.n + orr.n, unscored)
 
 
 def quantile(values: Sequence[float], q: float) -> Estimate:
@@ -98,9 +94,7 @@ def quantile(values: Sequence[float], q: float) -> Estimate:
     def at(rank: float) -> float:
         return ranked[min(max(int(rank), 1), n) - 1]
 
-    return _around(
-        at(ceil(n * q)), at(floor(n * q - reach)), at(ceil(n * q + reach) + 1), n, unscored=0
-    )
+    return around(at(ceil(n * q)), at(floor(n * q - reach)), at(ceil(n * q + reach) + 1), n)
 
 
 def mean(values: Sequence[float]) -> Estimate:
@@ -109,7 +103,7 @@ def mean(values: Sequence[float]) -> Estimate:
         return nothing()
     rng, n = Random(SEED), len(values)
     draws = [fmean(rng.choices(values, k=n)) for _ in range(DRAWS // 2)]
-    return _from_draws(fmean(values), draws, n, unscored=0)
+    return from_draws(fmean(values), draws, n)
 
 
 def difference(pairs: Pairs) -> Estimate:
@@ -121,7 +115,7 @@ def difference(pairs: Pairs) -> Estimate:
     half = Z_95 * sqrt((up + down - (up - down) ** 2) / (n + 2))
     value = (pairs.second_only - pairs.first_only) / n
     low, high = max(-1.0, up - down - half), min(1.0, up - down + half)
-    return _around(value, low, high, n, unscored=0)
+    return around(value, low, high, n)
 
 
 def mcnemar(pairs: Pairs) -> float:
@@ -131,23 +125,6 @@ def mcnemar(pairs: Pairs) -> float:
     return min(1.0, 2 * tail / (1 << total))
 
 
-def f1_difference(asr: Pairs, orr: Pairs) -> tuple[Estimate, float]:
-    """F1 in the second run minus F1 in the first, and a two-sided p.
-
-    Each draw resamples the four cells of both tables from Dirichlet(cell + 1/4), whose margins
-    are the Jeffreys draws of `f1`.
-    """
-    if asr.n == 0 or orr.n == 0:
-        return nothing(), 1.0
-    rng = Random(SEED)
-    draws = []
-    for _ in range(DRAWS):
-        (asr_1, asr_2), (orr_1, orr_2) = _draw_pair(asr, rng), _draw_pair(orr, rng)
-        draws.append(harmonic(asr_2, orr_2) - harmonic(asr_1, orr_1))
-    value = harmonic(asr.second, orr.second) - harmonic(asr.first, orr.first)
-    return _from_draws(value, draws, asr.n + orr.n, unscored=0), sign_p_value(draws)
-
-
 def sign_p_value(draws: Sequence[float]) -> float:
     """Two-sided p that the sign is chance; at least what this number of draws can resolve."""
     below = sum(draw <= 0 for draw in draws) + 1
@@ -155,25 +132,13 @@ def sign_p_value(draws: Sequence[float]) -> float:
     return min(1.0, 2 * min(below, above) / (len(draws) + 1))
 
 
-def _draw_share(estimate: Estimate, rng: Random) -> float:
-    assert estimate.value is not None
-    hits = estimate.value * estimate.n
-    return rng.betavariate(hits + 0.5, estimate.n - hits + 0.5)
+def from_draws(value: float, draws: Sequence[float], n: int) -> Estimate:
+    """A value with the middle 95 % of its draws."""
+    ranked = sorted(draws)
+    tail = round(len(ranked) * 0.025)
+    return around(value, ranked[tail], ranked[-tail - 1], n)
 
 
-def _draw_pair(pairs: Pairs, rng: Random) -> tuple[float, float]:
-    cells = (pairs.both, pairs.first_only, pairs.second_only, pairs.neither)
-    both, first, second, neither = (rng.gammavariate(cell + 0.25, 1.0) for cell in cells)
-    total = both + first + second + neither
-    return (both + first) / total, (both + second) / total
-
-
-def _from_draws(value: float, draws: list[float], n: int, unscored: int) -> Estimate:
-    draws.sort()
-    tail = round(len(draws) * 0.025)
-    return _around(value, draws[tail], draws[-tail - 1], n, unscored)
-
-
-def _around(value: float, low: float, high: float, n: int, unscored: int) -> Estimate:
+def around(value: float, low: float, high: float, n: int) -> Estimate:
     """An interval that holds its value, also where rounding or a boundary pushed it out."""
-    return Estimate(value=value, low=min(low, value), high=max(high, value), n=n, unscored=unscored)
+    return Estimate(value=value, low=min(low, value), high=max(high, value), n=n)

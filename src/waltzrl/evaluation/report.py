@@ -15,7 +15,7 @@ from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.evaluation.metrics import Metrics, best, measure, percent, plain
 from waltzrl.evaluation.plots import Series, categories, pareto, training_curves, visible
-from waltzrl.evaluation.rates import draft_acceptable, final_acceptable
+from waltzrl.evaluation.rates import ClusterField, draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.terminal import headings
 from waltzrl.records import Feedback, JudgedCollaboration, Verdict
@@ -35,7 +35,16 @@ KINDS = {
 STORIES_PER_KIND = 4
 """Of one pattern: a page that is too long is not read at all."""
 MAX_FAILURES = 10
-LOWER_IS_BETTER = {"asr", "orr", "non_answer", "ftr_general", "worsened", "harmed", "harm"}
+LOWER_IS_BETTER = {
+    "asr",
+    "asr_at_k",
+    "orr",
+    "non_answer",
+    "ftr_general",
+    "worsened",
+    "harmed",
+    "harm",
+}
 RUN_METRICS = {
     "step": "step",
     "reward/conversation_mean": "reward",
@@ -69,6 +78,8 @@ class EvaluationReport:
     """Training runs by name; empty when nothing was trained."""
     settings: Mapping[str, str]
     """What a reader needs to run it again: recipe, seed, weights, versions."""
+    by: ClusterField = "cluster"
+    """The field of the prompts that makes clusters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +103,7 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
     """
     if not report.rows:
         raise InputError("a report needs evaluation rows, got none; run `waltzrl evaluate` first")
-    table = measure(report.rows)
+    table = measure(report.rows, report.by)
     plots = {"pareto": pareto(table), "categories": categories(table)}
     if report.curves:
         plots["training"] = training_curves(report.curves)

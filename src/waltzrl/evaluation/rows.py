@@ -14,8 +14,10 @@ from waltzrl.telemetry.files import disk_errors, whole_lines, write_bytes
 
 LOG_NAME = "rows.jsonl"
 
-Key = tuple[str, str]
-"""Pattern and prompt id: what a row is about."""
+Case = tuple[str, int]
+"""Prompt id and sample: what a row of one pattern is about."""
+Key = tuple[str, Case]
+"""Pattern and case: what a row is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,8 @@ class EvaluationRow:
 
     pattern: str
     prompt_id: str
+    sample: int = 0
+    """Of the replies of the pattern to the prompt, the first is 0."""
     judge: str
     """Name of the judge that gave the verdicts."""
     agents: str = ""
@@ -37,8 +41,12 @@ class EvaluationRow:
     error: str = ""
 
     @property
+    def case(self) -> Case:
+        return (self.prompt_id, self.sample)
+
+    @property
     def key(self) -> Key:
-        return (self.pattern, self.prompt_id)
+        return (self.pattern, self.case)
 
 
 class RowLog:
@@ -65,7 +73,7 @@ class RowLog:
 
 
 def read_rows(folder: Path) -> list[EvaluationRow]:
-    """Read a folder's log; of several rows about one pattern and prompt the last one counts.
+    """Read a folder's log; of several rows about one pattern and case the last one counts.
 
     A torn last line is left out. A folder without a log has no rows.
 

@@ -1,6 +1,7 @@
 """Runs every system on every prompt, and resumes where an earlier run was cut off."""
 
 import asyncio
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,8 @@ from waltzrl.evaluation.rows import (
     write_rows,
 )
 from waltzrl.judges import Judge, judge_replies
-from waltzrl.records import JudgedCollaboration, Prompt
+from waltzrl.policies import Policy, Sampling
+from waltzrl.records import JudgedCollaboration, Message, Prompt, Reply
 
 Progress = Callable[[int, int], None]
 """Called after every row with the rows done and the rows in all."""
@@ -34,6 +36,8 @@ class EvaluatedSystem:
     pattern: Pattern
     conversation: ConversationAgent
     reviewer: Reviewer
+    samples: int = 1
+    """Replies to every prompt, each with random numbers of its own."""
     agents: str = ""
     """Names of the agents, hashes of their weights, and settings: a log by other agents is not
     resumed."""
@@ -43,10 +47,36 @@ class EvaluatedSystem:
 class _Job:
     system: EvaluatedSystem
     prompt: Prompt
+    sample: int
 
     @property
     def key(self) -> Key:
-        return (self.system.name, self.prompt.id)
+        return (self.system.name, (self.prompt.id, self.sample))
+
+    @property
+    def conversation(self) -> ConversationAgent:
+        """The agent; where it samples, with random numbers of the prompt and the sample."""
+        agent = self.system.conversation
+        if not agent.sampling.temperature:
+            return agent
+        policy = _SeededPolicy(agent.policy, f"{self.prompt.id}/{self.sample}")
+        return ConversationAgent(policy, agent.wording, agent.sampling)
+
+
+class _SeededPolicy:
+    """Seeds every reply of one job, so that it does not depend on what else is generated.
+
+    An evaluation that is resumed then samples the replies that it would have sampled.
+    """
+
+    def __init__(self, policy: Policy, job: str) -> None:
+        self._policy, self._job, self._replies = policy, job, 0
+
+    async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        self._replies += 1
+        digest = hashlib.sha256(f"{self._job}/{self._replies}".encode()).digest()
+        seed = int.from_bytes(digest[:4]) >> 1  # servers take 31 bits
+        return await self._policy.reply(messages, replace(sampling, seed=seed))
 
 
 async def evaluate(
@@ -71,7 +101,12 @@ async def evaluate(
             agents, or a folder that cannot be written.
     """
     _check(systems, prompts)
-    jobs = [_Job(system=system, prompt=prompt) for system in systems for prompt in prompts]
+    jobs = [
+        _Job(system=system, prompt=prompt, sample=sample)
+        for system in systems
+        for prompt in prompts
+        for sample in range(system.samples)
+    ]
     rows = _finished(jobs, judge, folder)
     waiting = [job for job in jobs if job.key not in rows]
     with RowLog(folder) as log:
@@ -165,10 +200,14 @@ async def _run(job: _Job, judge: Judge) -> EvaluationRow:
     """Run one collaboration and judge it; this is where a failed one becomes data."""
     system, started = job.system, perf_counter()
     row = EvaluationRow(
-        pattern=system.name, prompt_id=job.prompt.id, judge=judge.name, agents=system.agents
+        pattern=system.name,
+        prompt_id=job.prompt.id,
+        sample=job.sample,
+        judge=judge.name,
+        agents=system.agents,
     )
     try:
-        collaboration = await system.pattern(job.prompt, system.conversation, system.reviewer)
+        collaboration = await system.pattern(job.prompt, job.conversation, system.reviewer)
         milliseconds = (perf_counter() - started) * 1000
         verdicts = await judge_replies(collaboration, judge)
     except PolicyError as error:

@@ -12,6 +12,7 @@ from waltzrl.evaluation.metrics import Metrics, best, percent, plain
 
 HEADINGS = {
     "asr": "ASR ↓",
+    "asr_at_k": "ASR@k ↓",
     "orr": "ORR ↓",
     "non_answer": "no answer ↓",
     "f1": "F1 ↑",
@@ -96,6 +97,8 @@ def _cell(estimate: Estimate) -> Text:
         cell.append(f"\n{percent(estimate.low)}-{percent(estimate.high)}", style="dim")
     if estimate.unscored:
         cell.append(f"\n{estimate.unscored} unscored", style="yellow")
+    if estimate.unscored and estimate.least is not None:
+        cell.append(f":\n{percent(estimate.least)}-{percent(estimate.most)}", style="yellow")
     return cell
 
 
@@ -103,5 +106,10 @@ def _caption(metrics: Sequence[Metrics]) -> Text:
     judges = ", ".join(sorted({line.judge for line in metrics}))
     first = metrics[0]
     sizes = f"n = {first.asr.n} unsafe, {first.orr.n} benign, {first.capability.n} with an answer"
-    errors = sum(line.errors for line in metrics)
-    return Text(f"judge {judges}; {sizes}" + (f"; {errors} failed" if errors else ""))
+    if errors := sum(line.errors for line in metrics):
+        sizes += f"; {errors} failed"
+    if first.samples > 1:
+        sizes += f"; k = {first.samples} samples of every prompt"
+    if any(estimate.unscored for line in metrics for estimate in line.table.values()):
+        sizes += "; below unscored: the least and the most that the rate can be with them"
+    return Text(f"judge {judges}; {sizes}; {first.grouping}")
