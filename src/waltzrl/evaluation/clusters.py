@@ -55,10 +55,11 @@ def draw_totals(clusters: Mapping[Cells, float], width: int, prior: float) -> It
         for cell in range(start, start + width):
             alone = tuple(size if place == cell else 0 for place in range(cells))
             weights[alone] = weights.get(alone, 0) + prior
-    columns = list(zip(*weights, strict=True))
+    ordered = sorted(weights, reverse=True)  # whatever the order of the rows, the same draws
+    columns = list(zip(*ordered, strict=True))
     rng = Random(SEED)
     for _ in range(DRAWS):
-        drawn = [rng.gammavariate(weight, 1.0) for weight in weights.values()]
+        drawn = [rng.gammavariate(weights[each], 1.0) for each in ordered]
         yield [sum(map(mul, drawn, column)) for column in columns]
 
 
