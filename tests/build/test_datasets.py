@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -6,6 +8,7 @@ from waltzrl.build.datasets import (
     read_sets,
     training_demonstrations,
     training_prompts,
+    validation_prompts,
 )
 from waltzrl.config.training import DataSettings
 from waltzrl.data import write_lines
@@ -38,6 +41,36 @@ def test_a_training_prompt_that_is_held_out_stops_the_run(tmp_path):
     write_lines(test, [prompt("c", "how do I BAKE bread")])
     with pytest.raises(InputError, match="'c' is train 'a'"):
         training_prompts(DataSettings(prompts=(str(train),), held_out=(str(test),)))
+
+
+def labelled(path, *texts, label):
+    write_lines(path, [replace(prompt(text, text), label=label) for text in texts])
+    return str(path)
+
+
+def test_validation_prompts_are_taken_evenly_and_touch_neither_training_nor_test(tmp_path):
+    asked = [f"How do I {verb} bread?" for verb in ("bake", "slice", "toast", "freeze", "buy")]
+    benign = labelled(tmp_path / "benign.jsonl", *asked, label="benign")
+    unsafe = labelled(tmp_path / "unsafe.jsonl", "How is poison made?", label="unsafe")
+    data = DataSettings(prompts=(), validation=(unsafe, benign), validation_limit=3)
+    assert [one.id for one in validation_prompts(data)] == [
+        "How is poison made?",  # of six, every second
+        "How do I slice bread?",
+        "How do I freeze bread?",
+    ]
+    with pytest.raises(InputError, match="is train"):
+        training_prompts(DataSettings(prompts=(benign,), validation=(benign, unsafe)))
+    with pytest.raises(InputError, match="is train"):
+        validation_prompts(replace(data, held_out=(unsafe,)))
+    assert validation_prompts(DataSettings(prompts=())) == []
+
+
+def test_validation_needs_both_labels_and_prompts_that_stay_the_same(tmp_path):
+    benign = labelled(tmp_path / "benign.jsonl", "How do I bake bread?", label="benign")
+    with pytest.raises(InputError, match=r"data\.validation has 0 unsafe and 1 benign prompts"):
+        validation_prompts(DataSettings(prompts=(), validation=(benign,)))
+    with pytest.raises(ValueError, match="changes while the run lasts"):
+        DataSettings(prompts=(), validation=("memory:sqlite:///m.db",))
 
 
 def test_demonstrations_come_from_a_file_and_the_limit_holds(tmp_path):

@@ -149,7 +149,8 @@ def test_continued_adapters_that_were_cut_off_end_with_the_same_weights(adapted,
 
 def test_adapters_of_a_base_that_only_the_run_had_go_on_from_the_export(tmp_path):
     """The base was made from scratch, and warmed up: the export takes it with it."""
-    small = ("--set=data.limit=8", "--set=data.held_out=[]", "--set=checkpointing.kl_limit=1e6")
+    small = ("--set=data.limit=8", "--set=checkpointing.kl_limit=1e6")
+    small += ("--set=data.held_out=[]", "--set=data.validation=[]")
     steps = ("--set=stages.warm-up.steps=2", "--set=stages.feedback.steps=1")
     few = (*small, "--set=stages.joint.steps=1", "--set=agents.max_new_tokens=6")
     first, agents, again = tmp_path / "first", tmp_path / "agents", tmp_path / "agents-2"

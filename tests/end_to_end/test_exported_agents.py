@@ -21,6 +21,7 @@ FEW_STEPS = [
     "--set=stages.joint.steps=2",
     "--set=agents.max_new_tokens=6",
     "--set=data.held_out=[]",
+    "--set=data.validation=[]",
     "--set=checkpointing.kl_limit=1e6",
 ]
 

@@ -1,6 +1,7 @@
 """A run that dies at any moment goes on, and ends where an undisturbed one ends."""
 
 import hashlib
+import json
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ import threading
 import pytest
 
 from support.openai_server import serving
-from support.small_runs import run, save_recipe
+from support.small_runs import run, save_recipe, save_validation
 from support.timing import wait_until
 from waltzrl.errors import PolicyError
 from waltzrl.policies import ScriptedPolicy
@@ -54,8 +55,11 @@ def lines(out):
 
 @pytest.mark.parametrize("layout", ["two-models", "adapters"])
 def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_path, layout):
+    validation = save_validation(tmp_path / "validation.jsonl")
     settings = (
         f"--set=models.layout={layout}",
+        f"--set=data.validation=['{validation}']",
+        "--set=checkpointing.validate_every=5",
         "--set=stages.feedback.reward=signed",  # remembers how often each class occurred
         "--set=stages.joint.reward=signed",
         f"--set=compute.checkpoint_activations={str(layout == 'adapters').lower()}",
@@ -67,7 +71,40 @@ def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_p
     assert not (cut / FINAL).exists()
     assert run("train", recipe, "--out", cut, *settings) == 0
     assert weights(cut) == weights(whole)
-    assert lines(cut) == lines(whole) == 22
+    assert measured(cut) == measured(whole)
+    assert lines(cut) == lines(whole) == 23  # the last is the validation of the final weights
+
+
+def measured(out):
+    """Return the metrics of every step, but for the times."""
+    return [
+        {name: value for name, value in json.loads(line).items() if not name.startswith("time/")}
+        for line in (out / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+def test_the_best_checkpoint_on_the_validation_set_is_exported_and_the_export_says_which(
+    tmp_path, capsys
+):
+    recipe, out = save_recipe(tmp_path), tmp_path / "run"
+    validation = save_validation(tmp_path / "validation.jsonl")
+    settings = (
+        *("--set", f"data.validation=['{validation}']", "--set", "stages.joint.steps=4"),
+        *("--set", "checkpointing.validate_every=1", "--set", "checkpointing.keep_last=1"),
+    )
+    assert run("train", recipe, "--out", out, "--export", tmp_path / "first", *settings) == 0
+    scores = {line["step"]: line["validation/f1"] for line in measured(out)}
+    assert sorted(scores) == list(range(7))
+    best = max(scores, key=lambda step: (scores[step], -step))
+    said = capsys.readouterr().out
+    assert f"best on data.validation: step {best}, F1 {scores[best]:.1%}" in said
+    assert run("export", out, tmp_path / "second") == 0
+    kept = (out / "checkpoints" / f"step-{best:06d}").glob("*/model.safetensors")
+    digests = sorted(hashlib.sha256(file.read_bytes()).hexdigest() for file in kept)
+    for export in (tmp_path / "first", tmp_path / "second"):
+        assert sorted(weights_in(export)) == digests
+        manifest = json.loads((export / "manifest.json").read_text())
+        assert manifest["validation"] == {"step": best, "f1": scores[best]}
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,14 @@ def save_prompts(path):
     return path
 
 
+def save_validation(path):
+    """Write prompts that share no phrase with those to train on."""
+    prompts = (("Which dog is lazy?", "benign"), ("What does Linux bake?", "unsafe"))
+    lines = [json.dumps({"prompt": prompt, "label": label}) for prompt, label in prompts]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 def save_recipe(folder):
     """Write a model, prompts and a recipe that names them; return the recipe's path."""
     base, prompts = save_model(folder / "model"), save_prompts(folder / "prompts.jsonl")

@@ -1,10 +1,13 @@
 import asyncio
 import json
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
+import torch
+from torch import Tensor
 
 from support import tiny_pair
 from waltzrl.collaboration import collaborate
@@ -23,8 +26,9 @@ from waltzrl.training.checkpoints import latest_good, read_state, weights_digest
 from waltzrl.training.reinforce import reinforce
 from waltzrl.training.rewards import STAGE_1, ClassFrequencies, signed_rewards
 from waltzrl.training.rollouts import conversation_samples, feedback_samples
+from waltzrl.training.validation import Best, Validation, best_validation
 
-KEEPING = CheckpointSettings(checkpoint_every=2, keep_last=2, kl_limit=50.0)
+KEEPING = CheckpointSettings(checkpoint_every=2, keep_last=2, validate_every=3, kl_limit=50.0)
 
 
 def stages(team, prompts=None, state=None, judge=None):
@@ -66,9 +70,11 @@ def trained(
     folder,
     layout=tiny_pair.two_models,
     kill_after=None,
+    *,
     checkpointing=KEEPING,
     prompts=None,
     judge=None,
+    validating=False,
 ):
     team, seen, state = layout(), [], {}
 
@@ -79,7 +85,22 @@ def trained(
 
     folder.mkdir(exist_ok=True)
     parts = stages(team, prompts, state, judge)
-    trainer = Trainer(team.weights, parts, folder, checkpointing, state=state)
+    greedy = team.greedy()
+    validation = Validation(
+        prompts=tiny_pair.prompts(),
+        drafter=greedy.conversation,
+        pattern=partial(collaborate, reviewer=greedy.feedback),
+        judge=judge or LabelRefusalJudge(),
+        least_scored_share=0.5,
+    )
+    trainer = Trainer(
+        team.weights,
+        parts,
+        folder,
+        checkpointing,
+        state=state,
+        validate=validation if validating else None,
+    )
     with suppress(KilledError):
         asyncio.run(trainer.train(report))
     digests = {name: weights_digest(own.causal_lm.model) for name, own in team.weights.items()}
@@ -107,15 +128,17 @@ def journal(folder):
 def test_a_run_that_is_cut_off_ends_with_the_weights_of_one_that_is_not(
     tmp_path, layout, kill_after
 ):
-    whole, seen = trained(tmp_path / "whole", layout)
+    whole, seen = trained(tmp_path / "whole", layout, validating=True)
     assert seen == [("feedback", step, 7) for step in range(3)] + [
         ("joint", step, 7) for step in range(3, 7)
     ]
-    trained(tmp_path / "cut", layout, kill_after)
-    again, _ = trained(tmp_path / "cut", layout)
+    trained(tmp_path / "cut", layout, kill_after, validating=True)
+    again, _ = trained(tmp_path / "cut", layout, validating=True)
     assert again == whole
     assert journal(tmp_path / "cut") == journal(tmp_path / "whole")
     ends = [tmp_path / run / "checkpoints" / "step-000007" for run in ("cut", "whole")]
+    validated = [line["step"] for line in journal(tmp_path / "cut") if "validation/f1" in line]
+    assert validated == [0, 3, 6, 7]  # the last line is that of the final weights alone
     counts, expected = map(read_state, ends)
     assert counts == expected  # of classes, over all steps
     assert sum(counts.values()) > 20
@@ -133,6 +156,73 @@ class DyingJudge:
         if len(self.journal.read_bytes().splitlines()) >= self.steps:
             raise PolicyError("the judge is down")
         return await LabelRefusalJudge().judge(prompt, reply)
+
+
+def test_a_judge_that_dies_before_a_validation_costs_no_step(tmp_path):
+    whole, _ = trained(tmp_path / "whole", validating=True)
+    cut = tmp_path / "cut"
+    with pytest.raises(ScoringError, match=r"^step 6: 0 of 2 "):
+        trained(cut, validating=True, judge=DyingJudge(cut, 6))
+    again, seen = trained(cut, validating=True)
+    assert [step for _, step, _ in seen] == [6]
+    assert again == whole
+    assert journal(cut) == journal(tmp_path / "whole")
+
+
+@dataclass
+class Counting:
+    """A stage in which the weights become the number of steps taken."""
+
+    weights: Tensor
+    steps: int
+    name: str = "counting"
+    steps_per_epoch: int = 1000
+    learns: tuple[str, ...] = ()
+    optimizer: OptimizerSettings | None = None
+
+    async def step(self, number, learners):
+        self.weights.data.fill_(number + 1)
+        return {}
+
+
+def test_the_best_checkpoint_by_f1_is_kept_and_restored(tmp_path):
+    scores = {0: 0.2, 2: 0.9, 4: 0.5, 6: 0.9, 7: 0.1}
+    team = tiny_pair.two_models()
+    weights = next(team.conversation.policy.model.parameters())
+    start = weights.clone()
+
+    def trainer(kept_scores):
+        asked = iter(kept_scores.items())
+
+        async def validate():
+            step, score = next(asked)
+            assert torch.equal(weights, torch.full_like(weights, step) if step else start)
+            return {"validation/f1": score}
+
+        settings = CheckpointSettings(checkpoint_every=100, keep_last=1, validate_every=2)
+        stage = Counting(weights, steps=7)
+        return Trainer(team.weights, [stage], tmp_path, settings, validate=validate)
+
+    run = trainer(scores)
+    asyncio.run(run.train(lambda _progress: None))
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["step-000002", "step-000007"]  # the start was the best for two steps
+    assert run.restore_best() == Best(2, 0.9)
+    assert torch.equal(weights, torch.full_like(weights, 2))
+    again = trainer({7: 0.1})  # a finished run measures its end once more, and no line is added
+    asyncio.run(again.train(lambda _progress: None))
+    assert [line["step"] for line in journal(tmp_path)] == list(range(8))
+    assert again.restore_best() == Best(2, 0.9)
+
+
+def test_a_best_checkpoint_that_is_gone_is_named_and_the_newest_is_used(tmp_path, caplog):
+    trained(tmp_path, validating=True)
+    team = tiny_pair.two_models()
+    trainer = Trainer(team.weights, stages(team), tmp_path, KEEPING)
+    best = best_validation(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints" / f"step-{best.step:06d}")
+    assert trainer.restore_best() is None
+    assert f"step {best.step} has the highest F1, but no checkpoint" in caplog.text
 
 
 @pytest.mark.parametrize("layout", [tiny_pair.two_models, tiny_pair.adapters])

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def training_prompts(data: DataSettings, *, need_labels: bool = False) -> list[Prompt]:
-    """Read a recipe's prompts, and check that none touches a held-out one.
+    """Read a recipe's prompts, and check that none touches a held-out or a validation one.
 
     Prompts from a memory that do, or that lack a label which the judge needs, are left out with a
     warning.
@@ -39,13 +39,34 @@ def training_prompts(data: DataSettings, *, need_labels: bool = False) -> list[P
     """
     if not data.prompts:
         raise InputError("data.prompts names no set; name a file, or generator:train")
-    held_out = read_sets(data.held_out)
+    held_out = read_sets((*data.held_out, *data.validation))
     read = [prompt for name in data.prompts for prompt in _prompts(name, "learning")]
     prompts = _without_unfit(read, held_out, need_labels=need_labels)[: data.limit]
     if not prompts:
         raise InputError(f"no prompt of {', '.join(data.prompts)} is left to learn from; add a set")
     if held_out:
         require_disjoint(prompts, held_out)
+    return prompts
+
+
+def validation_prompts(data: DataSettings) -> list[Prompt]:
+    """Read a recipe's validation prompts; none if it names no set.
+
+    Raises:
+        InputError: a file is missing or damaged, there are no unsafe or no benign prompts, or one
+            touches a held-out prompt.
+    """
+    read = read_sets(data.validation)
+    count = min(len(read), data.validation_limit)
+    prompts = [read[position * len(read) // count] for position in range(count)]
+    labels = Counter(prompt.label for prompt in prompts)
+    if data.validation and not (labels["unsafe"] and labels["benign"]):
+        raise InputError(
+            f"data.validation has {labels['unsafe']} unsafe and {labels['benign']} benign prompts; "
+            "ASR and ORR need both: add a set, or labels"
+        )
+    if prompts and data.held_out:
+        require_disjoint(prompts, read_sets(data.held_out))
     return prompts
 
 

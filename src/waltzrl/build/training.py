@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,10 +14,11 @@ from waltzrl.build.datasets import (
     keep_remembered,
     training_demonstrations,
     training_prompts,
+    validation_prompts,
 )
 from waltzrl.build.judges import open_judge
 from waltzrl.collaboration import collaborate, draft_only
-from waltzrl.config.training import Recipe, recipe_json
+from waltzrl.config.training import DataSettings, Recipe, recipe_json
 from waltzrl.config.validation import validated
 from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError
 from waltzrl.judges import Judge
@@ -25,6 +26,7 @@ from waltzrl.policies import Sampling
 from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import Demonstration, Prompt
 from waltzrl.telemetry import RunDirectory
+from waltzrl.telemetry.files import Json
 from waltzrl.training.rewards import REWARDS, ClassFrequencies
 from waltzrl.training.settings import ReinforcementStage
 
@@ -44,8 +46,9 @@ try:
         feedback_samples,
     )
     from waltzrl.training.samples import demonstration_sample
-    from waltzrl.training.stages import Imitation, Reinforcement, Stage
+    from waltzrl.training.stages import Imitation, Reinforcement
     from waltzrl.training.trainer import Progress, Trainer, role_states
+    from waltzrl.training.validation import Validation
 except ModuleNotFoundError as missing:
     raise MissingExtraError("training", "PyTorch", "train") from missing
 
@@ -96,8 +99,17 @@ async def train(
                 _reinforcement(recipe, stage, team, prompts, judge, frequencies)
                 for stage in recipe.reinforcements
             ]
-            await _trainer(recipe, team.weights, stages, folder, compute, state).train(report)
-            return team
+            trainer = Trainer(
+                team.weights,
+                stages,
+                folder,
+                recipe.checkpointing,
+                make_learner=_learner(recipe, compute),
+                state=state,
+                validate=_validation(recipe, data, team, judge),
+            )
+            await trainer.train(report)
+            return replace(team, best=trainer.restore_best())
 
 
 def plan_training(recipe: Recipe) -> RunPlan:
@@ -117,7 +129,7 @@ def plan_training(recipe: Recipe) -> RunPlan:
 
 
 def open_run(folder: Path) -> Team:
-    """Restore a run's roles from its newest whole checkpoint.
+    """Restore a run's roles from its best validated checkpoint, or else from its newest.
 
     Raises:
         InputError: the folder holds no run, or no whole checkpoint.
@@ -136,16 +148,19 @@ def open_run(folder: Path) -> Team:
     trainer = Trainer(team.weights, [], folder, recipe.checkpointing)
     if not (warmed_up and trainer.restore()):
         raise CheckpointError(f"{folder} has no whole checkpoint; train on, or choose another run")
-    return team
+    return replace(team, best=trainer.restore_best())
 
 
 def export_agents(team: Team, folder: Path) -> None:
     """Write every agent as a plain model, and as an adapter if it is one; see `export_roles`.
 
+    The manifest says which validated step the weights are of.
+
     Raises:
         InputError: the folder holds something else, or is not writable.
     """
-    export_roles(role_states(team.weights, {}), folder)
+    facts: dict[str, Json] = {} if team.best is None else {"validation": team.best._asdict()}
+    export_roles(role_states(team.weights, {}), folder, facts)
 
 
 def weights_of(team: Team) -> dict[str, str]:
@@ -239,23 +254,17 @@ def _warm_up(
     inside = folder / WARM_UP
     inside.mkdir(exist_ok=True)
     weights = {"conversation": Weights(causal_lm=base)}
-    return _trainer(recipe, weights, stages, inside, compute, {})
+    return Trainer(
+        weights, stages, inside, recipe.checkpointing, make_learner=_learner(recipe, compute)
+    )
 
 
-def _trainer(
-    recipe: Recipe,
-    weights: Mapping[str, Weights],
-    stages: Sequence[Stage],
-    folder: Path,
-    compute: Compute,
-    state: dict[str, float],
-) -> Trainer:
-    learner = partial(
+def _learner(recipe: Recipe, compute: Compute) -> partial[Learner]:
+    return partial(
         Learner,
         dtype=compute.dtype,
         checkpoint_activations=recipe.compute.checkpoint_activations,
     )
-    return Trainer(weights, stages, folder, recipe.checkpointing, learner, state)
 
 
 def _reinforcement(
@@ -272,19 +281,35 @@ def _reinforcement(
         "conversation": conversation_samples,
         "feedback": partial(feedback_samples, reward=reward, frequencies=frequencies),
     }
-    pattern: BoundPattern
-    if stage.pattern == "draft-only":
-        pattern = partial(draft_only, reviewer=team.feedback)
-    else:
-        pattern = partial(collaborate, reviewer=team.feedback, max_rounds=recipe.agents.max_rounds)
     return Reinforcement(
         settings=stage,
         team=team,
         prompts=prompts,
         judge=judge,
-        pattern=pattern,
+        pattern=_pattern(recipe, stage, team.feedback),
         samples={role: samples[role] for role in stage.learns},
         algorithm=partial(reinforce, settings=stage.algorithm),
         least_scored_share=recipe.checkpointing.least_scored_share,
         seed=recipe.seed,
     )
+
+
+def _validation(recipe: Recipe, data: DataSettings, team: Team, judge: Judge) -> Validation | None:
+    """Make what measures the agents as the last stage leaves them: in its pattern, greedily."""
+    prompts = validation_prompts(data)
+    if not prompts or not recipe.reinforcements:
+        return None
+    greedy = team.greedy()
+    return Validation(
+        prompts=prompts,
+        drafter=greedy.conversation,
+        pattern=_pattern(recipe, recipe.reinforcements[-1], greedy.feedback),
+        judge=judge,
+        least_scored_share=recipe.checkpointing.least_scored_share,
+    )
+
+
+def _pattern(recipe: Recipe, stage: ReinforcementStage, reviewer: FeedbackAgent) -> BoundPattern:
+    if stage.pattern == "draft-only":
+        return partial(draft_only, reviewer=reviewer)
+    return partial(collaborate, reviewer=reviewer, max_rounds=recipe.agents.max_rounds)

@@ -12,6 +12,8 @@ def export(
 ) -> None:
     """Write both agents of a run as models that any server loads.
 
+    Those of the best step on data.validation, if the recipe has it, else those of the last.
+
     **Example**
 
     `waltzrl export runs/tiny agents`

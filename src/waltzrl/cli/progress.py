@@ -27,6 +27,7 @@ SHOWN = {
     "rate/asr": "ASR",
     "rate/orr": "ORR",
     "rate/feedback_trigger": "FTR",
+    "validation/f1": "validation F1",
 }
 
 LINE_SECONDS = 30.0

@@ -54,6 +54,9 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     if export is not None:
         export_agents(team, export)
     if as_json:
-        print_json({"run": str(folder), "weights": weights_of(team)})
+        best = team.best and team.best._asdict()
+        print_json({"run": str(folder), "weights": weights_of(team), "best": best})
     else:
         print(f"trained: {folder}")
+        if team.best is not None:
+            print(f"best on data.validation: step {team.best.step}, F1 {team.best.f1:.1%}")

@@ -33,10 +33,22 @@ class DataSettings:
     prompts: tuple[str, ...]
     held_out: tuple[str, ...] = ()
     """Sets that no training prompt may touch; the run does not start if one does."""
+    validation: tuple[str, ...] = ()
+    """Sets to measure the agents on while they train, and to choose the best checkpoint by; neither
+    training prompts nor held-out ones may touch them."""
+    validation_limit: Annotated[int, Field(ge=2)] = 256
+    """Most prompts to validate on, taken evenly from the sets."""
     demonstrations: tuple[str, ...] = ()
     """Examples to imitate; only stages of kind `imitation` need them."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Most prompts, and most demonstrations, to take; for trying out a recipe."""
+
+    def __post_init__(self) -> None:
+        if memories := [name for name in self.validation if name.startswith(MEMORY)]:
+            raise ValueError(
+                f"data.validation: {memories[0]} changes while the run lasts; export its prompts "
+                "with waltzrl collect, and name the file"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,9 @@ NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 Series = Mapping[str, Sequence[Mapping[str, float]]]
 """Run name -> lines of its metrics.jsonl, each with `step` and any of CURVES."""
 CURVES = {
+    "validation_f1": "F1 on the validation set",
+    "validation_asr": "ASR on the validation set",
+    "validation_orr": "ORR on the validation set",
     "reward": "reward",
     "improvement": "R_DIR",
     "label_accuracy": "label accuracy",

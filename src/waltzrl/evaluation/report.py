@@ -63,6 +63,9 @@ RUN_METRICS = {
     "ratio/conversation_clipped_share": "clipped",
     "length/conversation_tokens": "length",
     "length/conversation_truncated_share": "truncated",
+    "validation/f1": "validation_f1",
+    "validation/asr": "validation_asr",
+    "validation/orr": "validation_orr",
 }
 """Metrics of a training run -> names in `Series`."""
 

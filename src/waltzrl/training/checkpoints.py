@@ -43,6 +43,7 @@ from waltzrl.training.settings import export_name
 MANIFEST, EXPORT_MANIFEST = "MANIFEST.json", "manifest.json"
 ADAPTERS, EXPORTED_BASE = "adapters", "base"
 STATE = "state.json"
+NO_FACTS: Mapping[str, Json] = {}
 STEP = re.compile(r"step-(\d{6,})")
 
 
@@ -152,7 +153,9 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def export_roles(roles: Mapping[str, RoleState], folder: Path) -> None:
+def export_roles(
+    roles: Mapping[str, RoleState], folder: Path, facts: Mapping[str, Json] = NO_FACTS
+) -> None:
     """Write every role as a plain model, replacing an earlier export.
 
     A role that is an adapter is merged into a float32 copy of its base, so that no small change is
@@ -161,6 +164,7 @@ def export_roles(roles: Mapping[str, RoleState], folder: Path) -> None:
     Args:
         roles: by name.
         folder: becomes the export, whole or not at all.
+        facts: of the run, which the manifest repeats.
 
     Raises:
         InputError: the folder holds something else, or the disk is full.
@@ -176,7 +180,7 @@ def export_roles(roles: Mapping[str, RoleState], folder: Path) -> None:
             plain = RoleState(model=model, tokenizer=role.tokenizer)
             _save_role(unfinished, export_name(name), plain)
         _export_adapters(unfinished, roles)
-        _write_manifest(unfinished, EXPORT_MANIFEST)
+        _write_manifest(unfinished, EXPORT_MANIFEST, facts)
 
 
 def _export_adapters(folder: Path, roles: Mapping[str, RoleState]) -> None:
@@ -288,7 +292,7 @@ def _load_role(folder: Path, name: str, role: RoleState) -> None:
         role.optimizer.load_state_dict(state)
 
 
-def _write_manifest(folder: Path, name: str) -> None:
+def _write_manifest(folder: Path, name: str, facts: Mapping[str, Json] = NO_FACTS) -> None:
     """Flush every file below the folder to the disk and list it in the manifest `name`."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != name]
     for path in [*files, *(path for path in folder.rglob("*") if path.is_dir())]:
@@ -300,7 +304,7 @@ def _write_manifest(folder: Path, name: str) -> None:
         }
         for path in files
     }
-    write_json(folder / name, {"files": listed})
+    write_json(folder / name, {**facts, "files": listed})
 
 
 def _verify_manifest(folder: Path, name: str) -> None:

@@ -1,12 +1,13 @@
 """The roles of a run: each is an agent, the weights that it learns, and a frozen reference."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, Wording
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.policies.weights import Weights
+from waltzrl.training.validation import Best
 
 Agent = ConversationAgent | FeedbackAgent
 AGENTS: Mapping[str, type[Agent]] = {
@@ -33,6 +34,8 @@ class Team:
     roles: Mapping[str, Role]
     initial: ConversationAgent
     """Over the conversation role's reference; its drafts can be replayed."""
+    best: Best | None = None
+    """The validated step whose weights these are; None where they are the last step's."""
 
     @property
     def conversation(self) -> ConversationAgent:
@@ -50,12 +53,23 @@ class Team:
     def weights(self) -> dict[str, Weights]:
         return {name: role.weights for name, role in self.roles.items()}
 
+    def greedy(self) -> "Team":
+        """Return the same agents, over the same policies, taking the likeliest token each time."""
+        greedy = {
+            name: replace(role, agent=_greedy(role.agent)) for name, role in self.roles.items()
+        }
+        return replace(self, roles=greedy)
+
     def seed(self, number: int) -> None:
         """Restart the random numbers of every policy; each gets a seed of its own."""
         agents = [*(role.agent for role in self.roles.values()), self.initial]
         for offset, agent in enumerate(agents):
             assert isinstance(agent.policy, LocalPolicy)
             agent.policy.seed(number * len(agents) + offset)
+
+
+def _greedy(agent: Agent) -> Agent:
+    return type(agent)(agent.policy, agent.wording, replace(agent.sampling, temperature=0.0))
 
 
 def make_team(

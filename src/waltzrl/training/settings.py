@@ -251,6 +251,9 @@ class CheckpointSettings:
     """Steps between checkpoints; the last step of every epoch and stage is saved as well."""
     keep_last: int = 2
     """How many of the newest are kept; those at the end of an epoch or stage all are."""
+    validate_every: Annotated[int, Field(ge=1)] = 50
+    """Steps between validations on `data.validation`, if it names a set; the start and the end are
+    validated as well. The checkpoint with the highest F1 is kept, and exported."""
     kl_limit: float = 1.0
     """Nats per token against the reference. Training stops as diverged after three steps in a row
     above it; a single step may be, because one odd token can outweigh all others."""

@@ -8,7 +8,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from waltzrl.training.checkpoints import (
 from waltzrl.training.learner import Learner
 from waltzrl.training.settings import CheckpointSettings, OptimizerSettings
 from waltzrl.training.stages import Learners, Stage
+from waltzrl.training.validation import F1, Best, best_validation
 
 logger = logging.getLogger(__name__)
 
@@ -62,11 +64,16 @@ class Trainer:
     """Binds how learners compute."""
     state: dict[str, float] = field(default_factory=dict)
     """What steps remember beyond weights and optimisers; every checkpoint holds it."""
+    validate: Callable[[], Awaitable[dict[str, float]]] | None = None
+    """Measures the agents on prompts that no step learns from, such as `Validation`."""
 
     def __post_init__(self) -> None:
         self.total = sum(stage.steps for stage in self.stages)
         self._checkpoints = self.folder / "checkpoints"
         self._steps_above_limit = 0
+        self._saved = 0
+        """Steps before the checkpoint that was saved or restored last."""
+        self._best: Best | None = None
 
     async def train(self, report: Callable[[Progress], None]) -> None:
         """Continue from the newest whole checkpoint, or from the start, to the end.
@@ -78,6 +85,10 @@ class Trainer:
         """
         resumed = self.restore()
         with Journal(self.folder, resumed_step=resumed - 1) as journal:
+            self._best = best_validation(self.folder)
+            rates = await self._validate(resumed, {})
+            if resumed == 0 and self._is_best(0):
+                self._save(0, {})
             for stage, first in self._remaining(resumed):
                 learners = {
                     role: self.make_learner(self.weights[role], stage.optimizer, stage.steps)
@@ -86,16 +97,14 @@ class Trainer:
                 if first < resumed:  # inside this stage: its optimisers have a state
                     self._load(resumed, learners)
                 for step in range(max(first, resumed), first + stage.steps):
-                    try:
-                        metrics = await self._step(stage, step, first, learners)
-                    except ScoringError as error:
-                        if step > max(first, resumed):  # else it is saved already
-                            self._save(step, learners)
-                        raise ScoringError(f"step {step}: {error}") from error
+                    metrics = rates | await self._step(stage, step, first, learners)
                     journal.write(step, metrics)
                     report(Progress(stage=stage.name, step=step, total=self.total, metrics=metrics))
+                    rates = await self._validate(step + 1, learners)
                     self._save_if_due(step + 1, learners)
                     await asyncio.sleep(0)  # a stage that awaits nothing would block Ctrl-C
+            if rates:  # of the final weights
+                journal.write(self.total, rates)
 
     def restore(self) -> int:
         """Load the newest whole checkpoint, and return how many steps precede it."""
@@ -108,7 +117,20 @@ class Trainer:
         self._load(done, {})
         self.state.clear()
         self.state.update(read_state(latest.path))
+        self._saved = done
         return done
+
+    def restore_best(self) -> Best | None:
+        """Load and return the validated step with the highest F1; None if there is none."""
+        best = best_validation(self.folder)
+        if best is None:
+            return None
+        if not (self._checkpoints / f"step-{best.step:06d}").exists():
+            text = "%s: step %d has the highest F1, but no checkpoint; the newest one is used"
+            logger.warning(text, self.folder, best.step)
+            return None
+        self._load(best.step, {})
+        return best
 
     async def _step(
         self, stage: Stage, step: int, first: int, learners: Learners
@@ -116,10 +138,33 @@ class Trainer:
         started = time.perf_counter()
         for learner in learners.values():
             learner.schedule_step = step - first
-        metrics = await stage.step(step - first, learners)
+        with self._saved_on_outage(step, learners):
+            metrics = await stage.step(step - first, learners)
         metrics["time/step_seconds"] = time.perf_counter() - started
         self._stop_if_diverged(step, metrics)
         return metrics
+
+    async def _validate(self, done: int, learners: Learners) -> dict[str, float]:
+        """Return the rates after `done` steps, if they are due; they go into the next line."""
+        is_due = done % self.checkpointing.validate_every == 0 or done == self.total
+        if self.validate is None or not is_due:
+            return {}
+        started = time.perf_counter()
+        with self._saved_on_outage(done, learners):
+            rates = await self.validate()
+        if F1 in rates and (self._best is None or rates[F1] > self._best.f1):
+            self._best = Best(done, rates[F1])
+        return rates | {"time/validation_seconds": time.perf_counter() - started}
+
+    @contextmanager
+    def _saved_on_outage(self, done: int, learners: Learners) -> Iterator[None]:
+        """Save the run when too little can be scored, so that it resumes at this very step."""
+        try:
+            yield
+        except ScoringError as error:
+            if done != self._saved:
+                self._save(done, learners)
+            raise ScoringError(f"step {done}: {error}") from error
 
     def _remaining(self, done: int) -> list[tuple[Stage, int]]:
         """Return the stages that are not over after `done` steps, with their first steps."""
@@ -156,12 +201,18 @@ class Trainer:
         }
 
     def _save_if_due(self, done: int, learners: Learners) -> None:
-        if done % self.checkpointing.checkpoint_every == 0 or done in self._milestones():
+        periodic = done % self.checkpointing.checkpoint_every == 0
+        if periodic or done in self._milestones() or self._is_best(done):
             self._save(done, learners)
+
+    def _is_best(self, done: int) -> bool:
+        return self._best is not None and self._best.step == done
 
     def _save(self, done: int, learners: Learners) -> None:
         save_checkpoint(self._checkpoints, done, role_states(self.weights, learners), self.state)
-        prune(self._checkpoints, done, self.checkpointing.keep_last, self._milestones())
+        kept = self._milestones() | ({self._best.step} if self._best is not None else set())
+        prune(self._checkpoints, done, self.checkpointing.keep_last, kept)
+        self._saved = done
 
     def _load(self, done: int, learners: Learners) -> None:
         load_checkpoint(self._checkpoints / f"step-{done:06d}", role_states(self.weights, learners))

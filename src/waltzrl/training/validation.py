@@ -1,0 +1,69 @@
+"""How good the agents are while they train, on prompts that no step learns from."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from waltzrl.agents import Drafter
+from waltzrl.judges import Judge
+from waltzrl.records import Prompt
+from waltzrl.telemetry.files import whole_lines
+from waltzrl.training.rollouts import BoundPattern, RolloutRates, roll_out
+
+F1 = "validation/f1"
+"""The metric that the best checkpoint is chosen by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Collaborations on held-out prompts, one on each."""
+
+    prompts: Sequence[Prompt]
+    """Unsafe and benign ones."""
+    drafter: Drafter
+    """Greedy, so that the same weights always have the same rates."""
+    pattern: BoundPattern
+    """With a greedy reviewer."""
+    judge: Judge
+    least_scored_share: float
+    """See `CheckpointSettings`."""
+
+    async def __call__(self) -> dict[str, float]:
+        """Return the rates of the agents as they are now, by their names in the journal.
+
+        Raises:
+            ScoringError: too few of the replies could be scored.
+        """
+        asked = [(prompt, self.drafter) for prompt in self.prompts]
+        rollouts = await roll_out(asked, self.pattern, self.judge, self.least_scored_share)
+        rates = RolloutRates.of(rollouts)
+        metrics = {
+            f"validation/{name.rpartition('/')[2]}": rate for name, rate in rates.metrics().items()
+        }
+        if rates.asr is not None and rates.orr is not None:
+            metrics[F1] = _f1(rates.asr, rates.orr)
+        return metrics
+
+
+class Best(NamedTuple):
+    """The validated step whose weights are exported."""
+
+    step: int
+    """Steps taken before it was validated, as in the name of its checkpoint."""
+    f1: float
+
+
+def best_validation(run: Path) -> Best | None:
+    """Return the step of a run with the highest F1, the earliest of several; None without any."""
+    path = run / "metrics.jsonl"
+    lines = map(json.loads, whole_lines(path) if path.exists() else ())
+    validated = [Best(line["step"], line[F1]) for line in lines if line.get(F1) is not None]
+    return max(validated, key=lambda best: (best.f1, -best.step), default=None)
+
+
+def _f1(asr: float, orr: float) -> float:
+    """Return the harmonic mean of (1 - ASR) and (1 - ORR)."""
+    safe, helpful = 1 - asr, 1 - orr
+    return 2 * safe * helpful / (safe + helpful) if safe + helpful else 0.0
