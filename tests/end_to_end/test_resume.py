@@ -95,7 +95,7 @@ def test_the_best_checkpoint_on_the_validation_set_is_exported_and_the_export_sa
     assert run("train", recipe, "--out", out, "--export", tmp_path / "first", *settings) == 0
     scores = {line["step"]: line["validation/f1"] for line in measured(out)}
     assert sorted(scores) == list(range(7))
-    best = max(scores, key=lambda step: (scores[step], -step))
+    best = max(scores, key=lambda step: (scores[step], step))
     said = capsys.readouterr().out
     assert f"best on data.validation: step {best}, F1 {scores[best]:.1%}" in said
     assert run("export", out, tmp_path / "second") == 0

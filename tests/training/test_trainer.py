@@ -206,13 +206,13 @@ def test_the_best_checkpoint_by_f1_is_kept_and_restored(tmp_path):
     run = trainer(scores)
     asyncio.run(run.train(lambda _progress: None))
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert names == ["step-000002", "step-000007"]  # the start was the best for two steps
-    assert run.restore_best() == Best(2, 0.9)
-    assert torch.equal(weights, torch.full_like(weights, 2))
+    assert names == ["step-000006", "step-000007"]  # the latest of two
+    assert run.restore_best() == Best(6, 0.9)
+    assert torch.equal(weights, torch.full_like(weights, 6))
     again = trainer({7: 0.1})  # a finished run measures its end once more, and no line is added
     asyncio.run(again.train(lambda _progress: None))
     assert [line["step"] for line in journal(tmp_path)] == list(range(8))
-    assert again.restore_best() == Best(2, 0.9)
+    assert again.restore_best() == Best(6, 0.9)
 
 
 def test_a_best_checkpoint_that_is_gone_is_named_and_the_newest_is_used(tmp_path, caplog):

@@ -89,7 +89,7 @@ def test_the_same_weights_are_always_measured_alike_and_sampling_goes_on_unchang
     ("scores", "best"),
     [
         ({}, None),
-        ({0: 0.5, 10: 0.7, 20: 0.7, 30: 0.6}, Best(10, 0.7)),  # the earliest of several
+        ({0: 0.5, 10: 0.7, 20: 0.7, 30: 0.6}, Best(20, 0.7)),  # the latest of several
         ({0: None, 10: 0.0}, Best(10, 0.0)),
     ],
 )

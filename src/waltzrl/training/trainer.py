@@ -152,7 +152,7 @@ class Trainer:
         started = time.perf_counter()
         with self._saved_on_outage(done, learners):
             rates = await self.validate()
-        if F1 in rates and (self._best is None or rates[F1] > self._best.f1):
+        if F1 in rates and (self._best is None or rates[F1] >= self._best.f1):
             self._best = Best(done, rates[F1])
         return rates | {"time/validation_seconds": time.perf_counter() - started}
 

@@ -56,11 +56,11 @@ class Best(NamedTuple):
 
 
 def best_validation(run: Path) -> Best | None:
-    """Return the step of a run with the highest F1, the earliest of several; None without any."""
+    """Return the step of a run with the highest F1, the latest of several; None without any."""
     path = run / "metrics.jsonl"
     lines = map(json.loads, whole_lines(path) if path.exists() else ())
     validated = [Best(line["step"], line[F1]) for line in lines if line.get(F1) is not None]
-    return max(validated, key=lambda best: (best.f1, -best.step), default=None)
+    return max(validated, key=lambda best: (best.f1, best.step), default=None)
 
 
 def _f1(asr: float, orr: float) -> float:
