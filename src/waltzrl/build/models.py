@@ -1,10 +1,14 @@
 """From a model's name to a policy: behind a server, or with weights in this process."""
 
 import os
+from typing import TYPE_CHECKING
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.policies import Policy, RemotePolicy
+from waltzrl.policies import RemotePolicy
 from waltzrl.policies.remote import server_address
+
+if TYPE_CHECKING:
+    from waltzrl.policies.local import LocalPolicy
 
 
 def remote_policy(
@@ -25,7 +29,7 @@ def remote_policy(
     return RemotePolicy(server, model, api_key=key, concurrency=concurrency, retries=retries)
 
 
-def local_policy(name: str, *, in_thread: bool = False) -> Policy:
+def local_policy(name: str, *, in_thread: bool = False) -> "LocalPolicy":
     """Load weights into this process, on the GPU if there is one.
 
     Args:

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.cli.options import AsJson, Cluster, JudgeName, Server, Settings
+from waltzrl.cli.options import AsJson, Cluster, JudgeName, JudgePrompts, Server, Settings
 from waltzrl.cli.progress import progress_bar
 from waltzrl.cli.report import write_page
 from waltzrl.cli.table import show_table
 from waltzrl.records import Prompt
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from waltzrl.config.evaluation import EvaluationConfig
     from waltzrl.evaluation import EvaluationRow
     from waltzrl.evaluation.runner import Progress
+    from waltzrl.judges import Judge
 
 
 def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
@@ -46,6 +49,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     temperature: Annotated[float, typer.Option(min=0, help="Of the conversation agent.")] = 0.0,
     settings: Settings = None,
     judge: JudgeName = "refusal",
+    judge_prompts: JudgePrompts = False,
     cluster: Cluster = "cluster",
     report: Annotated[bool, typer.Option("--report", help="Write report.html into OUT.")] = False,
     as_json: AsJson = False,
@@ -67,6 +71,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     --pattern observe --judge saved:replies.jsonl --out runs/rules`
     """
     from waltzrl.build.datasets import read_sets
+    from waltzrl.build.judges import open_judge
     from waltzrl.config.evaluation import EvaluationConfig
     from waltzrl.config.validation import validated, with_overrides
 
@@ -85,7 +90,8 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
         def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        rows = asyncio.run(_evaluate(config, read_sets(sets), judge, out, progress))
+        opening = open_judge(judge, judges_prompts=judge_prompts, cached=True)
+        rows = asyncio.run(_evaluate(config, read_sets(sets), opening, out, progress))
     show_table(rows, cluster, as_json=as_json)
     if report:
         write_page(out, out, cluster, title=out.name)
@@ -94,12 +100,11 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
 async def _evaluate(
     config: "EvaluationConfig",
     prompts: Sequence[Prompt],
-    judge: str,
+    judge: "AbstractAsyncContextManager[Judge]",
     out: Path,
     progress: "Progress",
 ) -> "list[EvaluationRow]":
     from waltzrl.build.evaluation import run_evaluation
-    from waltzrl.build.judges import open_judge
 
-    async with open_judge(judge) as opened:
+    async with judge as opened:
         return await run_evaluation(config, prompts, opened, out, progress)

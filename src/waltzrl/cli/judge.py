@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.cli.options import AsJson, JudgeName, print_json
+from waltzrl.cli.options import AsJson, JudgeName, JudgePrompts, print_json
 from waltzrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ LabelFile = Annotated[Path, typer.Argument(help="JSON Lines that `waltzrl judge`
 def judge(
     file: Annotated[Path, typer.Argument(help="JSON Lines with prompt, response and label.")],
     name: JudgeName = "refusal",
+    judge_prompts: JudgePrompts = False,
 ) -> None:
     """Add unsafe, refuses and overrefuses (true, false or null) to saved replies.
 
@@ -28,7 +29,7 @@ def judge(
 
     `waltzrl judge replies.jsonl --judge refusal > labelled.jsonl`
     """
-    asyncio.run(_label(file, name))
+    asyncio.run(_label(file, name, judges_prompts=judge_prompts))
 
 
 def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> None:
@@ -46,7 +47,7 @@ def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> N
     print_json(asdict(comparison)) if as_json else print(_table(comparison, first, second))
 
 
-async def _label(file: Path, name: str) -> None:
+async def _label(file: Path, name: str, *, judges_prompts: bool) -> None:
     from waltzrl.build.judges import open_judge
     from waltzrl.data.jsonl import read_text
     from waltzrl.judges import label_lines
@@ -54,7 +55,7 @@ async def _label(file: Path, name: str) -> None:
     lines = read_text(file).rstrip().split("\n")
     if lines == [""]:
         raise InputError(f"{file} holds no replies; give a file with one JSON object per line")
-    async with open_judge(name) as opened:
+    async with open_judge(name, judges_prompts=judges_prompts, cached=True) as opened:
         async for line in label_lines(lines, opened, source=str(file)):
             print(line)
 

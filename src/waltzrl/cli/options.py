@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and no progress.")]
 Server = Annotated[
     str | None,
@@ -18,7 +19,19 @@ Settings = Annotated[
     ),
 ]
 JudgeName = Annotated[
-    str, typer.Option("--judge", help="refusal, llm:MODEL@URL, saved:FILE or labelled:SET.")
+    str,
+    typer.Option(
+        "--judge",
+        help="refusal, saved:FILE, labelled:SET, or KIND:MODEL@URL or KIND:FOLDER with the KIND "
+        "llm, strong-reject, wildguard, llama-guard, qwen3guard, granite-guardian, shieldgemma, "
+        "harmbench.",
+    ),
+]
+JudgePrompts = Annotated[
+    bool,
+    typer.Option(
+        "--judge-prompts", help="The judge says whether a prompt is harmful, not the set's label."
+    ),
 ]
 Cluster = Annotated[
     Literal["cluster", "category", "source"],

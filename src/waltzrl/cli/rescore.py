@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.cli.options import AsJson, Cluster, Evaluation, JudgeName
+from waltzrl.cli.options import AsJson, Cluster, Evaluation, JudgeName, JudgePrompts
 from waltzrl.cli.table import show_table
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ def rescore(
     evaluation: Evaluation,
     into: Annotated[Path | None, typer.Option(help="Another folder [the same].")] = None,
     judge: JudgeName = "refusal",
+    judge_prompts: JudgePrompts = False,
     cluster: Cluster = "cluster",
     as_json: AsJson = False,
 ) -> None:
@@ -27,13 +28,16 @@ def rescore(
     `waltzrl rescore runs/evaluation --into runs/rejudged
     --judge llm:guard@http://localhost:8000/v1`
     """
-    rows = asyncio.run(_rescore(evaluation, judge, into or evaluation))
+    rescoring = _rescore(evaluation, judge, into or evaluation, judges_prompts=judge_prompts)
+    rows = asyncio.run(rescoring)
     show_table(rows, cluster, as_json=as_json)
 
 
-async def _rescore(evaluation: Path, judge: str, into: Path) -> "list[EvaluationRow]":
+async def _rescore(
+    evaluation: Path, judge: str, into: Path, *, judges_prompts: bool
+) -> "list[EvaluationRow]":
     from waltzrl.build.judges import open_judge
     from waltzrl.evaluation import rescore as rescore_rows
 
-    async with open_judge(judge) as opened:
+    async with open_judge(judge, judges_prompts=judges_prompts, cached=True) as opened:
         return await rescore_rows(evaluation, opened, into, concurrency=64)

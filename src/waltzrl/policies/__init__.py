@@ -3,8 +3,8 @@
 `LocalPolicy` is in `waltzrl.policies.local`, because importing it loads torch.
 """
 
-from waltzrl.policies.policy import Policy, Sampling
+from waltzrl.policies.policy import GuardPolicy, Policy, Sampling
 from waltzrl.policies.remote import RemotePolicy
 from waltzrl.policies.scripted import SavedPolicy, ScriptedPolicy
 
-__all__ = ["Policy", "RemotePolicy", "Sampling", "SavedPolicy", "ScriptedPolicy"]
+__all__ = ["GuardPolicy", "Policy", "RemotePolicy", "Sampling", "SavedPolicy", "ScriptedPolicy"]

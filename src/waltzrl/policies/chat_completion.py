@@ -58,10 +58,66 @@ class CompletionUsage(msgspec.Struct):
 class ChatCompletion(msgspec.Struct):
     choices: list[CompletionChoice]
     model: str = ""
+    system_fingerprint: str | None = None
     usage: CompletionUsage | None = None
     """Also None if the stream was closed before its last chunk, which has the counts."""
     waltzrl: msgspec.Raw = msgspec.Raw()
     """The extension of a waltzrl gateway; empty from other servers."""
+
+
+class TextLogprobs(msgspec.Struct):
+    """The log-probabilities of a text completion: [T] tokens and the candidates for each place."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+    @property
+    def as_chat(self) -> CompletionLogprobs:
+        tops = self.top_logprobs or [None] * len(self.tokens)
+        return CompletionLogprobs(
+            content=[
+                TokenLogprobs(
+                    token=token,
+                    logprob=0.0 if logprob is None else logprob,
+                    top_logprobs=[TokenCandidate(*one) for one in (top or {}).items()],
+                )
+                for token, logprob, top in zip(self.tokens, self.token_logprobs, tops, strict=True)
+            ]
+        )
+
+
+class TextChoice(msgspec.Struct):
+    text: str
+    finish_reason: str | None = None
+    logprobs: TextLogprobs | None = None
+
+
+class TextCompletion(msgspec.Struct):
+    """The answer of `/completions`."""
+
+    choices: list[TextChoice]
+    model: str = ""
+    system_fingerprint: str | None = None
+    usage: CompletionUsage | None = None
+
+    @property
+    def as_chat(self) -> ChatCompletion:
+        """The same as a chat completion."""
+        choices = [
+            CompletionChoice(
+                message=CompletionMessage(content=choice.text),
+                finish_reason=choice.finish_reason,
+                logprobs=None if choice.logprobs is None else choice.logprobs.as_chat,
+            )
+            for choice in self.choices
+        ]
+        return ChatCompletion(
+            choices=choices,
+            model=self.model,
+            system_fingerprint=self.system_fingerprint,
+            usage=self.usage,
+        )
 
 
 class ServerError(msgspec.Struct):

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from waltzrl.policies.json_format import BEFORE_VALUE, JsonField, JsonFormat, means
 from waltzrl.policies.json_schema import JsonSchema
+from waltzrl.policies.word_format import WordFormat
 
 SPACES = "\u0120\u010a\u0109\u2581 \t\n"
 """White space, as text and as vocabularies spell it."""
@@ -104,6 +105,56 @@ class LabelReader:
         if not set(labels) <= set(self._found):
             return ()
         return tuple([self._found[label] for label in labels])
+
+
+class WordVocabulary:
+    """The tokens of a tokenizer that begin the words of each label."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, word_format: WordFormat) -> None:
+        """Search the vocabulary, some tenths of a second of a large one."""
+        self._groups: dict[str, list[list[int]]] = {}
+        """Label -> the tokens of its words for false, for true, and for neither."""
+        vocabulary = tokenizer.get_vocab().items()
+        for label in word_format.words:
+            groups: list[list[int]] = [[], [], []]
+            for token, token_id in vocabulary:
+                if (group := label.group(token)) is not None:
+                    groups[group].append(token_id)
+            self._groups[label.name] = groups
+
+    def probability(self, label: str, logits: Tensor) -> float:
+        """Return the probability of true, renormalised over the label's words, given [V]."""
+        false, true, undecided = self._groups[label]
+        others = logits[[*false, *undecided]].float().logsumexp(-1)
+        return float(torch.sigmoid(logits[true].float().logsumexp(-1) - others))
+
+
+class WordReader:
+    """Reads the probabilities of labels in words while a model writes freely."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        word_format: WordFormat,
+        vocabulary: WordVocabulary,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._format = word_format
+        self._vocabulary = vocabulary
+        self._found: dict[str, float] = {}
+
+    def next(self, ids: Sequence[int], logits: Tensor) -> int | None:
+        """Look at the logits [V] of the token after `ids`; every token is permitted."""
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
+        for label in self._format.words:
+            if label.is_next(text):
+                self._found[label.name] = self._vocabulary.probability(label.name, logits)
+        return None
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        """[labels] of the last place of each; empty if one was not reached."""
+        return self._format.in_order(self._found)
 
 
 class SchemaGuide:

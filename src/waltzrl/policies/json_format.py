@@ -40,6 +40,12 @@ class JsonFormat:
         """Names of the boolean fields, whose probabilities a policy returns where it can."""
         return tuple(field.name for field in self.fields if field.is_label)
 
+    def probabilities(
+        self, tokens: Iterable[tuple[str, Sequence[tuple[str, float]]]]
+    ) -> tuple[float, ...]:
+        """Return the probability that each label is true; see `label_probabilities`."""
+        return label_probabilities(self.labels, tokens)
+
     @property
     def labels_first(self) -> bool:
         return self.fields[0].is_label

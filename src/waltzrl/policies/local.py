@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 from jinja2 import TemplateError
@@ -18,13 +18,22 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies.chat_completion import Json, chat_message
 from waltzrl.policies.decode import Ask, Decoded, decode
-from waltzrl.policies.guide import JsonGuide, LabelReader, LabelVocabulary, SchemaGuide
+from waltzrl.policies.guide import (
+    JsonGuide,
+    LabelReader,
+    LabelVocabulary,
+    SchemaGuide,
+    WordReader,
+    WordVocabulary,
+)
 from waltzrl.policies.policy import Sampling
 from waltzrl.policies.weights import activated, end_ids, narrow
+from waltzrl.policies.word_format import WordFormat
 from waltzrl.records import Message, Reply, Tokens, ToolCall, Usage
 
 Call = TypeVar("Call")
 Result = TypeVar("Result")
+_Guide: TypeAlias = JsonGuide | LabelReader | SchemaGuide | WordReader
 
 _ONE_AT_A_TIME = threading.Lock()
 """A model's attention and adapters are replaced while it decodes, and policies share models."""
@@ -73,6 +82,8 @@ class LocalPolicy:
         self.model = model
         self.tokenizer = tokenizer
         self.adapter = adapter
+        self.revision = ""
+        """The hash of the weights, where whoever loaded them knows it."""
         self._decoding = decoding or Decoding()
         self._name = str(model.config.name_or_path or "")
         self._end_ids = end_ids(model, tokenizer)
@@ -85,7 +96,8 @@ class LocalPolicy:
         self._generator = torch.Generator(model.device)
         self._decode = Batcher(self._serve, self._fits, in_thread=self._decoding.in_thread)
         self._vocabulary: LabelVocabulary | None = None
-        """For the labels of the last format."""
+        """For the labels of the last format in JSON."""
+        self._words: dict[WordFormat, WordVocabulary] = {}
         self.seed(seed)
 
     def seed(self, number: int) -> None:
@@ -99,8 +111,22 @@ class LocalPolicy:
             InputError: the tokenizer has no chat template.
             PolicyError: the conversation and its reply do not fit into the model's context.
         """
+        return await self._continue(
+            self.render(messages, sampling.tools, sampling.template), sampling
+        )
+
+    async def continue_text(self, text: str, sampling: Sampling) -> Reply:
+        """Continue a text in which special tokens may be spelt out, without a chat template.
+
+        The tokenizer puts its first token, such as `<s>`, before the text.
+
+        Raises:
+            PolicyError: as in `reply`.
+        """
+        return await self._continue(tuple(self.tokenizer(text)["input_ids"]), sampling)
+
+    async def _continue(self, prompt: tuple[int, ...], sampling: Sampling) -> Reply:
         started = time.perf_counter()
-        prompt = self.render(messages, sampling.tools)
         if self._context is not None and len(prompt) + sampling.max_new_tokens > self._context:
             raise PolicyError(
                 f"the conversation has {len(prompt)} tokens and may get"
@@ -120,7 +146,12 @@ class LocalPolicy:
             label_probabilities=() if guide is None else guide.probabilities,
         )
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Json] = ()) -> tuple[int, ...]:
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Json] = (),
+        template: Mapping[str, Json] | None = None,
+    ) -> tuple[int, ...]:
         """Return the token ids of the conversation up to where the assistant's turn starts.
 
         A special token spelt out in a message stays text, so that a message cannot end its own
@@ -139,7 +170,7 @@ class LocalPolicy:
         if tools and "tools" not in str(self.tokenizer.chat_template):
             raise PolicyError("tools: the model's chat template has no place for them; remove them")
         try:
-            return self._templated(messages, tools)
+            return self._templated(messages, tools, template or {})
         except TemplateError as error:
             if messages[0].role != "system" or len(messages) == 1:
                 raise PolicyError(
@@ -147,15 +178,18 @@ class LocalPolicy:
                 ) from error
         system, first, *others = messages  # Gemma has no system role
         merged = Message(role=first.role, content=f"{system.content}\n\n{first.content}")
-        return self.render([merged, *others], tools)
+        return self.render([merged, *others], tools, template)
 
-    def _templated(self, messages: Sequence[Message], tools: Sequence[Json]) -> tuple[int, ...]:
+    def _templated(
+        self, messages: Sequence[Message], tools: Sequence[Json], template: Mapping[str, Json]
+    ) -> tuple[int, ...]:
         turns = [self._turn(message) for message in messages]
         ids = self.tokenizer.apply_chat_template(
             turns,
             tools=[json.loads(self._plain(json.dumps(tool))) for tool in tools] or None,
             add_generation_prompt=True,
             return_dict=False,
+            **template,
         )
         return tuple(ids)
 
@@ -227,7 +261,7 @@ class LocalPolicy:
             guide=None if guide is None else guide.next,
         )
 
-    def _guide(self, sampling: Sampling) -> JsonGuide | LabelReader | SchemaGuide | None:
+    def _guide(self, sampling: Sampling) -> _Guide | None:
         if sampling.schema is not None:
             seed = sampling.seed
             if seed is None:
@@ -236,6 +270,10 @@ class LocalPolicy:
         json_format = sampling.format
         if json_format is None:
             return None
+        if isinstance(json_format, WordFormat):
+            if json_format not in self._words:
+                self._words[json_format] = WordVocabulary(self.tokenizer, json_format)
+            return WordReader(self.tokenizer, json_format, self._words[json_format])
         if self._vocabulary is None or self._vocabulary.labels != json_format.labels:
             self._vocabulary = LabelVocabulary(self.tokenizer, json_format.labels)
         guide = JsonGuide if json_format.labels_first else LabelReader
@@ -284,7 +322,7 @@ class _Call:
 
     prompt: tuple[int, ...]
     sampling: Sampling
-    guide: JsonGuide | LabelReader | SchemaGuide | None
+    guide: _Guide | None
 
 
 class Batcher(Generic[Call, Result]):

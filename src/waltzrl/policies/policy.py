@@ -1,13 +1,14 @@
 """The protocol of a policy, and how it samples."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from waltzrl.policies.chat_completion import Json
 from waltzrl.policies.json_format import JsonFormat
 from waltzrl.policies.json_schema import JsonSchema
+from waltzrl.policies.word_format import WordFormat
 from waltzrl.records import Message, Reply
 
 
@@ -33,9 +34,11 @@ class Sampling:
     not depend on the pieces in which the text arrives.
     """
 
-    format: JsonFormat | None = None
-    """Of the reply, where the policy can enforce it; then `Reply.label_probabilities` are those of
-    its labels. Training samples without one."""
+    format: JsonFormat | WordFormat | None = None
+    """Of the reply; then `Reply.label_probabilities` are those of its labels. Policies enforce one
+    in JSON where they can, and only read one in words. Training samples without one."""
+    template: Mapping[str, Json] = field(default_factory=dict)
+    """More arguments of the model's chat template, such as a guard model's guideline."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1:
@@ -60,5 +63,22 @@ class Policy(Protocol):
 
         Raises:
             PolicyError: the policy could not reply, such as server down or prompt too long.
+        """
+        ...
+
+
+class GuardPolicy(Policy, Protocol):
+    """A policy that can also continue a bare text, and knows which model wrote its last reply."""
+
+    @property
+    def revision(self) -> str:
+        """What the server called its model in the last reply, or the hash of local weights."""
+        ...
+
+    async def continue_text(self, text: str, sampling: Sampling) -> Reply:
+        """Continue a text in which special tokens may be spelt out, without a chat template.
+
+        Raises:
+            PolicyError: as `reply`.
         """
         ...

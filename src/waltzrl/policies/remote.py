@@ -18,10 +18,11 @@ from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies.chat_completion import (
     ChatCompletion,
     ServerError,
+    TextCompletion,
     chat_message,
     streamed,
 )
-from waltzrl.policies.json_format import JsonFormat, label_probabilities
+from waltzrl.policies.json_format import JsonFormat
 from waltzrl.policies.policy import Sampling
 from waltzrl.records import Message, Reply, Usage, estimate_usage
 from waltzrl.telemetry.logs import current_request
@@ -72,6 +73,8 @@ class RemotePolicy:
             retries: attempts after the first, for transient failures.
         """
         self.model = model
+        self.revision = ""
+        """What the server called its model in the last reply, and its fingerprint, if any."""
         self._base_url = base_url.rstrip("/")
         self._host = urlsplit(base_url).netloc
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -94,22 +97,43 @@ class RemotePolicy:
         """
         started = time.perf_counter()
         completion = await self.complete(messages, sampling)
+        prompt = "".join(message.full_text for message in messages)
+        return self._reply(completion, prompt, sampling, started)
+
+    async def continue_text(self, text: str, sampling: Sampling) -> Reply:
+        """Continue a text through `POST {base_url}/completions`, without a chat template.
+
+        Raises:
+            PolicyError: as in `reply`.
+        """
+        started = time.perf_counter()
+        body: dict[str, object] = {
+            "model": self.model,
+            "prompt": text,
+            "temperature": sampling.temperature,
+            "max_tokens": sampling.max_new_tokens,
+        }
+        request = _Request(path="/completions", body=b"", read=self._read_text_completion)
+        completion = await self._send_asking(request, body, sampling, {"logprobs": TOP_LOGPROBS})
+        return self._reply(completion, text, sampling, started)
+
+    def _reply(
+        self, completion: ChatCompletion, prompt: str, sampling: Sampling, started: float
+    ) -> Reply:
         choice = completion.choices[0]
         text = choice.message.content or ""
         return Reply(
             text=sampling.cut(text),
             finish="length" if choice.finish_reason == "length" else "stop",
-            usage=self._usage(completion, messages, text, streamed=sampling.enough is not None),
+            usage=self._usage(completion, prompt, text, streamed=sampling.enough is not None),
             milliseconds=(time.perf_counter() - started) * 1e3,
             label_probabilities=(
-                label_probabilities(sampling.format.labels, choice.tokens)
-                if sampling.format
-                else ()
+                sampling.format.probabilities(choice.tokens) if sampling.format else ()
             ),
         )
 
     def _usage(
-        self, completion: ChatCompletion, messages: Sequence[Message], text: str, *, streamed: bool
+        self, completion: ChatCompletion, prompt: str, text: str, *, streamed: bool
     ) -> Usage | None:
         """Return the server's counts; an estimate for a stream that was closed before they came."""
         model = completion.model or self.model
@@ -119,7 +143,6 @@ class RemotePolicy:
                 output_tokens=usage.completion_tokens,
                 model=model,
             )
-        prompt = "".join(message.full_text for message in messages)
         return estimate_usage(prompt, text, model) if streamed else None
 
     async def complete(
@@ -150,31 +173,50 @@ class RemotePolicy:
             body["seed"] = sampling.seed
         if sampling.tools or sampling.schema:
             raise PolicyError("a remote policy has no tools and no schemas; remove them")
+        if sampling.template:
+            body["chat_template_kwargs"] = sampling.template
         if sampling.enough is not None:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         read = partial(self._read_completion, enough=sampling.enough)
         request = _Request(path="/chat/completions", body=b"", headers=headers or {}, read=read)
+        logprobs = {"logprobs": True, "top_logprobs": TOP_LOGPROBS}
+        return await self._send_asking(request, body, sampling, logprobs)
+
+    async def _send_asking(
+        self,
+        request: "_Request[ChatCompletion]",
+        body: dict[str, object],
+        sampling: Sampling,
+        logprobs: Mapping[str, object],
+    ) -> ChatCompletion:
+        """Send a request for a completion, and keep what the server calls its model."""
         if sampling.format is None:
-            return await self._send(replace(request, body=msgspec.json.encode(body)))
-        return await self._send_formatted(request, body, sampling.format)
+            completion = await self._send(replace(request, body=msgspec.json.encode(body)))
+        else:
+            extras: dict[str, Mapping[str, object]] = {}
+            if isinstance(sampling.format, JsonFormat):
+                extras["response_format"] = {"response_format": sampling.format.response_format}
+            extras["logprobs"] = logprobs
+            completion = await self._send_formatted(request, body, extras)
+        self.revision = " ".join(filter(None, (completion.model, completion.system_fingerprint)))
+        return completion
 
     async def _send_formatted(
-        self, request: "_Request[ChatCompletion]", body: dict[str, object], json_format: JsonFormat
+        self,
+        request: "_Request[ChatCompletion]",
+        body: dict[str, object],
+        extras: Mapping[str, Mapping[str, object]],
     ) -> ChatCompletion:
         """Ask for a format and log-probabilities, or for as much of it as the server accepts.
 
         What it accepts is remembered once a request has succeeded, so that a request which is
         rejected for another reason changes nothing.
         """
-        extras: dict[str, dict[str, object]] = {
-            "response_format": {"response_format": json_format.response_format},
-            "logprobs": {"logprobs": True, "top_logprobs": TOP_LOGPROBS},
-        }
         options = self._accepted
         for names in options:
             asked = body.copy()
             for name in names:
-                asked |= extras[name]
+                asked |= extras.get(name, {})
             try:
                 completion = await self._send(replace(request, body=msgspec.json.encode(asked)))
             except PolicyError as error:
@@ -279,6 +321,18 @@ class RemotePolicy:
             raise PolicyError(
                 f"{self._host}: the reply is not a chat completion: {error}", reason=NO_COMPLETION
             ) from error
+        return self._with_choices(completion)
+
+    async def _read_text_completion(self, response: "aiohttp.ClientResponse") -> ChatCompletion:
+        try:
+            completion = msgspec.json.decode(await response.read(), type=TextCompletion)
+        except msgspec.DecodeError as error:
+            raise PolicyError(
+                f"{self._host}: the reply is not a text completion: {error}", reason=NO_COMPLETION
+            ) from error
+        return self._with_choices(completion.as_chat)
+
+    def _with_choices(self, completion: ChatCompletion) -> ChatCompletion:
         if not completion.choices:
             raise PolicyError(f"{self._host}: the reply has no choices", reason=NO_COMPLETION)
         return completion

@@ -19,6 +19,12 @@ class ScriptedPolicy:
             lines = iter(script)
             self._next = lambda _messages: next(lines)
 
+    revision = ""
+
+    async def continue_text(self, text: str, sampling: Sampling) -> Reply:
+        """Reply as to a conversation of one user's turn."""
+        return await self.reply([Message(role="user", content=text)], sampling)
+
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
         self.conversations.append(tuple(messages))
         return Reply(text=sampling.cut(self._next(messages)))
