@@ -44,6 +44,10 @@ settings.load_profile("patient")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# No test leaves judges' answers in the home of whoever runs it, or finds those of another.
+os.environ["WALTZRL_JUDGE_CACHE"] = "off"
+
+
 def pytest_configure(config):
     """Let pass what a library we use does to another: PEFT 0.21 with transformers 5.23."""
     line = "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"

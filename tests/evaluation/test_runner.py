@@ -7,11 +7,11 @@ import pytest
 from support.evaluation_rows import PrefixJudge, Talk, prompt, reply
 from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.collaboration import best_of_3, collaborate, draft_only
-from waltzrl.errors import InputError
+from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation.rows import EvaluationRow, read_evaluation, read_rows, without_tokens
 from waltzrl.evaluation.runner import evaluate, rescore
 from waltzrl.policies import Sampling
-from waltzrl.records import Collaboration, Feedback, Reply, Round, Verdict
+from waltzrl.records import Collaboration, Feedback, JudgeAnswer, Reply, Round, Verdict
 
 PROMPTS = [prompt(f"b{n}", text=f"Question {n}") for n in range(5)]
 
@@ -255,3 +255,66 @@ def test_samples_are_resumed_and_extended_with_the_same_numbers(tmp_path):
 def test_the_drafts_of_one_sample_differ(tmp_path):
     _, said = sampled(tmp_path, 1, PROMPTS[:1], best_of_3)
     assert len(set(said)) == 3
+
+
+class ModelJudge(PrefixJudge):
+    """A judge whose model has a revision, and is down for some prompts."""
+
+    def __init__(self, revision="r1", down=()):
+        self.revision, self.down = revision, set(down)
+
+    async def judge(self, prompt, reply):
+        if prompt.id in self.down:
+            raise PolicyError("the judge's server is down")
+        verdict = await super().judge(prompt, reply)
+        return replace(verdict, answers=(JudgeAnswer(text="yes", revision=self.revision),))
+
+
+def test_what_a_judge_could_not_judge_is_kept_and_not_generated_again(tmp_path):
+    rows = play(Talk(), tmp_path, judge=ModelJudge(down=["b1", "b3"]))
+    failed = [r for r in rows if r.error]
+    assert [r.prompt_id for r in failed] == ["b1", "b3"] * 2
+    assert {r.error for r in failed} == {"the judge's server is down"}
+    assert all(r.judged is None and r.unjudged is not None for r in failed)
+    idle = Talk()
+    assert without_time(play(idle, tmp_path, judge=ModelJudge())) == without_time(
+        play(Talk(), tmp_path / "whole", judge=ModelJudge())
+    )
+    assert idle.drafts == 0
+    assert all(r.unjudged is None for r in read_rows(tmp_path))
+
+
+def test_rescoring_judges_what_was_left_unjudged(tmp_path):
+    play(Talk(), tmp_path, judge=ModelJudge(down=["b1"]))
+    rescored = asyncio.run(rescore(tmp_path, PrefixJudge(), tmp_path / "new", 3))
+    whole = play(Talk(), tmp_path / "whole")
+    in_order = sorted(rescored, key=lambda r: r.key)
+    assert without_time(in_order) == without_time(sorted(whole, key=lambda r: r.key))
+
+
+def test_unjudged_rows_by_other_agents_are_refused_too(tmp_path):
+    play(Talk(), tmp_path, judge=ModelJudge(down=[p.id for p in PROMPTS]))
+    systems = [replace(Talk().system("base", draft_only), agents="others")]
+    with pytest.raises(InputError, match="by unknown agents, this run has others"):
+        asyncio.run(evaluate(systems, PROMPTS, ModelJudge(), tmp_path, 3, lambda *_: None))
+
+
+def test_a_log_is_judged_by_one_revision(tmp_path):
+    play(Talk(), tmp_path, PROMPTS[:2], ModelJudge("r1"))
+    rows = play(Talk(), tmp_path, judge=ModelJudge("r2"))
+    assert [bool(r.error) for r in rows] == [False, False, True, True, True] * 2
+    assert {r.error for r in rows if r.error} == {
+        "the judge's model is of revision 'r2', and of 'r1' in the rows before; serve that revision"
+        " again, or rescore the folder"
+    }
+    idle = Talk()
+    assert not any(r.error for r in play(idle, tmp_path, judge=ModelJudge("r1")))
+    assert idle.drafts == 0
+
+
+def test_answers_of_the_judges_model_stand_in_the_log(tmp_path):
+    play(Talk(), tmp_path, judge=ModelJudge("r1"))
+    line = json.loads((tmp_path / "rows.jsonl").read_text("utf-8").splitlines()[0])
+    assert line["judged"]["verdicts"][0]["answers"] == [
+        {"text": "yes", "probabilities": {}, "revision": "r1", "usage": None}
+    ]

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from waltzrl.errors import PolicyError
 from waltzrl.policies import Sampling
-from waltzrl.records import Usage
+from waltzrl.records import Message, Usage
 from waltzrl.serving.wire.fields import turn_of
 
 HEAD = {"id": "chatcmpl-1", "created": 1}
@@ -34,6 +34,11 @@ class OpenAIServer:
         """Fields of requests that are answered with an error 400."""
         self.true = {}
         """Label -> the probability of true in log-probabilities; None leaves them out."""
+        self.odds = {}
+        """Word -> probabilities of the candidates for its place."""
+        self.model = None
+        """What the server calls its model in every answer; None for the name that was asked."""
+        self.fingerprint = None
         self.most_at_once = 0
         self._under_way = 0
         self.base_url = ""
@@ -75,13 +80,51 @@ class OpenAIServer:
             {
                 **HEAD,
                 "object": "chat.completion",
-                "model": asked["model"],
+                "model": self.model or asked["model"],
+                "system_fingerprint": self.fingerprint,
                 "choices": [
                     {
                         "index": 0,
                         "message": message,
                         "finish_reason": _finish(reply),
                         "logprobs": tokens,
+                    }
+                ],
+                "usage": _usage(reply),
+            }
+        )
+
+    async def complete_text(self, request):
+        """Continue a text: the policy is asked with it as one user's turn."""
+        asked = await request.json()
+        self.requests.append((request.headers.copy(), asked))
+        if self.first:
+            status, headers, body = self.first.popleft()
+            return web.Response(status=status, headers=headers, text=body)
+        if unknown := self.rejects & set(asked):
+            return _error(400, f"unknown field {min(unknown)}")
+        policy = self.policies[asked["model"]]
+        sampling = Sampling(max_new_tokens=asked["max_tokens"])
+        reply = await policy.reply([Message(role="user", content=asked["prompt"])], sampling)
+        tokens = self._logprobs(reply.text)
+        logprobs = {
+            "tokens": [token["token"] for token in tokens],
+            "token_logprobs": [token["logprob"] for token in tokens],
+            "top_logprobs": [
+                {top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in tokens
+            ],
+        }
+        return web.json_response(
+            {
+                "object": "text_completion",
+                "model": self.model or asked["model"],
+                "system_fingerprint": self.fingerprint,
+                "choices": [
+                    {
+                        "index": 0,
+                        "text": reply.text,
+                        "finish_reason": _finish(reply),
+                        "logprobs": logprobs if asked.get("logprobs") else None,
                     }
                 ],
                 "usage": _usage(reply),
@@ -97,6 +140,9 @@ class OpenAIServer:
 
     def _token(self, text, match):
         token = match[0]
+        if odds := self.odds.get(token.strip()):
+            top = [{"token": t, "logprob": math.log(p)} for t, p in odds.items()]
+            return {"token": token, "logprob": -0.1, "top_logprobs": top}
         if token.strip() not in ("true", "false"):
             return {"token": token, "logprob": -0.1, "top_logprobs": []}
         label = re.findall(r"\w+", text[: match.start()])[-1]
@@ -186,6 +232,7 @@ def serving(policies):
 async def _start(server):
     app = web.Application()
     app.router.add_post("/v1/chat/completions", server.complete)
+    app.router.add_post("/v1/completions", server.complete_text)
     runner = web.AppRunner(app, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

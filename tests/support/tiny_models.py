@@ -62,11 +62,12 @@ _FAMILIES = {
 FAMILIES = tuple(_FAMILIES)
 
 
-def tiny_model(family="qwen2", seed=0):
+def tiny_model(family="qwen2", seed=0, context=CONTEXT):
     """Make a causal LM of `family` with random weights; its replies end with either of two ids."""
     kind, config, special = _FAMILIES[family]
     torch.manual_seed(seed)
-    model = kind(config(**_SIZE | special, vocab_size=len(tiny_tokenizer()))).eval()
+    size = _SIZE | special | {"max_position_embeddings": context}
+    model = kind(config(**size, vocab_size=len(tiny_tokenizer()))).eval()
     return CausalLM(model=model, tokenizer=tiny_tokenizer())
 
 

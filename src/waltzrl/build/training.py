@@ -79,7 +79,8 @@ async def train(
     if own_judge is not None:
         recipe = replace(recipe, judge=own_judge.name)
     compute = resolve_compute(recipe.compute)
-    async with nullcontext(own_judge) if own_judge else open_judge(recipe.judge) as judge:
+    opening = open_judge(recipe.judge, judges_prompts=recipe.judge_prompts, cached=True)
+    async with nullcontext(own_judge) if own_judge else opening as judge:
         with RunDirectory(folder) as run:
             _write_recipe(run, recipe)
             data = keep_remembered(recipe.data, folder)

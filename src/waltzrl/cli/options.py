@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 import typer
 
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and no progress.")]
 Server = Annotated[
     str | None,
@@ -24,7 +23,7 @@ JudgeName = Annotated[
         "--judge",
         help="refusal, saved:FILE, labelled:SET, or KIND:MODEL@URL or KIND:FOLDER with the KIND "
         "llm, strong-reject, wildguard, llama-guard, qwen3guard, granite-guardian, shieldgemma, "
-        "harmbench.",
+        "harmbench",
     ),
 ]
 JudgePrompts = Annotated[

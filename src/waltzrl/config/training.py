@@ -62,8 +62,10 @@ class Recipe:
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     """Of everything random."""
     judge: str = "refusal"
-    """Labels every reply: `refusal`, from the prompts' labels and a refusal detector, or
-    `llm:MODEL@URL`."""
+    """Labels every reply: `refusal`, from the prompts' labels and a refusal detector, or a model,
+    such as `wildguard:MODEL@URL`; docs/evaluation.md has all."""
+    judge_prompts: bool = False
+    """The judge says whether a prompt is harmful, not the prompt's label."""
     checkpointing: CheckpointSettings = field(default_factory=CheckpointSettings)
     compute: ComputeSettings = field(default_factory=ComputeSettings)
 

@@ -33,7 +33,9 @@ class EvaluationRow:
     agents: str = ""
     """Who took part, and how: `EvaluatedSystem.agents`."""
     judged: JudgedCollaboration | None = None
-    """None when a policy failed; `error` then says how. Failed rows enter no rate."""
+    """None when a policy or the judge failed; `error` then says how. Failed rows enter no rate."""
+    unjudged: Collaboration | None = None
+    """What was said, where only the judge failed: it is not generated again."""
     milliseconds: float = 0.0
     """Wall time of the collaboration, waiting in a batch included."""
     tokens: int | None = None
@@ -47,6 +49,12 @@ class EvaluationRow:
     @property
     def key(self) -> Key:
         return (self.pattern, self.case)
+
+    @property
+    def revisions(self) -> set[str]:
+        """Of the judge's model, as its answers name them; empty without a model."""
+        verdicts = self.judged.verdicts if self.judged is not None else ()
+        return {answer.revision for verdict in verdicts for answer in verdict.answers}
 
 
 class RowLog:

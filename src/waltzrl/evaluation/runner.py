@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -107,18 +107,23 @@ async def evaluate(
         for prompt in prompts
         for sample in range(system.samples)
     ]
-    rows = _finished(jobs, judge, folder)
+    logged = _comparable(jobs, folder)
+    rows = _finished(logged, judge, folder)
+    unjudged = {key: row for key, row in logged.items() if row.unjudged is not None}
     waiting = [job for job in jobs if job.key not in rows]
+    revisions = {revision for row in rows.values() for revision in row.revisions}
     with RowLog(folder) as log:
 
         def keep(row: EvaluationRow) -> None:
+            row = _by_one_revision(row, revisions)
+            revisions.update(row.revisions)
             log.append(row)
             rows[row.key] = row
             progress(len(rows), len(jobs))
 
         for start in range(0, len(waiting), concurrency):
             chunk = waiting[start : start + concurrency]
-            await _as_they_finish([_run(job, judge) for job in chunk], keep)
+            await _as_they_finish([_run(job, judge, unjudged.get(job.key)) for job in chunk], keep)
     return [rows[job.key] for job in jobs]
 
 
@@ -155,28 +160,53 @@ def _check(systems: Sequence[EvaluatedSystem], prompts: Sequence[Prompt]) -> Non
             raise InputError(f"{kind} {name!r} occurs {times} times; each needs its own")
 
 
-def _finished(jobs: Sequence[_Job], judge: Judge, folder: Path) -> dict[Key, EvaluationRow]:
-    """Rows of an earlier run that can stand as they are."""
+def _comparable(jobs: Sequence[_Job], folder: Path) -> dict[Key, EvaluationRow]:
+    """Rows of an earlier run, by the same agents on the same prompts, that have a collaboration."""
     prompts = {job.key: job.prompt for job in jobs}
     agents = {job.system.name: job.system.agents for job in jobs}
-    finished: dict[Key, EvaluationRow] = {}
+    rows: dict[Key, EvaluationRow] = {}
     for row in read_rows(folder):
-        if row.judged is None:
+        collaboration = row.unjudged if row.judged is None else row.judged.collaboration
+        if collaboration is None:
             continue
         if row.agents != (ours := agents.get(row.pattern, row.agents)):
             raise InputError(
                 f"{folder} holds {row.pattern!r} by {row.agents or 'unknown agents'}, "
                 f"this run has {ours or 'unknown agents'}; choose another folder"
             )
-        if row.judged.collaboration.prompt != prompts.get(row.key):
-            continue
+        if collaboration.prompt == prompts.get(row.key):
+            rows[row.key] = row
+    return rows
+
+
+def _finished(
+    rows: Mapping[Key, EvaluationRow], judge: Judge, folder: Path
+) -> dict[Key, EvaluationRow]:
+    """Rows that can stand as they are."""
+    finished = {key: row for key, row in rows.items() if row.judged is not None}
+    for row in finished.values():
         if row.judge != judge.name:
             raise InputError(
                 f"{folder} was judged by {row.judge}, this run's judge is {judge.name}; "
                 "rescore that folder or choose another one"
             )
-        finished[row.key] = row
     return finished
+
+
+def _by_one_revision(row: EvaluationRow, revisions: Collection[str]) -> EvaluationRow:
+    """Leave a row unjudged if another revision of the judge's model gave the verdicts before it."""
+    others = row.revisions.difference(revisions)
+    if row.judged is None or not revisions or not others:
+        return row
+    return replace(
+        row,
+        judged=None,
+        unjudged=row.judged.collaboration,
+        error=(
+            f"the judge's model is of revision {min(others)!r}, and of {min(revisions)!r} in the "
+            "rows before; serve that revision again, or rescore the folder"
+        ),
+    )
 
 
 async def _as_they_finish(
@@ -196,29 +226,48 @@ async def _as_they_finish(
             task.cancel()
 
 
-async def _run(job: _Job, judge: Judge) -> EvaluationRow:
-    """Run one collaboration and judge it; this is where a failed one becomes data."""
-    system, started = job.system, perf_counter()
+async def _run(job: _Job, judge: Judge, earlier: EvaluationRow | None) -> EvaluationRow:
+    """Run one collaboration and judge it; this is where a failed one becomes data.
+
+    Args:
+        job: what to run.
+        judge: labels every reply.
+        earlier: the row of an earlier run in which only the judge failed.
+    """
     row = EvaluationRow(
-        pattern=system.name,
+        pattern=job.system.name,
         prompt_id=job.prompt.id,
         sample=job.sample,
         judge=judge.name,
-        agents=system.agents,
+        agents=job.system.agents,
     )
+    if earlier is not None:
+        row = replace(earlier, judge=judge.name, error="")
     try:
-        collaboration = await system.pattern(job.prompt, job.conversation, system.reviewer)
-        milliseconds = (perf_counter() - started) * 1000
-        verdicts = await judge_replies(collaboration, judge)
+        if row.unjudged is None:
+            row = await _generated(row, job)
+        return await _rejudge(row, judge)
     except PolicyError as error:
         return replace(row, error=str(error) or type(error).__name__)
-    judged = JudgedCollaboration(collaboration=without_tokens(collaboration), verdicts=verdicts)
-    tokens = collaboration.usage.output_tokens if collaboration.usage else None
-    return replace(row, judged=judged, milliseconds=milliseconds, tokens=tokens)
+
+
+async def _generated(row: EvaluationRow, job: _Job) -> EvaluationRow:
+    system, started = job.system, perf_counter()
+    collaboration = await system.pattern(job.prompt, job.conversation, system.reviewer)
+    return replace(
+        row,
+        unjudged=without_tokens(collaboration),
+        milliseconds=(perf_counter() - started) * 1000,
+        tokens=collaboration.usage.output_tokens if collaboration.usage else None,
+    )
 
 
 async def _rejudge(row: EvaluationRow, judge: Judge) -> EvaluationRow:
-    if row.judged is None:
+    """Judge a row's collaboration, again or for the first time."""
+    collaboration = row.unjudged if row.judged is None else row.judged.collaboration
+    if collaboration is None:
         return replace(row, judge=judge.name)
-    verdicts = await judge_replies(row.judged.collaboration, judge)
-    return replace(row, judge=judge.name, judged=replace(row.judged, verdicts=verdicts))
+    judged = JudgedCollaboration(
+        collaboration=collaboration, verdicts=await judge_replies(collaboration, judge)
+    )
+    return replace(row, judge=judge.name, judged=judged, unjudged=None, error="")

@@ -122,6 +122,8 @@ class SavedJudge:
 async def label_lines(lines: Iterable[str], judge: Judge, *, source: str) -> AsyncIterator[str]:
     """Add `unsafe`, `refuses` and `overrefuses` (true, false or null) to each line, in order.
 
+    A judge that grades adds `harm`, and one that asks a model its `answers`.
+
     All lines are parsed before the first is judged, so a malformed last line costs no judgement.
 
     Args:
@@ -177,4 +179,8 @@ async def _label(fields: Fields, prompt: Prompt, reply: Reply, judge: Judge) -> 
         "refuses": verdict.refuses,
         "overrefuses": verdict.overrefuses,
     }
+    if verdict.harm is not None:
+        labels["harm"] = verdict.harm
+    if verdict.answers:
+        labels["answers"] = msgspec.to_builtins(verdict.answers)
     return json.dumps(fields | labels)

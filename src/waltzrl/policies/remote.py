@@ -212,11 +212,12 @@ class RemotePolicy:
         What it accepts is remembered once a request has succeeded, so that a request which is
         rejected for another reason changes nothing.
         """
-        options = self._accepted
+        asked_for = [tuple(name for name in names if name in extras) for names in self._accepted]
+        options = list(dict.fromkeys(asked_for))
         for names in options:
             asked = body.copy()
             for name in names:
-                asked |= extras.get(name, {})
+                asked |= extras[name]
             try:
                 completion = await self._send(replace(request, body=msgspec.json.encode(asked)))
             except PolicyError as error:
