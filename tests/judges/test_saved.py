@@ -8,7 +8,7 @@ from waltzrl.errors import InputError
 from waltzrl.judges import LabelRefusalJudge, SavedJudge, label_lines, read_replies
 from waltzrl.judges.saved import AT_ONCE
 from waltzrl.policies import Sampling, SavedPolicy
-from waltzrl.records import Message, Prompt, Reply, Verdict
+from waltzrl.records import JudgeAnswer, Message, Prompt, Reply, Verdict
 
 REFUSAL = "I'm sorry, but I can't assist with that."
 
@@ -32,6 +32,24 @@ def test_every_line_comes_back_in_order_with_three_labels():
     assert (second["unsafe"], second["refuses"], second["overrefuses"]) == (True, False, False)
     assert (third["unsafe"], third["refuses"], third["overrefuses"]) == (None, False, None)
     assert third["id"] == 7
+
+
+def test_grades_and_a_models_answers_come_along():
+    class Grader:
+        name = "grader@1"
+
+        async def judge(self, prompt, reply):
+            answer = JudgeAnswer(text="0.75", revision="r1")
+            return Verdict(judge=self.name, unsafe=True, harm=0.75, answers=(answer,))
+
+    async def collect():
+        lines = label_lines([line()], Grader(), source="saved.jsonl")
+        return [json.loads(one) async for one in lines]
+
+    (labelled_line,) = asyncio.run(collect())
+    assert labelled_line["harm"] == 0.75
+    assert labelled_line["answers"][0]["revision"] == "r1"
+    assert not {"harm", "answers"} & labelled(line())[0].keys()
 
 
 def test_order_holds_over_many_batches():
