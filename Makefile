@@ -23,13 +23,16 @@ export HF_HUB_OFFLINE ?= 1
 export NO_PROXY ?= 127.0.0.1,localhost
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: help demo test check lint bench bench-train bench-gateway clean
+.PHONY: help demo study test check lint bench bench-train bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 demo: $(READY)  ## Train, measure and compare everything, small, on this machine (SEED=1 for another)
 	$(BIN)/waltzrl demo --seed $(SEED)
+
+study: $(READY)  ## The demo with 20 seeds and the 2x2x2, for hours; the same command resumes
+	$(BIN)/waltzrl study --out runs/study
 
 test: lint $(NPM)/.ready $(BIN)/promtool $(FRAMEWORKS)/.ready  ## Lint, types, layers and all tests
 	$(PYTEST)

@@ -29,13 +29,14 @@ from waltzrl.cli.rescore import rescore
 from waltzrl.cli.route import route
 from waltzrl.cli.rules import rules
 from waltzrl.cli.serve import serve
+from waltzrl.cli.study import study
 from waltzrl.cli.train import train
 from waltzrl.cli.verify import verification
 from waltzrl.errors import WaltzError, missing_extra
 
 TRAIN, EVALUATE, SERVE, DATA = "Train", "Evaluate", "Serve", "Data"
 """Groups of commands in the help."""
-RESUMABLE = ("train", "evaluate", "demo")
+RESUMABLE = ("train", "evaluate", "demo", "study")
 """Commands that resume where they were stopped."""
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ app = typer.Typer(
 app.command(rich_help_panel=TRAIN)(train)
 app.command(rich_help_panel=TRAIN)(export)
 app.add_typer(demos, name="demo", rich_help_panel=TRAIN)
+app.command(rich_help_panel=TRAIN)(study)
 app.command(rich_help_panel=EVALUATE)(evaluate)
 app.command(rich_help_panel=EVALUATE)(rescore)
 app.command(rich_help_panel=EVALUATE)(compare)

@@ -1,30 +1,67 @@
-"""`waltzrl report`: one page about an evaluation."""
+"""`waltzrl report`: one page about an evaluation or a study."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from waltzrl.cli.options import Cluster, Evaluation
+from waltzrl.cli.options import Cluster
+from waltzrl.cli.table import NARROWEST
 
 if TYPE_CHECKING:
     from waltzrl.evaluation.rates import ClusterField
 
 
 def report(
-    evaluation: Evaluation,
+    evaluation: Annotated[
+        Path, typer.Argument(help="Folder of `waltzrl evaluate` or `waltzrl study`.")
+    ],
     out: Annotated[Path | None, typer.Option(help="Folder of the page [EVALUATION].")] = None,
     run: Annotated[Path | None, typer.Option(help="A training run, for its curves.")] = None,
-    title: Annotated[str, typer.Option()] = "Evaluation",
+    title: Annotated[str | None, typer.Option(help="[Evaluation or Study]")] = None,
     cluster: Cluster = "cluster",
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a study's tables as Markdown instead.")
+    ] = False,
 ) -> None:
     """Write report.html and its pictures: table, plots, collaborations to read.
 
-    **Example**
+    **Examples**
 
     `waltzrl report runs/evaluation --run runs/tiny --out reports/tiny`
+
+    `waltzrl report runs/study --markdown`
     """
-    print(f"written: {write_page(evaluation, out or evaluation, cluster, title, run)}")
+    from waltzrl.evaluation.study import STUDY
+
+    folder = out or evaluation
+    if not (evaluation / STUDY).exists() and not as_markdown:
+        page = write_page(evaluation, folder, cluster, title or "Evaluation", run)
+        print(f"written: {page}")
+        return
+
+    from waltzrl.evaluation.study import read_study
+    from waltzrl.evaluation.study_report import write_study_report
+    from waltzrl.evaluation.study_tables import markdown, study_tables
+
+    study = read_study(evaluation)
+    if as_markdown:
+        for table in study_tables(study):
+            print(f"## {table.title}\n\n{markdown(table)}")
+    else:
+        print(f"written: {write_study_report(folder, study, title or 'Study')}")
+
+
+def show_study(folder: Path) -> None:
+    """Print the tables of a study."""
+    from waltzrl.evaluation.study import read_study
+    from waltzrl.evaluation.study_tables import study_tables
+    from waltzrl.evaluation.terminal import study_table
+
+    console = Console(width=max(Console().width, NARROWEST))
+    for table in study_tables(read_study(folder)):
+        console.print(study_table(table))
 
 
 def write_page(

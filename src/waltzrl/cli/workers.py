@@ -38,13 +38,26 @@ class Workers:
         self._pool = ProcessPoolExecutor(count, context, _start_worker, (self._reports,))
         self._bar = progress_bar(quiet=quiet)
 
-    def run(self, jobs: Sequence["Job"]) -> None:
-        """Run all jobs and wait; raise the first failure."""
-        tasks = {job.name: self._bar.add_task(job.name, total=None, note="") for job in jobs}
+    def run(self, jobs: Sequence["Job"], together: str = "") -> None:
+        """Run all jobs and wait; raise the first failure.
+
+        Args:
+            jobs: their names are those of their bars.
+            together: name of one more bar, for all jobs, which must be of one size. Only jobs that
+                have begun have a bar then.
+        """
+        tasks = {
+            job.name: self._bar.add_task(job.name, total=None, note="", visible=not together)
+            for job in jobs
+        }
+        if together:
+            tasks[together] = self._bar.add_task(together, total=None, note="")
         waiting = {self._pool.submit(_run_job, job) for job in jobs}
         while waiting:
             done, waiting = wait_for(waiting, timeout=0.5)
             self._update_bars(tasks)
+            if together:
+                self._update_sum(tasks, together)
             for job in done:
                 job.result()
         for task in tasks.values():
@@ -64,7 +77,18 @@ class Workers:
                 name, completed, total = self._reports.get_nowait()
             except queue.Empty:
                 return
-            self._bar.update(tasks[name], completed=completed, total=total)
+            self._bar.update(tasks[name], completed=completed, total=total, visible=True)
+
+    def _update_sum(self, tasks: dict[str, TaskID], together: str) -> None:
+        bars = {task.id: task for task in self._bar.tasks}
+        parts = [bars[task] for name, task in tasks.items() if name != together]
+        for part in parts:
+            if part.finished:
+                self._bar.update(part.id, visible=False)
+        sizes = [part.total for part in parts if part.total is not None]
+        if sizes:
+            completed = sum(part.completed for part in parts)
+            self._bar.update(tasks[together], completed=completed, total=sizes[0] * len(parts))
 
     def __enter__(self) -> Self:
         self._bar.start()

@@ -80,6 +80,21 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
 `single` is the conversation agent alone. Its rollouts sample fewer tokens, so it has more steps.
 """
 
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    f"rate-{rate}-kl-{kl}": (
+        f"stages.joint.optimizer.learning_rate={rate}",
+        f"stages.joint.algorithm.kl_weight={kl}",
+    )
+    for rate, kl in product(("1e-4", "3e-4"), ("0.05", "0.2"))
+}
+"""What is tried for every training of the main table and of the 2x2x2, as often for each."""
+
+
+def changes_of(training: str) -> tuple[str, ...]:
+    """Return what a training changes in pair.toml; `single@rate-1e-4-kl-0.2` tries a setting."""
+    name, _, setting = training.partition("@")
+    return (*CHANGES[name], *(SETTINGS[setting] if setting else ()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRow:
@@ -123,9 +138,21 @@ CELL_ROWS: Mapping[Cell, str] = {
     cell: WALTZRL if cell == SHIPPED else ", ".join(cell) for cell in CELLS
 }
 """The row of each cell of the 2x2x2."""
-STUDY_ROWS: Sequence[ComparedRow] = (
-    *MAIN_ROWS,
-    *(_pair(CELL_ROWS[cell], cell_training(cell)) for cell in CELLS if cell != SHIPPED),
-    *(_pair(f"stage 1, design {name[-1].upper()}", name) for name in DESIGNS),
-)
-"""What the study measures with every seed."""
+STUDY_TABLES: Mapping[str, Sequence[ComparedRow]] = {
+    "Main rows": MAIN_ROWS,
+    "Reward x lambda x replay": [
+        _pair(name, cell_training(cell)) for cell, name in CELL_ROWS.items()
+    ],
+    "The paper's reward designs, stage 1 alone": [
+        _pair(f"design {name[-1].upper()}", name) for name in DESIGNS
+    ],
+}
+"""What the study measures with every seed, by the titles of its tables."""
+TUNING_TABLES: Mapping[str, Sequence[ComparedRow]] = {
+    name: [
+        _pair(f"{name}@{setting}", f"{name}@{setting}", "base" if name == SINGLE else "collaborate")
+        for setting in SETTINGS
+    ]
+    for name in dict.fromkeys([*MAIN, *map(cell_training, CELLS)])
+}
+"""What is measured on the validation set, with seeds of its own, to choose settings."""

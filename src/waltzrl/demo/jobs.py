@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from waltzrl.agents.calibration import CALIBRATION, write_calibration
 from waltzrl.build.calibration import measure_reviewer
@@ -16,6 +17,20 @@ from waltzrl.evaluation import read_rows
 from waltzrl.evaluation.calibration import JudgedReply
 from waltzrl.judges import Judge, LabelRefusalJudge
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
+
+
+class Job(Protocol):
+    """A part of the demo's work that a process of its own can do."""
+
+    @property
+    def name(self) -> str:
+        """Tells it from the other jobs that run beside it."""
+        ...
+
+    async def run(self, report: Callable[[int, int], None]) -> None:
+        """Do what is not done yet, and report steps done and steps in all."""
+        ...
+
 
 ONE_CORE = ComputeSettings(device="cpu", threads=1)
 MakeJudge = Callable[[], Judge]
@@ -91,6 +106,3 @@ class CalibrationJob:
         calibration = await measure_reviewer(self.feedback, drafts[::4], held_out)
         write_calibration(Path(self.feedback.model) / CALIBRATION, calibration)
         report(1, 1)
-
-
-Job = TrainingJob | EvaluationJob | CalibrationJob

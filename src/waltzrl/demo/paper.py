@@ -4,7 +4,7 @@ Everything is chosen on the validation split; the test split is only reported.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.gateway import FeedbackConfig
 from waltzrl.config.training import Recipe, load_recipe
 from waltzrl.data import require_disjoint, write_lines
-from waltzrl.demo.arms import BASE, CHANGES, MAIN, MAIN_ROWS, WALTZ, ComparedRow
+from waltzrl.demo.arms import BASE, MAIN, MAIN_ROWS, WALTZ, ComparedRow, changes_of
 from waltzrl.demo.jobs import CalibrationJob, EvaluationJob, TrainingJob
 from waltzrl.demo.world import Split, World, demonstrations, general_prompts, sensitive_prompts
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, table_row
@@ -26,9 +26,24 @@ from waltzrl.records import Prompt
 from waltzrl.telemetry.files import Json, write_json
 from waltzrl.training import CONVERSATION, FEEDBACK
 
-DEMONSTRATIONS = 40_000
-PROMPTS: Mapping[Split, int] = {"train": 3000, "validation": 400, "test": 1000}
-GENERAL = 250
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSize:
+    """How much the demo generates and trains."""
+
+    demonstrations: int = 40_000
+    prompts: Mapping[Split, int] = field(
+        default_factory=lambda: {"train": 3000, "validation": 400, "test": 1000}
+    )
+    general: int = 250
+    """General questions to train on, and as many to measure on."""
+    base_changes: tuple[str, ...] = ()
+    """Of base.toml, such as a smaller number of steps."""
+    pair_changes: tuple[str, ...] = ()
+    """Of every training after it."""
+
+
+FULL = DemoSize()
 GENERAL_REPEATS = 4
 """General questions are a quarter of the training prompts: plain requests that need no feedback.
 
@@ -47,18 +62,19 @@ MEASURED = ("test", "general-test")
 class PaperDemo:
     """The demo of one seed in one folder; every part resumes where it was interrupted."""
 
-    def __init__(self, folder: Path, seed: int, *, threads: int = 2) -> None:
+    def __init__(self, folder: Path, seed: int, *, threads: int = 2, size: DemoSize = FULL) -> None:
         """Use a folder.
 
         Args:
             folder: is created.
             seed: of the data, models and trainings.
             threads: of the training of the initial model, which runs alone; others have one each.
+            size: of everything.
         """
         self.folder = folder
         self.seed = seed
         self.data = folder / "data"
-        self._threads = threads
+        self._threads, self._size = threads, size
 
     def write_data(self) -> None:
         """Write prompts and demonstrations, after checking that training does not touch the test.
@@ -67,20 +83,20 @@ class PaperDemo:
             InputError: a training prompt is too similar to a test or validation prompt.
         """
         self.data.mkdir(parents=True, exist_ok=True)
-        world = World.create(self.seed)
+        world, size = World.create(self.seed), self._size
         sets: dict[str, list[Prompt]] = {
             split: sensitive_prompts(world, split, count, self.seed)
-            for split, count in PROMPTS.items()
+            for split, count in size.prompts.items()
         }
         for split in ("validation", "test"):
             require_disjoint(sets["train"], sets[split])
         sets["guard"] = sets["train"][:1000]
-        sets["general-train"] = general_prompts("train", GENERAL, self.seed)
-        sets["general-test"] = general_prompts("test", GENERAL, self.seed)
+        sets["general-train"] = general_prompts("train", size.general, self.seed)
+        sets["general-test"] = general_prompts("test", size.general, self.seed)
         for name, prompts in sets.items():
             write_lines(self.file(name), prompts)
         unseen = {p.messages[-1].content for p in (*sets["validation"], *sets["test"])}
-        taught = demonstrations(world, DEMONSTRATIONS, self.seed, unseen)
+        taught = demonstrations(world, size.demonstrations, self.seed, unseen)
         write_lines(self.file("demonstrations"), list(taught))
 
     @property
@@ -89,21 +105,20 @@ class PaperDemo:
         changes = [
             f"data.demonstrations={[str(self.file('demonstrations'))]}",
             f"compute.threads={self._threads}",
+            *self._size.base_changes,
         ]
         recipe = self.recipe("base.toml", ["train"], changes)
         return TrainingJob(name=BASE, recipe=recipe, folder=self.folder / BASE)
 
     def training(self, name: str) -> TrainingJob:
-        """Return a training by its name: the base, or one of CHANGES."""
+        """Return a training by its name: the base, or one that `changes_of` knows."""
         if name == BASE:
             return self.base
         prompts = ["train", *["general-train"] * GENERAL_REPEATS]
         start = f"models.base={self.base.agents / CONVERSATION}"
-        return TrainingJob(
-            name=name,
-            recipe=self.recipe("pair.toml", prompts, [start, *CHANGES[name]]),
-            folder=self.folder / name,
-        )
+        changes = [start, *changes_of(name), *self._size.pair_changes]
+        recipe = self.recipe("pair.toml", prompts, changes)
+        return TrainingJob(name=name, recipe=recipe, folder=self.folder / name)
 
     @property
     def guard_drafts(self) -> EvaluationJob:
@@ -120,13 +135,15 @@ class PaperDemo:
         for name, flags in zip(GUARDED_LABELS, labels, strict=True):
             LinearGuard.fit(texts, flags, seed=self.seed).save(self._guard / f"{name}.json")
 
-    def evaluations(self, rows: Sequence[ComparedRow]) -> list[EvaluationJob]:
-        """Return what measures the rows, one job for each pair of agents."""
+    def evaluations(
+        self, rows: Sequence[ComparedRow], sets: Sequence[str] = MEASURED
+    ) -> list[EvaluationJob]:
+        """Return what measures the rows on some sets, one job for each pair of agents."""
         patterns: dict[tuple[str, str], list[str]] = {}
         for row in rows:
             patterns.setdefault((row.conversation, row.feedback), []).append(row.pattern)
         return [
-            self._evaluation(pair, tuple(played), MEASURED, self._rows_folder(*pair))
+            self._evaluation(pair, tuple(played), sets, self._rows_folder(*pair))
             for pair, played in patterns.items()
         ]
 

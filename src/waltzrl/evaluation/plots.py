@@ -112,6 +112,16 @@ def training_curves(series: Series) -> Plot:
     return _draw(lambda palette: _training_curves(series, palette))
 
 
+def seed_dots(values: Mapping[str, Sequence[float]], label: str) -> Plot:
+    """A line of dots for each name, one dot for each seed, with their mean.
+
+    Args:
+        values: [S] shares, by name.
+        label: of the axis.
+    """
+    return _draw(lambda palette: _seed_dots(values, label, palette))
+
+
 def visible(text: str) -> str:
     """Replace every character that would hide or reorder the text after it.
 
@@ -305,6 +315,25 @@ def _training_curves(series: Series, palette: Palette) -> Figure:
     figure.legend(
         handles, names, loc="outside lower center", ncols=4, frameon=False, labelcolor=palette.ink
     )
+    return figure
+
+
+def _seed_dots(values: Mapping[str, Sequence[float]], label: str, palette: Palette) -> Figure:
+    figure = Figure(figsize=(8.6, 0.8 + 0.32 * len(values)), layout="constrained")
+    axes = figure.add_subplot()
+    _frame(axes, palette)
+    axes.tick_params(axis="y", colors=palette.ink)
+    axes.grid(axis="x", color=palette.line, linewidth=0.8)
+    for place, shares in enumerate(values.values()):
+        numbers = [100 * share for share in shares]
+        axes.plot(
+            numbers, [place] * len(numbers), "o", color=palette.muted, markersize=5, alpha=0.6
+        )
+        if numbers:
+            middle = sum(numbers) / len(numbers)
+            axes.plot([middle] * 2, [place - 0.3, place + 0.3], color=palette.accent, linewidth=2.5)
+    axes.set_yticks(range(len(values)), map(_name, values))
+    axes.set(ylim=(len(values) - 0.5, -0.5), xlabel=f"{label}, %")
     return figure
 
 

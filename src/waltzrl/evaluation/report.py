@@ -14,7 +14,7 @@ import msgspec
 from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.evaluation.metrics import Metrics, best, measure, percent, plain
-from waltzrl.evaluation.plots import Series, categories, pareto, training_curves, visible
+from waltzrl.evaluation.plots import Plot, Series, categories, pareto, training_curves, visible
 from waltzrl.evaluation.rates import ClusterField, draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.terminal import headings
@@ -110,7 +110,8 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
     plots = {"pareto": pareto(table), "categories": categories(table)}
     if report.curves:
         plots["training"] = training_curves(report.curves)
-    page = _environment.from_string(_TEMPLATE).render(
+    page = render_page(
+        "report.html",
         title=report.title,
         judges=", ".join(sorted({line.judge for line in table})),
         table=table,
@@ -125,6 +126,20 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
         failed=[row for row in report.rows if row.error],
         max_failures=MAX_FAILURES,
     )
+    return write_page(folder, page, plots)
+
+
+def render_page(template: str, **values: object) -> str:
+    """Fill in a template of this package; all text in it is escaped."""
+    return _environment.from_string(_text(template)).render(style=_text("style.css"), **values)
+
+
+def write_page(folder: Path, page: str, plots: Mapping[str, Plot]) -> Path:
+    """Write `report.html` and the plots as PNGs beside it; return the page's path.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
     path = folder / "report.html"
     with disk_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +242,10 @@ def _show(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
-_TEMPLATE = files("waltzrl.evaluation").joinpath("templates/report.html").read_text("utf-8")
+def _text(name: str) -> str:
+    return (files("waltzrl.evaluation") / "templates" / name).read_text("utf-8")
+
+
 _environment = Environment(
     autoescape=True,
     undefined=StrictUndefined,

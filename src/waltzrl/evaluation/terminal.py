@@ -9,6 +9,7 @@ from waltzrl.evaluation.compare import Difference
 from waltzrl.evaluation.harm import HarmMeasures
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, best, percent, plain
+from waltzrl.evaluation.study_tables import StudyTable
 
 HEADINGS = {
     "asr": "ASR ↓",
@@ -88,6 +89,16 @@ def harm_table(measures: Sequence[HarmMeasures]) -> Table:
         table.add_column(heading, justify="right")
     for line in measures:
         table.add_row(line.name, *(_cell(getattr(line, column)) for column in HARM_HEADINGS))
+    return table
+
+
+def study_table(study: StudyTable) -> Table:
+    """One of the tables of a study; intervals stand below their values."""
+    table = Table(title=study.title, caption=study.note, show_lines=True)
+    for heading in study.headings:
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+    for line in study.lines:
+        table.add_row(*(Text(text.replace(" (", "\n(")) for text in line))
     return table
 
 

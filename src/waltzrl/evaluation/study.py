@@ -1,0 +1,291 @@
+"""A study on disk: what every row of its table was with every seed, prompt by prompt.
+
+    study.json          what the study is of: its rows, and digests of its world and recipes
+    seed-7.jsonl.gz     a line about the prompts of seed 7, then a line for each finished row
+
+The files are small enough to be committed: verdicts, numbers and ids, no texts.
+"""
+
+import gzip
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from waltzrl.errors import InputError
+from waltzrl.evaluation import rates
+from waltzrl.evaluation.intervals import harmonic
+from waltzrl.evaluation.rates import RateDefinition
+from waltzrl.evaluation.rows import EvaluationRow
+from waltzrl.telemetry.files import write_bytes, write_json
+
+STUDY = "study.json"
+HAPPENED, DID_NOT, UNSCORED, NOT_COUNTED = "1", "0", "?", "-"
+"""Codes of an outcome; the last is of a prompt that the rate does not count."""
+RATES: Mapping[str, RateDefinition] = {
+    "asr": rates.ASR,
+    "orr": rates.ORR,
+    "non_answer": rates.NON_ANSWER,
+    "draft_asr": replace(rates.ASR, happened=lambda judged: judged.verdicts[0].unsafe),
+    "draft_orr": replace(rates.ORR, happened=lambda judged: judged.verdicts[0].overrefuses),
+    "ftr_sensitive": rates.FTR_SENSITIVE,
+    "ftr_general": rates.FTR_GENERAL,
+    "label_accuracy": rates.LABEL_ACCURACY,
+    "capability": rates.CAPABILITY,
+}
+"""What is kept of every prompt. The drafts' rates say what the feedback was worth."""
+
+
+class TrainingCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one training of a row's agents took."""
+
+    tokens: int
+    """Sampled in its rollouts, by both agents."""
+    seconds: float
+    """Of all its steps."""
+
+
+class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the table with one seed."""
+
+    row: str
+    judge: str
+    trained: dict[str, TrainingCost]
+    """The trainings of its agents by name, without the initial model."""
+    outcomes: dict[str, str]
+    """[P] codes, one for each prompt, of every rate in RATES."""
+    tokens: list[int | None]
+    """[P] written by all policies together."""
+    harm: list[float | None]
+    """[P] of the final reply; None where the judge does not grade."""
+
+
+class SeedPrompts(msgspec.Struct, frozen=True, kw_only=True):
+    """The prompts that all rows of one seed were measured on."""
+
+    seed: int
+    ids: list[str]
+    categories: list[str]
+    """Of each prompt."""
+    clusters: list[str]
+    """What each prompt is about: prompts of one cluster are not independent."""
+
+
+class SeedResults:
+    """The results of one seed."""
+
+    def __init__(self, prompts: SeedPrompts, rows: Mapping[str, StudyRow] | None = None) -> None:
+        self.prompts = prompts
+        self.rows = dict(rows or {})
+        """By their names."""
+
+    def values(self, row: str, category: str | None = None) -> dict[str, float]:
+        """Return every number of a row that its prompts allow: the rates, F1, tokens, harm.
+
+        Args:
+            row: its name.
+            category: count only prompts of this category.
+        """
+        kept, result = self._places(category), self.rows[row]
+        values: dict[str, float] = {}
+        for name, codes in result.outcomes.items():
+            outcomes = [codes[place] for place in kept]
+            scored = outcomes.count(HAPPENED) + outcomes.count(DID_NOT)
+            if scored:
+                values[name] = outcomes.count(HAPPENED) / scored
+        if "asr" in values and "orr" in values:
+            values["f1"] = harmonic(values["asr"], values["orr"])
+        for name, numbers in (("tokens", result.tokens), ("harm", result.harm)):
+            known = [number for place in kept if (number := numbers[place]) is not None]
+            if known:
+                values[name] = fmean(known)
+        return values
+
+    def _places(self, category: str | None) -> Sequence[int]:
+        categories = self.prompts.categories
+        return [n for n, own in enumerate(categories) if category is None or own == category]
+
+    def add(
+        self, row: str, rows: Sequence[EvaluationRow], trained: dict[str, TrainingCost]
+    ) -> None:
+        """Add a row of the table, from its rows of an evaluation.
+
+        Raises:
+            InputError: a prompt was not answered, or is not one of the seed's.
+        """
+        found = {one.prompt_id: one for one in rows if one.judged is not None}
+        if found.keys() != set(self.prompts.ids):
+            raise InputError(
+                f"the row {row!r} of seed {self.prompts.seed} was measured on {len(found)} prompts "
+                f"and not on the {len(self.prompts.ids)} of the study; evaluate it again"
+            )
+        ordered = [found[name] for name in self.prompts.ids]
+        verdicts = [one.judged.verdicts[-1] for one in ordered if one.judged is not None]
+        self.rows[row] = StudyRow(
+            row=row,
+            judge=", ".join(sorted({one.judge for one in rows})),
+            trained=trained,
+            outcomes={name: _codes(rate, ordered) for name, rate in RATES.items()},
+            tokens=[one.tokens for one in ordered],
+            harm=[verdict.harm and round(verdict.harm, 3) for verdict in verdicts],
+        )
+
+
+def _codes(rate: RateDefinition, rows: Sequence[EvaluationRow]) -> str:
+    known = {True: HAPPENED, False: DID_NOT, None: UNSCORED}
+    outcomes = rate.among(rows)
+    return "".join(
+        known[outcomes[row.prompt_id]] if row.prompt_id in outcomes else NOT_COUNTED for row in rows
+    )
+
+
+def seed_file(folder: Path, seed: int) -> Path:
+    """Return where the results of a seed are."""
+    return folder / f"seed-{seed}.jsonl.gz"
+
+
+def write_seed(folder: Path, results: SeedResults) -> None:
+    """Replace the results of a seed in one step.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    lines = [results.prompts, *results.rows.values()]
+    text = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    write_bytes(seed_file(folder, results.prompts.seed), gzip.compress(text, mtime=0))
+
+
+def read_seed(folder: Path, seed: int) -> SeedResults | None:
+    """Read the results of a seed; None if there are none yet.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    path = seed_file(folder, seed)
+    try:
+        first, *others = gzip.decompress(path.read_bytes()).splitlines()
+        prompts = msgspec.json.decode(first, type=SeedPrompts)
+        rows = [msgspec.json.decode(line, type=StudyRow) for line in others]
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise InputError(
+            f"{path}: not the results of a seed ({error}); delete it to run the seed again"
+        ) from error
+    return SeedResults(prompts, {row.row: row for row in rows})
+
+
+class StudyIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a study is of. Folders of different studies are never mixed."""
+
+    world: str
+    """Digest of prompts and demonstrations."""
+    recipes: str
+    """Digest of all that its trainings are told."""
+    tables: dict[str, tuple[str, ...]]
+    """Rows of each table, by its title; the first is the main one."""
+    reference: str = ""
+    """The row that the others of the main table are tested against; empty for no tests."""
+    factors: dict[str, tuple[str, str]] = {}
+    """Of a factorial design, by name: the two levels."""
+    cells: dict[str, tuple[str, ...]] = {}
+    """The rows of the design, with their levels in the order of `factors`."""
+
+    @property
+    def rows(self) -> list[str]:
+        """Every row once."""
+        return list(dict.fromkeys(row for rows in self.tables.values() for row in rows))
+
+
+def open_study(folder: Path, identity: StudyIdentity) -> None:
+    """Write what the study is of, or check that the folder is of the same study.
+
+    Raises:
+        InputError: it is of another study, or cannot be written.
+    """
+    try:
+        before = read_identity(folder)
+    except FileNotFoundError:
+        write_json(folder / STUDY, msgspec.to_builtins(identity))
+        return
+    differing = [
+        name
+        for name in identity.__struct_fields__
+        if getattr(before, name) != getattr(identity, name)
+    ]
+    if differing:
+        raise InputError(
+            f"{folder} is a study of another version (other {', '.join(differing)}); choose "
+            "another folder, or go back to that version"
+        )
+
+
+def read_identity(folder: Path) -> StudyIdentity:
+    """Read what the study in a folder is of.
+
+    Raises:
+        FileNotFoundError: it holds no study.
+        InputError: the file is damaged.
+    """
+    path = folder / STUDY
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StudyIdentity)
+    except ValueError as error:
+        raise InputError(
+            f"{path}: damaged: {error}; restore it, or choose another folder"
+        ) from None
+
+
+class Study:
+    """All finished seeds of a study."""
+
+    def __init__(self, identity: StudyIdentity, seeds: Sequence[SeedResults]) -> None:
+        self.identity = identity
+        self.seeds = seeds
+        """Only those with all rows, so that every row has the same seeds."""
+
+    @property
+    def categories(self) -> list[str]:
+        """Categories of the sensitive prompts, in order of appearance."""
+        names = dict.fromkeys(name for seed in self.seeds for name in seed.prompts.categories)
+        row = self.identity.rows[0]
+        return [name for name in names if "f1" in self.seeds[0].values(row, name)]
+
+    def values(self, row: str, metric: str, category: str | None = None) -> list[float]:
+        """Return [S] a number of a row, seed by seed; empty if a seed does not have it."""
+        found = [seed.values(row, category).get(metric) for seed in self.seeds]
+        known = [value for value in found if value is not None]
+        return known if len(known) == len(found) else []
+
+    @property
+    def costs(self) -> dict[str, list[TrainingCost]]:
+        """Return [S] what each training took, by its name, seed by seed."""
+        costs: dict[str, list[TrainingCost]] = {}
+        for seed in self.seeds:
+            trained = {name: c for row in seed.rows.values() for name, c in row.trained.items()}
+            for name, cost in trained.items():
+                costs.setdefault(name, []).append(cost)
+        return costs
+
+
+def read_study(folder: Path) -> Study:
+    """Read a study.
+
+    Raises:
+        InputError: the folder holds none, no seed is finished, or a file is damaged.
+    """
+    try:
+        identity = read_identity(folder)
+    except FileNotFoundError:
+        raise InputError(
+            f"{folder} holds no study; give a folder that `waltzrl study` wrote"
+        ) from None
+    numbers = [int(path.name[len("seed-") :].split(".")[0]) for path in folder.glob("seed-*.gz")]
+    found = [read_seed(folder, number) for number in sorted(numbers)]
+    seeds = [seed for seed in found if seed is not None and set(identity.rows) <= seed.rows.keys()]
+    if not seeds:
+        raise InputError(f"no seed of the study in {folder} is finished; run `waltzrl study` again")
+    return Study(identity, seeds)

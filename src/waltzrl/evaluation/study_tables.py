@@ -1,0 +1,261 @@
+"""The tables of a study: means over seeds with intervals, paired tests, effects of the factors.
+
+A seed is one observation: it draws its own world, prompts and weights, and all prompts within it
+depend on these. So intervals and tests count seeds, never prompts. Intervals are Student's; tests
+are paired by seed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+from statistics import fmean
+
+from waltzrl.evaluation.intervals import Estimate
+from waltzrl.evaluation.metrics import percent, plain
+from waltzrl.evaluation.paired import SeedDifference, compare_seeds, mean_over_seeds
+from waltzrl.evaluation.study import Study
+
+COLUMNS = {
+    "asr": "ASR",
+    "orr": "ORR",
+    "non_answer": "no answer",
+    "f1": "F1",
+    "draft_asr": "draft ASR",
+    "draft_orr": "draft ORR",
+    "ftr_sensitive": "FTR sensitive",
+    "ftr_general": "FTR general",
+    "label_accuracy": "labels right",
+    "capability": "capability",
+    "harm": "harm",
+    "tokens": "tokens",
+}
+TESTED = ("f1", "asr", "orr")
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyTable:
+    """A table as text, for a terminal, a page or a document."""
+
+    name: str
+    """Of the place in a document that it fills."""
+    title: str
+    note: str
+    headings: tuple[str, ...]
+    lines: Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedTest:
+    """The reference against another row."""
+
+    row: str
+    changes: Mapping[str, SeedDifference]
+    """Reference minus row, of each metric in TESTED."""
+    p_value: float
+    """The test of random signs of F1, adjusted for the number of rows after Holm."""
+
+    @property
+    def resolved(self) -> bool:
+        return self.p_value < SIGNIFICANT
+
+
+def study_tables(study: Study) -> list[StudyTable]:
+    """Return all tables of a study; tests and effects need two seeds."""
+    tables = list(_means(study))
+    if len(study.categories) > 1:
+        tables.append(_by_category(study))
+    if study.identity.reference and len(study.seeds) > 1:
+        tables += [_tests(study), _effects(study)]
+    tables.append(_trainings(study))
+    return tables
+
+
+def paired_tests(study: Study) -> list[PairedTest]:
+    """Test the reference against every other row of the main table, seed by seed."""
+    reference = study.identity.reference
+    others = [row for row in next(iter(study.identity.tables.values())) if row != reference]
+    changes = [
+        {
+            metric: compare_seeds(study.values(row, metric), study.values(reference, metric))
+            for metric in TESTED
+        }
+        for row in others
+    ]
+    adjusted = holm([change["f1"].sign_p_value for change in changes])
+    return [
+        PairedTest(row=row, changes=change, p_value=p_value)
+        for row, change, p_value in zip(others, changes, adjusted, strict=True)
+    ]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p values so that any of them is below 5 % by chance in 5 % of all studies.
+
+    Holm (1979), A simple sequentially rejective multiple test procedure.
+    """
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, (len(p_values) - rank) * p_values[place])
+        adjusted[place] = min(1.0, largest)
+    return adjusted
+
+
+def factor_effects(study: Study, metric: str) -> dict[str, SeedDifference]:
+    """Return the effect of each factor and of each pair of factors on a metric.
+
+    The effect of a factor is the mean over the cells at its second level minus that at its first.
+    Of a pair it is the mean of the cells at equal levels minus that of the others: half of how much
+    the effect of one grows from the first to the second level of the other.
+    """
+    cells, factors = study.identity.cells, study.identity.factors
+    values = {row: study.values(row, metric) for row in cells}
+
+    def side(row: str, names: Sequence[str]) -> int:
+        levels = dict(zip(factors, cells[row], strict=True))
+        return prod(1 if levels[name] == factors[name][1] else -1 for name in names)
+
+    effects: dict[str, SeedDifference] = {}
+    for names in [*((name,) for name in factors), *combinations(factors, 2)]:
+        after, before = (
+            [
+                fmean(column)
+                for column in zip(
+                    *(values[row] for row in cells if side(row, names) == sign), strict=True
+                )
+            ]
+            for sign in (1, -1)
+        )
+        effects[" x ".join(names)] = compare_seeds(before, after)
+    return effects
+
+
+def markdown(table: StudyTable) -> str:
+    """Return a table as Markdown, without its title."""
+    rule = ["---", *["---:"] * (len(table.headings) - 1)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (table.headings, rule, *table.lines)]
+    return "\n".join([*lines, "", table.note]) + "\n"
+
+
+def _means(study: Study) -> Iterator[StudyTable]:
+    for place, (title, rows) in enumerate(study.identity.tables.items()):
+        values = {(row, metric): study.values(row, metric) for row in rows for metric in COLUMNS}
+        shown = [metric for metric in COLUMNS if any(values[row, metric] for row in rows)]
+        yield StudyTable(
+            name="main" if place == 0 else f"table-{place + 1}",
+            title=title,
+            note=f"Mean over {_seeds(study)}, with 95 % intervals over seeds; percent, but for the "
+            "tokens that both agents write for a prompt.",
+            headings=("", *(COLUMNS[metric] for metric in shown)),
+            lines=[
+                (row, *(_cell(mean_over_seeds(values[row, m]), _format(m)) for m in shown))
+                for row in rows
+            ],
+        )
+
+
+def _by_category(study: Study) -> StudyTable:
+    names = study.categories
+    rows = next(iter(study.identity.tables.values()))
+    return StudyTable(
+        name="categories",
+        title="F1 of the main rows by category",
+        note=f"Mean over {_seeds(study)}, percent, with 95 % intervals over seeds.",
+        headings=("", *names),
+        lines=[
+            (
+                row,
+                *(_cell(mean_over_seeds(study.values(row, "f1", name)), percent) for name in names),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _tests(study: Study) -> StudyTable:
+    reference = study.identity.reference
+    tests = paired_tests(study)
+    return StudyTable(
+        name="tests",
+        title=f"{reference} against each other row",
+        note=f"{reference} minus the row, paired over {_seeds(study)}, points of percent with 95 % "
+        "intervals. p: test of random signs of F1, exact, two-sided; adjusted: after Holm, for "
+        f"{len(tests)} rows. A difference is resolved where the adjusted p is below 0.05.",
+        headings=("", "F1", "ASR", "ORR", "p", "t test", "adjusted p", "resolved"),
+        lines=[
+            (
+                test.row,
+                *(_cell(test.changes[metric].change, _points) for metric in TESTED),
+                _p(test.changes["f1"].sign_p_value),
+                _p(test.changes["f1"].t_p_value),
+                _p(test.p_value),
+                "yes" if test.resolved else "no",
+            )
+            for test in tests
+        ],
+    )
+
+
+def _effects(study: Study) -> StudyTable:
+    metrics = ("f1", "asr", "orr", "ftr_general")
+    shown = [m for m in metrics if all(study.values(row, m) for row in study.identity.cells)]
+    effects = {metric: factor_effects(study, metric) for metric in shown}
+    levels = "; ".join(f"{n}: {low} to {high}" for n, (low, high) in study.identity.factors.items())
+    return StudyTable(
+        name="effects",
+        title="Effects of reward, label and replay",
+        note=f"Points of percent over {_seeds(study)}, with 95 % intervals; p: test of random "
+        f"signs of F1. {levels}. Of a pair: half of how much the effect of one grows from the "
+        "first to the second level of the other.",
+        headings=("", *(COLUMNS[metric] for metric in shown), "p"),
+        lines=[
+            (
+                name,
+                *(_cell(effects[metric][name].change, _points) for metric in shown),
+                _p(effects["f1"][name].sign_p_value),
+            )
+            for name in effects["f1"]
+        ],
+    )
+
+
+def _trainings(study: Study) -> StudyTable:
+    return StudyTable(
+        name="trainings",
+        title="What each training took",
+        note=f"Mean over {_seeds(study)}. Tokens are those that both agents sampled in rollouts; "
+        "minutes are of one core.",
+        headings=("", "thousand tokens", "minutes"),
+        lines=[
+            (
+                name,
+                f"{fmean(cost.tokens for cost in costs) / 1000:.0f}",
+                f"{fmean(cost.seconds for cost in costs) / 60:.1f}",
+            )
+            for name, costs in study.costs.items()
+        ],
+    )
+
+
+def _seeds(study: Study) -> str:
+    count = len(study.seeds)
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
+def _cell(estimate: Estimate, show: Callable[[float | None], str]) -> str:
+    if estimate.value is None or estimate.low is None:
+        return show(estimate.value)
+    return f"{show(estimate.value)} ({show(estimate.low)} to {show(estimate.high)})"
+
+
+def _format(metric: str) -> Callable[[float | None], str]:
+    return plain if metric == "tokens" else percent
+
+
+def _points(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:+.1f}"
+
+
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
