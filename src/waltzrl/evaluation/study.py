@@ -138,7 +138,7 @@ def _codes(rate: RateDefinition, rows: Sequence[EvaluationRow]) -> str:
     known = {True: HAPPENED, False: DID_NOT, None: UNSCORED}
     outcomes = rate.among(rows)
     return "".join(
-        known[outcomes[row.prompt_id]] if row.prompt_id in outcomes else NOT_COUNTED for row in rows
+        known[outcomes[row.case]] if row.case in outcomes else NOT_COUNTED for row in rows
     )
 
 
