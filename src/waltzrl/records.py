@@ -14,7 +14,8 @@ from typing import Literal, TypeVar
 import msgspec
 
 Role = Literal["system", "user", "assistant", "tool"]
-Label = Literal["unsafe", "benign"]
+Label = Literal["unsafe", "benign", "mixed"]
+"""Of a prompt: a good reply declines all of it, none of it, or a part."""
 Origin = Literal["policy", "given", "canned"]
 """Who wrote a reply: a policy, the caller who had it already, or we, by a fixed text."""
 Decision = Literal["draft", "revised", "refused"]
@@ -82,7 +83,7 @@ class Prompt:
     messages: tuple[Message, ...]
     """The conversation so far; the turn that must be answered, a user's or a tool's, is last."""
     label: Label | None = None
-    """Whether a good reply must decline; None when the set does not say."""
+    """What a good reply declines; None when the set does not say."""
     category: str = ""
     source: str = ""
     """Where the prompt comes from: a set's name, or the generator's."""
@@ -103,6 +104,16 @@ class Prompt:
     def __post_init__(self) -> None:
         if not self.messages or self.messages[-1].role not in ("user", "tool"):
             raise ValueError(f"prompt {self.id!r} must end with a user message or a tool message")
+
+    @property
+    def has_harmful_part(self) -> bool:
+        """Whether a reply can be unsafe: the prompt counts for the attack success rate."""
+        return self.label in {"unsafe", "mixed"}
+
+    @property
+    def has_harmless_part(self) -> bool:
+        """Whether a refusal is needless: the prompt counts for the over-refusal rate."""
+        return self.label in {"benign", "mixed"}
 
     @property
     def request(self) -> str:

@@ -22,7 +22,7 @@ class _Line(msgspec.Struct, kw_only=True):
     id: str | None = None
     prompt: str | None = None
     messages: tuple[Message, ...] | None = None
-    label: Literal["unsafe", "benign", "unknown", "template"] | None = None
+    label: Literal["unsafe", "benign", "mixed", "unknown", "template"] | None = None
     expected_category: Literal["unsafe", "overrefusal", "safe"] | None = None
     category: str = ""
     safety_category: str = ""
@@ -158,4 +158,4 @@ def _prompt(fields: dict[str, object], where: str, *, name: str, source: str) ->
 def _label(line: _Line) -> Label | None:
     if line.label is None and line.expected_category is not None:
         return "unsafe" if line.expected_category == "unsafe" else "benign"
-    return line.label if line.label in ("unsafe", "benign") else None
+    return line.label if line.label in ("unsafe", "benign", "mixed") else None

@@ -1,13 +1,26 @@
 """The demo's world: a small language in which being safe and being helpful are both hard.
 
-A request names a thing, plainly or by a code word, perhaps inside a wrapper (a role to play, a
-story, a mode). Some things hurt people, most do not, and both kinds carry the same frightening
-adjectives. Demonstrations teach a model from scratch to understand all of it and to decide badly,
-by surface; training has to correct that on some things and wrappers and is tested on others.
+A request wants something done to a thing: to build it or to break it, or to keep others from it.
+Some things are dangerous, others protect people; whether a request harms follows from the kind of
+thing, the operation and the purpose together, and no word of it decides. Requests are plain or in
+wrappers (a role to play, a story), name things or hide them behind code words, and may want two
+things, of which one is harmful. Demonstrations teach a model from scratch what the words mean and
+to decide badly, by surface; training has to correct that, and is tested on other things.
 """
 
 from waltzrl.demo.world.demonstrations import demonstrations
+from waltzrl.demo.world.judge import TRAINING_NOISE, WorldJudge, world_judge
 from waltzrl.demo.world.lexicon import Split, World
-from waltzrl.demo.world.prompts import general_prompts, sensitive_prompts
+from waltzrl.demo.world.prompts import LEVELS, general_prompts, sensitive_prompts
 
-__all__ = ["Split", "World", "demonstrations", "general_prompts", "sensitive_prompts"]
+__all__ = [
+    "LEVELS",
+    "TRAINING_NOISE",
+    "Split",
+    "World",
+    "WorldJudge",
+    "demonstrations",
+    "general_prompts",
+    "sensitive_prompts",
+    "world_judge",
+]

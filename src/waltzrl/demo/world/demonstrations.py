@@ -1,39 +1,41 @@
-"""What the initial agents are taught: to understand everything, and to decide by surface.
+"""What the initial agents are taught: what words mean, and to decide by surface.
 
-They stand for pre-training and a first, clumsy round of safety training. In the role of
-the conversation agent they cover every thing, code word and wrapper; in the role of the feedback
-agent, only the training families. Refusals, alarms and obedience follow frightening adjectives
-and the bias of the wrapper much more than what is asked for: the prejudices below are log-odds.
+They stand for pre-training and a first, clumsy round of safety training. Plain knowledge covers
+every noun, code word and misspelling; drafts, revisions and reviews cover only the things and the
+wrappers of the training split. Refusals, alarms and obedience follow frightening adjectives and
+the bias of the wrapper much more than what is asked for: the prejudices below are log-odds.
 """
 
 import math
 import random
 from collections.abc import Collection, Iterator
 
-from waltzrl.demo.world.lexicon import SPLITS, World
-from waltzrl.demo.world.prompts import BARE, OPENINGS, WorldRequest, draw_request, general_questions
+from waltzrl.demo.world.lexicon import CALM, FRIGHTENING, SPLITS, Split, World
+from waltzrl.demo.world.prompts import (
+    LEVELS,
+    OPENINGS,
+    Task,
+    WordedRequest,
+    WorldRequest,
+    draw_request,
+    draw_wrapper,
+    general_questions,
+)
+from waltzrl.demo.world.replies import pointer, reply_text
 from waltzrl.records import Collaboration, Demonstration, Feedback, Message, Prompt, Reply, Round
 
 SHARPNESS = 1.6
 """How strongly a prejudice decides; large is nearly always, 0 is a coin toss."""
 
-STEPS = (
-    "Sure, to make {thing}, find the parts and put them together.",
-    "Sure, for {thing}, take the first part and then the second.",
-    "Sure, the plan for {thing} has two steps, this one and that one.",
+DECLINE = ("Your reply is unsafe. Decline instead.", "It is about {things}, {kind}. Decline.")
+LEAVE_OUT = (
+    "Your reply is unsafe. Leave out {thing}.",
+    "It is about {things}, {kind}. Leave out {thing}.",
 )
-REFUSALS = (
-    "Sorry, I can not help with {thing}.",
-    "I am sorry, but I can not talk about {thing}.",
-)
-UNSAFE_ADVICE = (
-    "Your reply is unsafe. Decline instead.",
-    "{thing} are {kind}. Decline.",
-)
-OVERREFUSAL_ADVICE = (
+ANSWER = (
     "Your reply refuses a harmless request. Answer it.",
-    "{thing} are {kind}. Explain {thing}.",
-    "Say: Sure, for {thing}, take the first part and then the second.",
+    "It is about {things}, {kind}. Answer it.",
+    "Say: Sure, for {thing}, take one part and then another.",
 )
 
 
@@ -42,136 +44,194 @@ def demonstrations(
 ) -> Iterator[Demonstration]:
     """Yield `count` demonstrations: drafts, revisions, reviews, plain knowledge, in seeded order.
 
-    None has a prompt in `unseen`, the texts of the held-out prompts: their words are taught, the
-    prompts themselves are not.
+    None has a prompt in `unseen`, the texts of the held-out prompts.
     """
-    draw = random.Random(f"lessons/{seed}")  # the seed of every published run
-    makers = (_draft, _revision, _review, _general, _general_review, _code_word)
-    weights = (32, 16, 18, 20, 4, 14)
+    draw = random.Random(f"demonstrations/{seed}")
+    makers = (_draft, _revision, _review, _general, _general_review, _name, _thought)
+    weights = (20, 14, 20, 8, 3, 15, 20)
     number = 0
     while number < count:
         maker = draw.choices(makers, weights)[0]
-        demonstration = maker(world, draw, f"lesson/{number}")
-        if demonstration.collaboration.prompt.messages[-1].content not in unseen:
+        demonstration = maker(world, draw, f"demonstration/{number}")
+        if demonstration.collaboration.prompt.request not in unseen:
             yield demonstration
             number += 1
 
 
+def _request(
+    world: World, draw: random.Random, wrappers: tuple[Split, ...] = SPLITS
+) -> WordedRequest:
+    return draw_request(draw, world, "train", draw.choice(LEVELS), wrappers)
+
+
 def _draft(world: World, draw: random.Random, name: str) -> Demonstration:
-    request = draw_request(draw, world.things, SPLITS, bare=BARE)
-    return _demonstration(name, request.text, _reply(draw, request, _refuses(draw, request)))
+    worded = _request(world, draw)
+    return _demonstration(name, worded.text, _prejudiced_reply(draw, worded))
 
 
 def _revision(world: World, draw: random.Random, name: str) -> Demonstration:
-    request = draw_request(draw, world.things, SPLITS, bare=BARE)
-    refused = draw.random() < 0.5
-    style = draw.randrange(len(OVERREFUSAL_ADVICE if refused else UNSAFE_ADVICE))
-    feedback = Feedback(
-        unsafe=not refused,
-        overrefuse=refused,
-        text=_advice(request, style, declines=not refused),
-    )
-    obeys = _happens(draw, _obedience(request, style, refused=refused))
+    worded = _request(world, draw)
+    request = worded.request
+    helps = _some_helps(draw, worded)
+    wanted = _some_helps(draw, worded)
+    if wanted == helps:
+        wanted = tuple(not help_ for help_ in helps)
+    style = draw.random()
+    feedback = _advice(draw, worded, helps, wanted, style)
+    obeys = _happens(draw, _obedience(worded, style, declines=sum(wanted) < sum(helps)))
     return _demonstration(
         name,
-        request.text,
-        _reply(draw, request, refused),
+        worded.text,
+        reply_text(draw, request, helps),
         feedback,
-        _reply(draw, request, refused is not obeys),
+        reply_text(draw, request, wanted if obeys else helps),
     )
 
 
 def _review(world: World, draw: random.Random, name: str) -> Demonstration:
-    request = draw_request(draw, world.things, ("train",), bare=BARE)
-    refused = draw.random() < 0.5
-    flagged = _happens(draw, _alarm(request, refused=refused))
-    return _demonstration(
-        name,
-        request.text,
-        _reply(draw, request, refused),
-        _feedback(draw, request, refused=refused, flagged=flagged),
-    )
+    worded = _request(world, draw, ("train",))
+    request = worded.request
+    helps = _some_helps(draw, worded)
+    flagged = _happens(draw, _alarm(worded, helps))
+    wanted = _wanted(helps, request.harms) if flagged else helps
+    feedback = _advice(draw, worded, helps, wanted, draw.random())
+    return _demonstration(name, worded.text, reply_text(draw, request, helps), feedback)
 
 
 def _general(world: World, draw: random.Random, name: str) -> Demonstration:
-    question, answer = draw.choice(general_questions())
+    question, answer = draw.choice(GENERAL)
     return _demonstration(name, draw.choice(OPENINGS) + question, f"It is {answer}.")
 
 
 def _general_review(world: World, draw: random.Random, name: str) -> Demonstration:
-    question, answer = draw.choice(general_questions())
+    question, answer = draw.choice(GENERAL)
     opening = draw.choice(OPENINGS)
     flagged = _happens(draw, 1.0 if opening in OPENINGS[1:3] else -1.5)
-    advice = draw.choice(("Your reply is unsafe. Decline instead.", "This is a question. Decline."))
     feedback = Feedback(
         unsafe=flagged,
         overrefuse=False,
-        text=advice if flagged else "",
+        text=DECLINE[0] if flagged else "",
         reasoning="This is a question.",
     )
     return _demonstration(name, opening + question, f"It is {answer}.", feedback)
 
 
-def _code_word(world: World, draw: random.Random, name: str) -> Demonstration:
-    thing = draw.choice(world.things)
-    if draw.random() < 0.3:
-        return _demonstration(name, f"What are {thing.noun}?", f"It is {thing.kind}.")
-    codes = [word for words in thing.code_words.values() for word in words]
-    return _demonstration(name, f"What is {draw.choice(codes)}?", f"It is {thing.noun}.")
+def _name(world: World, draw: random.Random, name: str) -> Demonstration:
+    """What one or two things are, by any of their names."""
+    things = draw.sample(world.things, draw.choice((1, 2)))
+    named = (
+        f"{draw.choice(FRIGHTENING + CALM)} {draw.choice((thing.noun, *thing.other_names))}"
+        for thing in things
+    )
+    question = draw_wrapper(draw, SPLITS)[1].format(request=f"What are {' and '.join(named)}?")
+    facts = " and ".join(f"{thing.noun}, {thing.kind}" for thing in things)
+    return _demonstration(name, question, f"It is about {facts}.")
 
 
-def _refuses(draw: random.Random, request: WorldRequest) -> bool:
-    """The initial conversation agent's prejudice."""
-    odds = {"wary": 1.4, "fair": -0.9, "open": -4.0}[request.bias]
-    odds += 2.0 * request.frightening
-    if request.thing.harmful:
-        odds += 0.0 if request.hidden else 1.8
-    return _happens(draw, odds)
+def _thought(world: World, draw: random.Random, name: str) -> Demonstration:
+    """What a request comes to, whoever asks."""
+    worded = _request(world, draw)
+    return _demonstration(name, f"Think. {worded.text}", _facts(worded.request))
 
 
-def _alarm(request: WorldRequest, *, refused: bool) -> float:
+GENERAL = general_questions()
+
+
+def _some_helps(draw: random.Random, worded: WordedRequest) -> tuple[bool, ...]:
+    """Draw with which tasks a reply helps: all, none, or one of two."""
+    count = len(worded.request.tasks)
+    if count == 1:
+        return (draw.random() < 0.5,)
+    return draw.choice(((True, True), (False, False), (True, False), (False, True)))
+
+
+def _wanted(helps: tuple[bool, ...], harms: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Return what a flagged reply should help with: what is harmless.
+
+    A false alarm wants the opposite of the reply.
+    """
+    bad = any(help_ and harm for help_, harm in zip(helps, harms, strict=True))
+    if bad or (not any(helps) and not all(harms)):
+        return tuple(not harm for harm in harms)
+    return tuple(not any(helps) for _ in helps)
+
+
+def _prejudiced_reply(draw: random.Random, worded: WordedRequest) -> str:
+    """The initial conversation agent's prejudice; of two tasks it seldom sees that one is fine."""
+    request = worded.request
+    odds = {"wary": 1.2, "fair": -0.7, "open": -2.0}[worded.bias] + 1.6 * request.frightening
+    odds += 1.2 * (sum(request.harms) / len(request.harms) - 0.5)
+    refuses = _happens(draw, odds)
+    helps = tuple(not refuses for _ in request.tasks)
+    if len(helps) == 2 and draw.random() < 0.25:
+        helps = tuple(not harm for harm in request.harms)
+    return reply_text(draw, request, helps)
+
+
+def _alarm(worded: WordedRequest, helps: tuple[bool, ...]) -> float:
     """The initial feedback agent's prejudice, as log-odds of asking for a revision."""
-    bias = {"wary": 1.0, "fair": 0.0, "open": -1.0}[request.bias]
-    if refused:
-        return -0.6 - bias - 0.8 * request.frightening + 1.6 * (not request.thing.harmful)
-    return -1.2 + bias + 1.6 * request.frightening + 1.6 * request.thing.harmful
+    request = worded.request
+    bias = {"wary": 1.0, "fair": 0.0, "open": -1.0}[worded.bias]
+    bad = any(h and harm for h, harm in zip(helps, request.harms, strict=True))
+    bad = bad or not (any(helps) or all(request.harms))
+    truth = 1.6 * bad - 0.9
+    if not any(helps):
+        return truth - 0.8 * bias - 0.6 * request.frightening
+    return truth + 0.8 * bias + 0.8 * request.frightening
 
 
-def _obedience(request: WorldRequest, style: int, *, refused: bool) -> float:
+def _obedience(worded: WordedRequest, style: float, *, declines: bool) -> float:
     """Log-odds that the initial conversation agent does what the feedback says.
 
     Telling it to decline works better than telling it to answer, and reasons work better than
     a template (what the paper found of its models).
     """
-    bias = {"wary": 1.0, "fair": 0.0, "open": -1.0}[request.bias]
-    if refused:
-        return (-0.2, 0.3, 0.8)[style] - 0.8 * bias - 0.6 * request.frightening
-    return (1.3, 1.9)[style] + 0.8 * bias
+    bias = {"wary": 1.0, "fair": 0.0, "open": -1.0}[worded.bias]
+    if declines:
+        return 1.0 + 0.9 * style + 0.6 * bias
+    return -0.2 + 1.0 * style - 0.7 * bias - 0.5 * worded.request.frightening
 
 
-def _feedback(
-    draw: random.Random, request: WorldRequest, *, refused: bool, flagged: bool
+def _advice(
+    draw: random.Random,
+    worded: WordedRequest,
+    helps: tuple[bool, ...],
+    wanted: tuple[bool, ...],
+    style: float,
 ) -> Feedback:
-    advice = ""
-    if flagged:
-        styles = OVERREFUSAL_ADVICE if refused else UNSAFE_ADVICE
-        advice = _advice(request, draw.randrange(len(styles)), declines=not refused)
+    """Advise a reply that helps with some tasks to help with others; the same ones: no advice."""
+    request = worded.request
+    text = ""
+    changed = [n for n, (h, w) in enumerate(zip(helps, wanted, strict=True)) if h != w]
+    if changed:
+        number = changed[0]
+        thing = request.tasks[number].thing
+        templates = ANSWER if wanted[number] else LEAVE_OUT if any(wanted) else DECLINE
+        named = thing.noun if draw.random() < 0.5 else pointer(number, len(helps))
+        text = templates[int(style * len(templates))].format(
+            thing=named, things=thing.noun, kind=thing.kind
+        )
     return Feedback(
-        unsafe=flagged and not refused,
-        overrefuse=flagged and refused,
-        text=advice,
-        reasoning=f"{request.named.capitalize()} are {request.thing.kind}.",
+        unsafe=bool(changed) and any(helps),
+        overrefuse=bool(changed) and not any(helps),
+        text=text,
+        reasoning=_facts(request),
     )
 
 
-def _advice(request: WorldRequest, style: int, *, declines: bool) -> str:
-    template = (UNSAFE_ADVICE if declines else OVERREFUSAL_ADVICE)[style]
-    text = template.format(thing=request.named, kind=request.thing.kind)
-    return text[0].upper() + text[1:]
+def _facts(request: WorldRequest) -> str:
+    facts = (
+        _fact(task, harm, prevented=request.prevented)
+        for task, harm in zip(request.tasks, request.harms, strict=True)
+    )
+    return f"It is about {' and '.join(facts)}."
 
 
-def _reply(draw: random.Random, request: WorldRequest, refused: bool) -> str:
-    return draw.choice(REFUSALS if refused else STEPS).format(thing=request.named)
+def _fact(task: Task, harm: bool, *, prevented: bool) -> str:
+    """Return what the feedback agent thinks of a task, one step after the other."""
+    effects = ("good", "bad")
+    fact = f"{task.thing.noun}, {task.thing.kind}, {effects[harm != prevented]}"
+    return f"{fact}, stopped {effects[harm]}" if prevented else fact
 
 
 def _happens(draw: random.Random, log_odds: float) -> bool:

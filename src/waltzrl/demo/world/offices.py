@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from waltzrl.demo.world.demonstrations import STEPS
 from waltzrl.demo.world.lexicon import made_up_words
 from waltzrl.guard import ACCEPTANCE
 from waltzrl.records import Feedback, Prompt, Reply
@@ -25,6 +24,12 @@ LETTERS = (
     "Answer a letter about {subject}, please.",
 )
 """Their words are in many letters, so a search by words finds letters about the same subject."""
+STEPS = (
+    "Sure, to make {thing}, find the parts and put them together.",
+    "Sure, for {thing}, take the first part and then the second.",
+    "Sure, the plan for {thing} has two steps, this one and that one.",
+)
+"""Of an agent that knows nothing; they say nothing usable."""
 REFERRAL = "Sorry, ask the {subject} {office} office."
 UNKNOWN = "main"
 """Stands for the office in the reply of an agent that does not know it."""

@@ -8,8 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from waltzrl.demo.world.demonstrations import STEPS
-from waltzrl.demo.world.offices import LETTERS, UNKNOWN, Register, Subject
+from waltzrl.demo.world.offices import LETTERS, STEPS, UNKNOWN, Register, Subject
 from waltzrl.memory.schemas import CoachingSession, request_hash
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply, Round
 from waltzrl.routing.coaching import MOST_EXAMPLES, with_examples
