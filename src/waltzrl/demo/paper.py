@@ -5,6 +5,7 @@ Everything is chosen on the validation split; the test split is only reported.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -18,7 +19,16 @@ from waltzrl.config.training import Recipe, load_recipe
 from waltzrl.data import require_disjoint, write_lines
 from waltzrl.demo.arms import BASE, MAIN, MAIN_ROWS, WALTZ, ComparedRow, changes_of
 from waltzrl.demo.jobs import CalibrationJob, EvaluationJob, TrainingJob
-from waltzrl.demo.world import Split, World, demonstrations, general_prompts, sensitive_prompts
+from waltzrl.demo.world import (
+    LEVELS,
+    TRAINING_NOISE,
+    Split,
+    World,
+    demonstrations,
+    general_prompts,
+    sensitive_prompts,
+    world_judge,
+)
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, table_row
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.judges import LinearGuard
@@ -31,12 +41,14 @@ from waltzrl.training import CONVERSATION, FEEDBACK
 class DemoSize:
     """How much the demo generates and trains."""
 
-    demonstrations: int = 40_000
+    demonstrations: int = 50_000
     prompts: Mapping[Split, int] = field(
-        default_factory=lambda: {"train": 3000, "validation": 400, "test": 1000}
+        default_factory=lambda: {"train": 3000, "validation": 360, "test": 960}
     )
     general: int = 250
     """General questions to train on, and as many to measure on."""
+    levels: tuple[str, ...] = LEVELS
+    """Of the world."""
     base_changes: tuple[str, ...] = ()
     """Of base.toml, such as a smaller number of steps."""
     pair_changes: tuple[str, ...] = ()
@@ -53,7 +65,7 @@ on them otherwise. Every row of the table that learns meets the same prompts.
 
 SERVED = WALTZ
 """The pair that `waltzrl serve --demo` serves."""
-MAX_NEW_TOKENS = 48
+MAX_NEW_TOKENS = 72
 """Longest turn of the demo's agents."""
 MEASURED = ("test", "general-test")
 """The sets that every row is measured on."""
@@ -83,7 +95,8 @@ class PaperDemo:
             InputError: a training prompt is too similar to a test or validation prompt.
         """
         self.data.mkdir(parents=True, exist_ok=True)
-        world, size = World.create(self.seed), self._size
+        size = self._size
+        world = World.create(self.seed, size.levels)
         sets: dict[str, list[Prompt]] = {
             split: sensitive_prompts(world, split, count, self.seed)
             for split, count in size.prompts.items()
@@ -118,7 +131,8 @@ class PaperDemo:
         start = f"models.base={self.base.agents / CONVERSATION}"
         changes = [start, *changes_of(name), *self._size.pair_changes]
         recipe = self.recipe("pair.toml", prompts, changes)
-        return TrainingJob(name=name, recipe=recipe, folder=self.folder / name)
+        judge = partial(world_judge, self.seed, TRAINING_NOISE)
+        return TrainingJob(name=name, recipe=recipe, folder=self.folder / name, judge=judge)
 
     @property
     def guard_drafts(self) -> EvaluationJob:
@@ -199,7 +213,8 @@ class PaperDemo:
         )
         files = tuple(self.file(name) for name in sets)
         name = " + ".join(dict.fromkeys(pair))
-        return EvaluationJob(name=name, contest=contest, sets=files, folder=folder)
+        judge = partial(world_judge, self.seed)
+        return EvaluationJob(name=name, contest=contest, sets=files, folder=folder, judge=judge)
 
     def recipe(self, file: str, prompts: Sequence[str], changes: Sequence[str]) -> Recipe:
         """Read one of the demo's recipes, to train on some of its sets with some changes."""
