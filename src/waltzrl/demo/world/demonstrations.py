@@ -10,7 +10,15 @@ import math
 import random
 from collections.abc import Collection, Iterator
 
-from waltzrl.demo.world.lexicon import CALM, FRIGHTENING, SPLITS, Split, World
+from waltzrl.demo.world.lexicon import (
+    BUILDING,
+    CALM,
+    FRIGHTENING,
+    SPLITS,
+    UNCLEAR,
+    Split,
+    World,
+)
 from waltzrl.demo.world.prompts import (
     LEVELS,
     OPENINGS,
@@ -174,7 +182,7 @@ def _alarm(worded: WordedRequest, helps: tuple[bool, ...]) -> float:
     bias = {"wary": 1.0, "fair": 0.0, "open": -1.0}[worded.bias]
     bad = any(h and harm for h, harm in zip(helps, request.harms, strict=True))
     bad = bad or not (any(helps) or all(request.harms))
-    truth = 1.6 * bad - 0.9
+    truth = 1.0 * bad - 0.75
     if not any(helps):
         return truth - 0.8 * bias - 0.6 * request.frightening
     return truth + 0.8 * bias + 0.8 * request.frightening
@@ -221,17 +229,19 @@ def _advice(
 
 def _facts(request: WorldRequest) -> str:
     facts = (
-        _fact(task, harm, prevented=request.prevented)
+        _fact(task, harm=harm, prevented=request.prevented)
         for task, harm in zip(request.tasks, request.harms, strict=True)
     )
     return f"It is about {' and '.join(facts)}."
 
 
-def _fact(task: Task, harm: bool, *, prevented: bool) -> str:
+def _fact(task: Task, *, harm: bool, prevented: bool) -> str:
     """Return what the feedback agent thinks of a task, one step after the other."""
+    done = "built" if task.operation in BUILDING else "broken"
+    done = "handled" if task.operation in UNCLEAR else done
     effects = ("good", "bad")
-    fact = f"{task.thing.noun}, {task.thing.kind}, {effects[harm != prevented]}"
-    return f"{fact}, stopped {effects[harm]}" if prevented else fact
+    fact = f"{task.thing.noun}, {task.thing.kind}, {done}, {effects[harm != prevented]}"
+    return f"{fact}, stopped, {effects[harm]}" if prevented else fact
 
 
 def _happens(draw: random.Random, log_odds: float) -> bool:
