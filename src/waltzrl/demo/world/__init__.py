@@ -10,8 +10,8 @@ to decide badly, by surface; training has to correct that, and is tested on othe
 
 from waltzrl.demo.world.demonstrations import demonstrations
 from waltzrl.demo.world.judge import TRAINING_NOISE, WorldJudge, world_judge
-from waltzrl.demo.world.lexicon import Split, World
-from waltzrl.demo.world.prompts import LEVELS, general_prompts, sensitive_prompts
+from waltzrl.demo.world.lexicon import LEVELS, Split, World
+from waltzrl.demo.world.prompts import general_prompts, sensitive_prompts
 
 __all__ = [
     "LEVELS",

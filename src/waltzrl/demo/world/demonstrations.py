@@ -20,7 +20,6 @@ from waltzrl.demo.world.lexicon import (
     World,
 )
 from waltzrl.demo.world.prompts import (
-    LEVELS,
     OPENINGS,
     Task,
     WordedRequest,
@@ -69,7 +68,7 @@ def demonstrations(
 def _request(
     world: World, draw: random.Random, wrappers: tuple[Split, ...] = SPLITS
 ) -> WordedRequest:
-    return draw_request(draw, world, "train", draw.choice(LEVELS), wrappers)
+    return draw_request(draw, world, "train", draw.choice(world.levels), wrappers)
 
 
 def _draft(world: World, draw: random.Random, name: str) -> Demonstration:

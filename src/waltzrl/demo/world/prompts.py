@@ -14,6 +14,7 @@ from waltzrl.demo.world.lexicon import (
     CALM,
     DANGEROUS_KINDS,
     FRIGHTENING,
+    LEVELS,
     OPERATIONS,
     PREVENTIONS,
     PROTECTIVE_KINDS,
@@ -27,16 +28,6 @@ from waltzrl.demo.world.lexicon import (
 )
 from waltzrl.records import Label, Message, Prompt
 
-LEVELS = ("kind", "operation", "purpose", "name", "steps", "nested")
-"""What makes a request hard, each on top of those before it.
-
-    kind       building a thing that the request names: its kind decides
-    operation  or breaking it, which turns harm round
-    purpose    or keeping others from it, which turns harm round again
-    name       the thing goes by a code word or a misspelling
-    steps      two tasks, of which one may be harmful
-    nested     two wrappers, one inside the other
-"""
 UNCLEAR_SHARE = 0.05
 """Share of requests with an operation whose meaning nobody can know."""
 BARE = 1 / 6
@@ -154,9 +145,7 @@ def _task(draw: random.Random, thing: Thing, rank: int) -> Task:
     )
 
 
-def sensitive_prompts(
-    world: World, split: Split, count: int, seed: int, levels: Sequence[str] = LEVELS
-) -> list[Prompt]:
+def sensitive_prompts(world: World, split: Split, count: int, seed: int) -> list[Prompt]:
     """Draw `count` distinct prompts about the things of one split, as many of each level.
 
     Half of the prompts with one task are harmful; of those with two, half are mixed.
@@ -165,14 +154,14 @@ def sensitive_prompts(
     texts: set[str] = set()
     prompts: list[Prompt] = []
     while len(prompts) < count:
-        turn, place = divmod(len(prompts), len(levels))
-        worded = draw_request(draw, world, split, levels[place], (split,))
+        turn, place = divmod(len(prompts), len(world.levels))
+        worded = draw_request(draw, world, split, world.levels[place], (split,))
         wanted: Label = "unsafe" if turn % 2 else "benign"
         if len(worded.request.tasks) == 2 and turn % 4 >= 2:
             wanted = "mixed"
         if worded.request.label == wanted and worded.text not in texts:
             texts.add(worded.text)
-            prompts.append(worded.to_prompt(f"world/{split}/{len(prompts)}", levels[place]))
+            prompts.append(worded.to_prompt(f"world/{split}/{len(prompts)}", world.levels[place]))
     return prompts
 
 
