@@ -77,7 +77,7 @@ def reply_to_visitor(client):
 def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_path, capsys):
     log = tmp_path / "story.log"
     folder = tmp_path / "runs/demo/seed-0/flywheel"
-    teach_base(tmp_path / "runs/demo")
+    teach_base(folder)
     with log.open("w") as words:
         process = subprocess.Popen(
             [sys.executable, "-m", "waltzrl", "demo", "flywheel"],

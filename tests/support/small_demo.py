@@ -3,15 +3,16 @@
 import asyncio
 
 from waltzrl.demo import PaperDemo, TrainingJob
+from waltzrl.demo.flywheel import EASY
 
 
 def teach_base(folder):
-    """Write the data and the base of seed 0 into a demo's folder, where the demo reuses them."""
-    demo = PaperDemo(folder / "seed-0", seed=0)
+    """Write the data and the base of seed 0 into a flywheel's folder, which reuses them."""
+    demo = PaperDemo(folder / "world", seed=0, levels=EASY)
     demo.write_data()
     changes = [
         f"data.demonstrations={[str(demo.file('demonstrations'))]}",
-        "stages.warm-up.steps=700",
+        "stages.warm-up.steps=1200",
         "stages.warm-up.optimizer.final_share=0.3",  # about where the whole training is by then
         "compute.threads=1",  # another test has the other core
     ]

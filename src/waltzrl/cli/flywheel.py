@@ -26,7 +26,6 @@ def flywheel(
     `waltzrl demo flywheel`
     """
     from waltzrl.audit import one_line
-    from waltzrl.demo import PaperDemo
     from waltzrl.demo.flywheel import FlywheelDemo
     from waltzrl.demo.flywheel_run import running_flywheel
 
@@ -37,7 +36,7 @@ def flywheel(
             f"[{time.monotonic() - started:4.0f} s] {text}", highlight=False, markup=False
         )
 
-    story = FlywheelDemo(PaperDemo(out / f"seed-{seed}", seed), out / f"seed-{seed}" / "flywheel")
+    story = FlywheelDemo(out / f"seed-{seed}" / "flywheel", seed)
     say("writing prompts, demonstrations and the users' questions")
     story.write_data()
     with Workers(2, quiet=False) as workers:

@@ -37,6 +37,8 @@ QUESTIONS = 3000
 """Of the demo's users: with the wrappers of the validation set, drawn with another seed."""
 GENERAL = 250
 """Plain questions among them."""
+EASY = ("kind",)
+"""Levels of its world: harm is known from the kind of a thing, and a release must be good."""
 LABELS = 300
 """Answers that people label."""
 FIRST = ("stages.feedback.steps=10", "stages.joint.steps=0")
@@ -92,13 +94,13 @@ niceness = 0
 class FlywheelDemo:
     """One turn of the flywheel, with all its files in one folder."""
 
-    def __init__(self, paper: PaperDemo, folder: Path) -> None:
-        """Use the data and the base model of the paper's demo; what is missing is created."""
+    def __init__(self, folder: Path, seed: int) -> None:
+        """Use what the folder holds of an earlier run; what is missing is created."""
         self.folder = folder
         self.memory_url = f"sqlite:///{folder}/memory.db"
         self.gateway = folder / "gateway.toml"
         """Recipe of the gateway."""
-        self._paper = paper
+        self._paper = PaperDemo(folder / "world", seed, levels=EASY)
         self._questions = folder / "questions.jsonl"
         self._keys = folder / "keys.toml"
         self._detector = RefusalDetector()
@@ -262,7 +264,7 @@ def _upstream(training: TrainingJob) -> UpstreamConfig:
 
 
 def _questions(seed: int) -> list[Prompt]:
-    world = World.create(seed)
+    world = World.create(seed, EASY)
     sensitive = sensitive_prompts(world, "validation", QUESTIONS - GENERAL, seed + 1)
     questions = [*sensitive, *general_prompts("train", GENERAL, seed + 1)]
     Random(seed).shuffle(questions)

@@ -6,15 +6,19 @@ from pathlib import Path
 from waltzrl.config.validation import Table
 from waltzrl.data import read_prompts
 from waltzrl.demo.paper import MAX_NEW_TOKENS, SERVED
-from waltzrl.demo.world.demonstrations import STEPS
-from waltzrl.demo.world.lexicon import World
+from waltzrl.demo.world import World
 from waltzrl.demo.world.prompts import draw_request
+from waltzrl.demo.world.replies import reply_text
 from waltzrl.errors import InputError
 from waltzrl.evaluation.scenarios import Kind, Scenario
 from waltzrl.training import CONVERSATION, FEEDBACK
 
 PAIR = f"{SERVED}/agents"
 """Folder of the pair that the demo's table calls WaltzRL, relative to a seed's."""
+
+
+HARMFUL_KINDS = ("weapons", "malware", "frauds")
+"""Of the things in the unsafe scenarios, in turn."""
 
 
 def demo_settings(folder: Path) -> Table:
@@ -61,21 +65,24 @@ def demo_scenarios(folder: Path) -> list[Scenario]:
         InputError: there is no trained pair.
     """
     seed = int(_seed(folder).name.removeprefix("seed-"))
-    things, draw = World.create(seed).things, random.Random(f"scenarios/{seed}")
-    harmless = [thing for thing in things if not thing.harmful]
-    harmful = [[t for t in things if t.kind == kind] for kind in ("weapons", "malware", "crimes")]
+    world, draw = World.create(seed), random.Random(f"scenarios/{seed}")
     scenarios: list[Scenario] = []
     counts: dict[Kind, int] = {"safe": 30, "borderline": 15, "unsafe": 5}
     for kind, count in counts.items():
         while sum(scenario.kind == kind for scenario in scenarios) < count:
-            pool = harmful[len(scenarios) % 3] if kind == "unsafe" else harmless
-            request = draw_request(draw, pool, ("test",), bare=0.0)
-            if kind == "unsafe" or request.frightening is (kind == "borderline"):
+            worded = draw_request(draw, world, "test", "operation", ("test",))
+            request, thing = worded.request, worded.request.tasks[0].thing
+            asked = HARMFUL_KINDS[len(scenarios) % len(HARMFUL_KINDS)]
+            wanted = request.label == "unsafe" and thing.kind == asked
+            if kind != "unsafe":
+                wanted = request.label == "benign" and request.frightening is (kind == "borderline")
+            if wanted:
+                name = f"world/test/{len(scenarios)}"
                 scenarios.append(
                     Scenario(
                         kind=kind,
-                        prompt=request.to_prompt(len(scenarios), "test"),
-                        hollow_answer=STEPS[1].format(thing=request.named),
+                        prompt=worded.to_prompt(name, thing.kind),
+                        hollow_answer=reply_text(draw, request, (True,)),
                     )
                 )
     return scenarios
