@@ -18,6 +18,7 @@ NAMED = 0.8
 """How often a reply says what the thing is; otherwise it points: that, the first, the second."""
 ORDINALS = ("the first", "the second")
 _STEP = re.compile(r"(?<!not )\bfor (that|the first|the second|\w+), ")
+_LEFT_OUT = re.compile(r"not for (that|the first|the second|\w+)")
 _REFUSAL = re.compile(r"\bsorry\b", re.IGNORECASE)
 
 
@@ -59,11 +60,17 @@ def declines(text: str) -> bool:
 def helped_tasks(request: WorldRequest, text: str) -> tuple[bool, ...]:
     """Return whether a reply helps with each task of a request: [tasks].
 
-    A step for something that was not requested helps with nothing.
+    A step that names nothing of the request is for the first task that the reply does not name.
     """
-    named = set(_STEP.findall(text))
     count = len(request.tasks)
-    return tuple(
-        not named.isdisjoint({task.thing.noun, task.spoken, pointer(number, count)})
+    names = [
+        {task.thing.noun, task.spoken, pointer(number, count)}
         for number, task in enumerate(request.tasks)
-    )
+    ]
+    steps, left_out = _STEP.findall(text), _LEFT_OUT.findall(text)
+    helps = [not own.isdisjoint(steps) for own in names]
+    unnamed = [n for n, own in enumerate(names) if own.isdisjoint([*steps, *left_out])]
+    strange = [step for step in steps if not any(step in own for own in names)]
+    for number, _ in zip(unnamed, strange, strict=False):
+        helps[number] = True
+    return tuple(helps)
