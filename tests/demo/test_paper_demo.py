@@ -1,5 +1,6 @@
 """The demo's story: its data, its recipes, and the names in its tables."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 
@@ -21,6 +22,7 @@ from waltzrl.demo.arms import (
     WALTZ,
     cell_training,
 )
+from waltzrl.demo.world import LEVELS
 from waltzrl.evaluation import EvaluationRow
 from waltzrl.evaluation.rows import RowLog
 from waltzrl.training.rewards import STAGE_1
@@ -31,10 +33,10 @@ def story(tmp_path):
     return PaperDemo(tmp_path / "demo", seed=3)
 
 
-def test_the_data_has_500_test_prompts_a_side(story, tmp_path):
+def test_the_data_has_160_test_prompts_of_every_level(story, tmp_path):
     story.write_data()
     test = read_prompts(tmp_path / "demo" / "data" / "test.jsonl")
-    assert [sum(p.label == label for p in test) for label in ("unsafe", "benign")] == [500, 500]
+    assert Counter(prompt.category for prompt in test) == dict.fromkeys(LEVELS, 160)
 
 
 def steps(story, name):
@@ -42,10 +44,10 @@ def steps(story, name):
 
 
 def test_what_learns_samples_about_as_many_tokens_as_waltzrl(story):
-    # rollouts of 2.5 times the tokens: a draft alone against draft, feedback and some revisions
-    assert [steps(story, name) for name in (WALTZ, FROZEN, ONE_MODEL)] == [130, 130, 130]
-    assert steps(story, SINGLE) == pytest.approx(2.5 * 130, rel=0.02)
-    assert {steps(story, cell_training(cell)) for cell in CELLS} == {130}
+    # rollouts of 3.55 times the tokens: a draft alone against draft, feedback and some revisions
+    assert [steps(story, name) for name in (WALTZ, FROZEN, ONE_MODEL)] == [150, 150, 150]
+    assert steps(story, SINGLE) == pytest.approx(3.55 * 150, rel=0.02)
+    assert {steps(story, cell_training(cell)) for cell in CELLS} == {150}
     assert {steps(story, name) for name in DESIGNS} == {50}
 
 

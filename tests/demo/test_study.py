@@ -105,8 +105,8 @@ def test_a_study_measures_every_row_of_the_demo_and_all_eight_cells():
 def test_as_many_settings_are_tried_for_every_training_on_the_validation_set():
     assert TUNING_STUDY.sets == ("validation",)
     assert {len(rows) for rows in TUNING_TABLES.values()} == {len(SETTINGS)}
-    tried = changes_of("single@rate-3e-4-kl-0.05")
-    assert tried[-2:] == SETTINGS["rate-3e-4-kl-0.05"]
+    tried = changes_of("single@rate-8e-4-kl-0.02")
+    assert tried[-2:] == SETTINGS["rate-8e-4-kl-0.02"]
     assert tried[:-2] == changes_of("single")
 
 

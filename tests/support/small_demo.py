@@ -8,7 +8,7 @@ from waltzrl.demo.flywheel import EASY
 
 def teach_base(folder):
     """Write the data and the base of seed 0 into a flywheel's folder, which reuses them."""
-    demo = PaperDemo(folder / "world", seed=0, levels=EASY)
+    demo = PaperDemo(folder / "world", seed=0, size=EASY)
     demo.write_data()
     changes = [
         f"data.demonstrations={[str(demo.file('demonstrations'))]}",

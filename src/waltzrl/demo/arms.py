@@ -39,20 +39,28 @@ def cell_training(cell: Cell) -> str:
     return WALTZ if cell == SHIPPED else "-".join(level.replace(" ", "-") for level in cell)
 
 
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    f"rate-{rate}-kl-{kl}": (
+        f"stages.joint.optimizer.learning_rate={rate}",
+        f"stages.joint.algorithm.kl_weight={kl}",
+    )
+    for rate, kl in (("4e-4", "0.05"), ("8e-4", "0.02"))
+}
+"""What is tried for every training of the main table and of the 2x2x2, as often for each."""
+
+
 CHANGES: Mapping[str, tuple[str, ...]] = {
     WALTZ: (),
     FROZEN: ('stages.joint.learns=["feedback"]', "stages.joint.replayed_share=0.0"),
     SINGLE: (
         'stages.feedback.learns=["conversation"]',
         "stages.feedback.pattern=draft-only",
-        "stages.feedback.algorithm.kl_weight=0.1",
-        "stages.feedback.steps=126",
+        "stages.feedback.steps=180",
         'stages.joint.learns=["conversation"]',
         "stages.joint.pattern=draft-only",
         "stages.joint.replayed_share=0.0",
-        "stages.joint.algorithm.kl_weight=0.1",
-        "stages.joint.optimizer.learning_rate=3e-4",
-        "stages.joint.steps=202",
+        *SETTINGS["rate-4e-4-kl-0.05"],
+        "stages.joint.steps=353",
     ),
     ONE_MODEL: (
         "models.layout=one-model",
@@ -80,18 +88,9 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
 `single` is the conversation agent alone. Its rollouts sample fewer tokens, so it has more steps.
 """
 
-SETTINGS: Mapping[str, tuple[str, ...]] = {
-    f"rate-{rate}-kl-{kl}": (
-        f"stages.joint.optimizer.learning_rate={rate}",
-        f"stages.joint.algorithm.kl_weight={kl}",
-    )
-    for rate, kl in product(("1e-4", "3e-4"), ("0.05", "0.2"))
-}
-"""What is tried for every training of the main table and of the 2x2x2, as often for each."""
-
 
 def changes_of(training: str) -> tuple[str, ...]:
-    """Return what a training changes in pair.toml; `single@rate-1e-4-kl-0.2` tries a setting."""
+    """Return what a training changes in pair.toml; `single@rate-8e-4-kl-0.02` tries a setting."""
     name, _, setting = training.partition("@")
     return (*CHANGES[name], *(SETTINGS[setting] if setting else ()))
 

@@ -20,7 +20,7 @@ from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, MemoryConfig
 from waltzrl.config.upstreams import UpstreamConfig
 from waltzrl.data import read_prompts, write_lines
 from waltzrl.demo.jobs import CalibrationJob, EvaluationJob, TrainingJob
-from waltzrl.demo.paper import GENERAL_REPEATS, MAX_NEW_TOKENS, PaperDemo
+from waltzrl.demo.paper import GENERAL_REPEATS, MAX_NEW_TOKENS, DemoSize, PaperDemo
 from waltzrl.demo.world import World, general_prompts, sensitive_prompts
 from waltzrl.judges.refusal import RefusalDetector
 from waltzrl.memory.safety import SafetyMemory
@@ -37,8 +37,8 @@ QUESTIONS = 3000
 """Of the demo's users: with the wrappers of the validation set, drawn with another seed."""
 GENERAL = 250
 """Plain questions among them."""
-EASY = ("kind",)
-"""Levels of its world: harm is known from the kind of a thing, and a release must be good."""
+EASY = DemoSize(levels=("kind",))
+"""Of its world: harm is known from the kind of a thing, and a release must be good."""
 LABELS = 300
 """Answers that people label."""
 FIRST = ("stages.feedback.steps=10", "stages.joint.steps=0")
@@ -100,7 +100,7 @@ class FlywheelDemo:
         self.memory_url = f"sqlite:///{folder}/memory.db"
         self.gateway = folder / "gateway.toml"
         """Recipe of the gateway."""
-        self._paper = PaperDemo(folder / "world", seed, levels=EASY)
+        self._paper = PaperDemo(folder / "world", seed, size=EASY)
         self._questions = folder / "questions.jsonl"
         self._keys = folder / "keys.toml"
         self._detector = RefusalDetector()
@@ -264,7 +264,7 @@ def _upstream(training: TrainingJob) -> UpstreamConfig:
 
 
 def _questions(seed: int) -> list[Prompt]:
-    world = World.create(seed, EASY)
+    world = World.create(seed, EASY.levels)
     sensitive = sensitive_prompts(world, "validation", QUESTIONS - GENERAL, seed + 1)
     questions = [*sensitive, *general_prompts("train", GENERAL, seed + 1)]
     Random(seed).shuffle(questions)
