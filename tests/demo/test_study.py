@@ -39,7 +39,12 @@ ROWS = (
     ComparedRow(name="ours", pattern="collaborate", conversation=WALTZ, feedback=WALTZ),
     ComparedRow(name="mixed", pattern="safeguard", conversation=SINGLE, feedback=WALTZ),
 )
-PLAN = StudyPlan(tables={"Main": ROWS}, sets=("test", "general-test"), factorial=False, size=SIZE)
+PLAN = StudyPlan(
+    tables={"Main": ROWS[:2], "More": ROWS[2:]},
+    sets=("test", "general-test"),
+    factorial=False,
+    size=SIZE,
+)
 
 
 class KilledError(Exception):
@@ -47,7 +52,7 @@ class KilledError(Exception):
 
 
 def finish(folder, kill_after=None):
-    """Run the job of seed 0; return how often it told its progress."""
+    """Run the jobs of seed 0; return how often it told its progress."""
     told = []
 
     def report(done, total):
@@ -58,7 +63,8 @@ def finish(folder, kill_after=None):
     folder.mkdir(exist_ok=True)
     open_study(folder, PLAN.identity)
     with suppress(KilledError):
-        asyncio.run(SeedJob(name="seed 0", seed=0, plan=PLAN, folder=folder).run(report))
+        for table in PLAN.tables:
+            asyncio.run(SeedJob(seed=0, plan=PLAN, table=table, folder=folder).run(report))
     return told
 
 

@@ -97,15 +97,20 @@ TUNING_STUDY = StudyPlan(tables=TUNING_TABLES, sets=("validation",), factorial=F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedJob:
-    """All of a study with one seed, in one process with one thread."""
+    """One table of a study with one seed, in one process with one thread."""
 
-    name: str
     seed: int
     plan: StudyPlan
+    table: str
+    """Title of one of the plan's tables; what an earlier table measured is not measured again."""
     folder: Path
     """Of the study."""
     keep: bool = False
     """Leave data and weights in `work`."""
+
+    @property
+    def name(self) -> str:
+        return f"seed {self.seed}: {self.table}"
 
     async def run(self, report: Callable[[int, int], None]) -> None:
         """Train and measure what is missing; progress is counted in thousands of prompts."""
@@ -122,7 +127,9 @@ class SeedJob:
                 needed = {BASE}.union(*(later.trainings for later in parts[place + 1 :]))
                 for name in part.trainings.keys() - needed:
                     shutil.rmtree(self._work / name, ignore_errors=True)
-        if not self.keep:
+        results = read_seed(self.folder, self.seed)
+        done = results is not None and {row.name for row in self.plan.rows} <= results.rows.keys()
+        if done and not self.keep:
             shutil.rmtree(self._work, ignore_errors=True)
 
     @property
@@ -132,7 +139,7 @@ class SeedJob:
     def _parts(self, demo: PaperDemo) -> list["_Part"]:
         """Return the rows of each pair of agents, with the trainings that they need."""
         pairs: dict[tuple[str, str], list[ComparedRow]] = {}
-        for row in self.plan.rows:
+        for row in self.plan.tables[self.table]:
             pairs.setdefault((row.conversation, row.feedback), []).append(row)
         sizes: dict[str, int] = {"general-test": self.plan.size.general}
         sizes |= {str(split): count for split, count in self.plan.size.prompts.items()}

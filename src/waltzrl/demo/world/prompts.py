@@ -97,13 +97,14 @@ class WordedRequest:
     text: str
 
     def to_prompt(self, name: str, level: str) -> Prompt:
-        """Return the prompt, whose category is its level."""
+        """Return the prompt, whose category is its level, in a cluster with those of its thing."""
         return Prompt(
             id=name,
             messages=(Message(role="user", content=self.text),),
             label=self.request.label,
             category=level,
             source="world",
+            cluster=self.request.tasks[0].thing.noun,
         )
 
 
