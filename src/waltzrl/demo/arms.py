@@ -51,7 +51,11 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
 
 CHANGES: Mapping[str, tuple[str, ...]] = {
     WALTZ: (),
-    FROZEN: ('stages.joint.learns=["feedback"]', "stages.joint.replayed_share=0.0"),
+    FROZEN: (
+        'stages.joint.learns=["feedback"]',
+        "stages.joint.replayed_share=0.0",
+        *SETTINGS["rate-4e-4-kl-0.05"],
+    ),
     SINGLE: (
         'stages.feedback.learns=["conversation"]',
         "stages.feedback.pattern=draft-only",
