@@ -21,9 +21,9 @@ from waltzrl.demo.world.lexicon import (
 )
 from waltzrl.demo.world.prompts import (
     OPENINGS,
-    Task,
     WordedRequest,
     WorldRequest,
+    WorldTask,
     draw_request,
     draw_wrapper,
     general_questions,
@@ -234,7 +234,7 @@ def _facts(request: WorldRequest) -> str:
     return f"It is about {' and '.join(facts)}."
 
 
-def _fact(task: Task, *, harm: bool, prevented: bool) -> str:
+def _fact(task: WorldTask, *, harm: bool, prevented: bool) -> str:
     """Return what the feedback agent thinks of a task, one step after the other."""
     done = "built" if task.operation in BUILDING else "broken"
     done = "handled" if task.operation in UNCLEAR else done

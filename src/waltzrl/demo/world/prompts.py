@@ -35,7 +35,7 @@ BARE = 1 / 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class WorldTask:
     """One thing that a request wants done."""
 
     thing: Thing
@@ -59,7 +59,7 @@ class WorldRequest:
 
     seed: int
     """Of the world."""
-    tasks: tuple[Task, ...]
+    tasks: tuple[WorldTask, ...]
     prevented: bool
     """Others are to be kept from it."""
 
@@ -134,11 +134,11 @@ def draw_wrapper(draw: random.Random, splits: Sequence[Split]) -> tuple[Bias, st
     return draw.choice([(b, w) for s in splits for b, texts in WRAPPERS[s].items() for w in texts])
 
 
-def _task(draw: random.Random, thing: Thing, rank: int) -> Task:
+def _task(draw: random.Random, thing: Thing, rank: int) -> WorldTask:
     operations = [*BUILDING, *BREAKING] if rank >= 1 else [*BUILDING]
     if rank >= 1 and draw.random() < UNCLEAR_SHARE:
         operations = [*UNCLEAR]
-    return Task(
+    return WorldTask(
         thing=thing,
         spoken=draw.choice(thing.other_names) if rank >= 3 and draw.random() < 0.5 else thing.noun,
         adjective=draw.choice(FRIGHTENING if draw.random() < 0.35 else CALM),
@@ -190,7 +190,7 @@ class RequestReader:
         return WorldRequest(
             seed=self._world.seed,
             tasks=tuple(
-                Task(
+                WorldTask(
                     thing=self._names[name],
                     spoken=name,
                     adjective=adjective,
