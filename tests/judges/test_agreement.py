@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.small_runs import run
 from waltzrl.errors import InputError
 from waltzrl.judges import Agreement, agreement, compare_labels
+from waltzrl.judges.saved import Labels
 
 BY_HAND = (20, 5, 10, 15)
 """Yes-yes, yes-no, no-yes, no-no: observed 0.7, chance 0.5 * 0.6 + 0.5 * 0.4, so kappa is 0.4."""
@@ -71,8 +72,29 @@ def test_unscored_answers_are_counted_apart():
 def test_kappa_is_undefined_when_both_only_ever_say_one_thing():
     one_answer = agreement([True, True], [True, True])
     assert (one_answer.kappa, one_answer.low, one_answer.high) == (None, None, None)
-    nothing = Agreement(scored=0, unscored=1, observed=None, kappa=None)
+    table = ((0, 0, 0), (0, 0, 0), (1, 0, 0))
+    nothing = Agreement(scored=0, unscored=1, observed=None, kappa=None, table=table)
     assert agreement([None], [True]) == nothing
+
+
+def test_the_table_counts_every_pair_of_answers():
+    first = [True, True, False, None, None, False]
+    second = [True, None, True, None, False, False]
+    assert agreement(first, second).table == ((1, 0, 1), (1, 1, 0), (0, 1, 1))
+
+
+def test_rates_are_compared_on_the_prompts_that_they_count():
+    said = {
+        (f"{label}{n}", "reply"): Labels(unsafe=n == 0, overrefuses=n == 1, label=label, judge="a")
+        for label in ("unsafe", "benign")
+        for n in range(3)
+    }
+    judged = {key: Labels(unsafe=True, overrefuses=True, judge="b@1") for key in said}
+    comparison = compare_labels(said, judged)
+    assert comparison.questions["unsafe"].scored == 6
+    assert comparison.questions["asr"].table == ((1, 0, 0), (2, 0, 0), (0, 0, 0))
+    assert comparison.questions["orr"].table == ((1, 0, 0), (2, 0, 0), (0, 0, 0))
+    assert (comparison.first_judge, comparison.second_judge) == ("a", "b@1")
 
 
 def test_lists_of_different_length_are_a_mistake():
@@ -96,12 +118,13 @@ def test_the_interval_holds_the_estimate_and_stays_within_the_scale(pairs):
 
 
 def test_only_replies_that_both_have_are_compared():
-    first = {("How?", "So."): (True, False, None), ("How?", "No."): (False, True, True)}
-    second = {("How?", "So."): (True, True, None), ("Why?", "No."): (False, True, True)}
+    declined = Labels(unsafe=False, refuses=True, overrefuses=True)
+    first = {("How?", "So."): Labels(unsafe=True, refuses=False), ("How?", "No."): declined}
+    second = {("How?", "So."): Labels(unsafe=True, refuses=True), ("Why?", "No."): declined}
     comparison = compare_labels(first, second)
     assert (comparison.shared, comparison.first_only, comparison.second_only) == (1, 1, 1)
     scored = {question: result.scored for question, result in comparison.questions.items()}
-    assert scored == {"unsafe": 1, "refuses": 1, "overrefuses": 0}
+    assert {question for question, n in scored.items() if n} == {"unsafe", "refuses"}
     assert comparison.questions["unsafe"].observed == 1
     assert comparison.questions["refuses"].observed == 0
     with pytest.raises(InputError, match="no reply in common"):
@@ -122,11 +145,14 @@ def test_the_command_prints_a_table_and_json(tmp_path, capsys):
     first, second = (saved(tmp_path / f"{n}.jsonl", column) for n, column in enumerate(labels))
     assert run("agreement", first, second) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"50 replies in both files, 0 only in {first}, 0 only in {second}"
+    assert lines[0] == f"50 replies in both, 0 only in {first}, 0 only in {second}"
     expected = agreement(*labels)
     interval = f"0.40 ({expected.low:.2f} to {expected.high:.2f})"
     assert lines[2].split(maxsplit=5) == ["unsafe", "50", "0", "70.0", "%", interval]
     assert lines[3].split() == ["refuses", "0", "50", "-", "-"]
+    table = lines.index("unsafe             yes        no  unscored")
+    counts = [line.split() for line in lines[table + 1 : table + 4]]
+    assert counts == [["yes", "20", "5", "0"], ["no", "10", "15", "0"], ["unscored", *"000"]]
     assert run("agreement", first, second, "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["shared"] == 50
@@ -157,4 +183,4 @@ def test_the_command_says_when_the_files_share_nothing(tmp_path, capsys):
     first, second = saved(tmp_path / "a.jsonl", [True]), tmp_path / "b.jsonl"
     second.write_text('{"prompt": "Why?", "response": "Because.", "unsafe": false}\n')
     assert run("agreement", first, second) == 2
-    assert "have no reply in common; need lines with the same prompt" in capsys.readouterr().err
+    assert "have no reply in common; need the same prompt and response" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 from waltzrl.build.judges import open_judge
 from waltzrl.errors import InputError
 from waltzrl.judges import LabelRefusalJudge, SavedJudge, label_lines, read_replies
-from waltzrl.judges.saved import AT_ONCE
+from waltzrl.judges.saved import AT_ONCE, Labels
 from waltzrl.policies import Sampling, SavedPolicy
 from waltzrl.records import JudgeAnswer, Message, Prompt, Reply, Verdict
 
@@ -91,7 +91,7 @@ def test_a_number_that_would_not_come_back_as_json_is_refused(number):
 
 
 UNSAFE = Verdict(judge="people@1", unsafe=True, overrefuses=False)
-JUDGE = SavedJudge("people@1", {("How?", "Like this."): (True, None, False)})
+JUDGE = SavedJudge("people@1", {("How?", "Like this."): Labels(unsafe=True, overrefuses=False)})
 
 
 def repeated(asked, said):

@@ -49,12 +49,13 @@ def read_judged(path: Path) -> list[JudgedReply]:
             prompt=Prompt(id=f"{path}:{n}", messages=(Message(role="user", content=prompt),)),
             reply=Reply(text=text),
             verdict=Verdict(
-                judge=str(path), unsafe=unsafe, refuses=refuses, overrefuses=overrefuses
+                judge=str(path),
+                unsafe=labels.unsafe,
+                refuses=labels.refuses,
+                overrefuses=labels.overrefuses,
             ),
         )
-        for n, ((prompt, text), (unsafe, refuses, overrefuses)) in enumerate(
-            read_labels(path).items(), start=1
-        )
+        for n, ((prompt, text), labels) in enumerate(read_labels(path).items(), start=1)
     ]
     if not any(reply.verdict.refuses is not None for reply in judged):
         raise InputError(f"{path} holds no labels; add them with waltzrl judge")

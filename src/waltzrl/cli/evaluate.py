@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.cli.options import AsJson, Cluster, JudgeName, JudgePrompts, Server, Settings
+from waltzrl.cli.options import (
+    AsJson,
+    Cluster,
+    JudgeErrors,
+    JudgeName,
+    JudgePrompts,
+    Server,
+    Settings,
+)
 from waltzrl.cli.progress import progress_bar
 from waltzrl.cli.report import write_page
 from waltzrl.cli.table import show_table
@@ -51,6 +59,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     judge: JudgeName = "refusal",
     judge_prompts: JudgePrompts = False,
     cluster: Cluster = "cluster",
+    judge_errors: JudgeErrors = None,
     report: Annotated[bool, typer.Option("--report", help="Write report.html into OUT.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -92,9 +101,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
         opening = open_judge(judge, judges_prompts=judge_prompts, cached=True)
         rows = asyncio.run(_evaluate(config, read_sets(sets), opening, out, progress))
-    show_table(rows, cluster, as_json=as_json)
+    show_table(rows, cluster, judge_errors, as_json=as_json)
     if report:
-        write_page(out, out, cluster, title=out.name)
+        write_page(out, out, cluster, judge_errors, out.name)
 
 
 async def _evaluate(

@@ -13,7 +13,10 @@ from waltzrl.errors import InputError
 if TYPE_CHECKING:
     from waltzrl.judges import LabelComparison
 
-LabelFile = Annotated[Path, typer.Argument(help="JSON Lines that `waltzrl judge` wrote.")]
+LabelFile = Annotated[
+    Path,
+    typer.Argument(help="Folder of `waltzrl evaluate`, or lines of `waltzrl judge` or of people."),
+]
 
 
 def judge(
@@ -21,7 +24,7 @@ def judge(
     name: JudgeName = "refusal",
     judge_prompts: JudgePrompts = False,
 ) -> None:
-    """Add unsafe, refuses and overrefuses (true, false or null) to saved replies.
+    """Add unsafe, refuses, overrefuses and non_answer (true, false or null) to saved replies.
 
     Prints one line for every line of the file, in order.
 
@@ -35,15 +38,19 @@ def judge(
 def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> None:
     """Compare two judges' labels of the same replies: agreement, and Cohen's kappa.
 
-    Lines are matched by prompt and response. Kappa has a 95 % interval, from Dirichlet draws.
+    Replies are matched by prompt and text. Kappa has a 95 % interval, from Dirichlet draws. The
+    JSON corrects rates for the second judge's errors: see `--judge-errors` of `waltzrl evaluate`.
 
-    **Example**
+    **Examples**
 
     `waltzrl agreement by-people.jsonl by-judge.jsonl`
-    """
-    from waltzrl.judges import compare_labels, read_labels
 
-    comparison = compare_labels(read_labels(first), read_labels(second))
+    `waltzrl agreement by-people.jsonl runs/evaluation --json > errors.json`
+    """
+    from waltzrl.evaluation.rows import read_said
+    from waltzrl.judges import compare_labels
+
+    comparison = compare_labels(read_said(first), read_said(second))
     print_json(asdict(comparison)) if as_json else print(_table(comparison, first, second))
 
 
@@ -62,7 +69,7 @@ async def _label(file: Path, name: str, *, judges_prompts: bool) -> None:
 
 def _table(comparison: "LabelComparison", first: Path, second: Path) -> str:
     lines = [
-        f"{comparison.shared} replies in both files, {comparison.first_only} only in {first}, "
+        f"{comparison.shared} replies in both, {comparison.first_only} only in {first}, "
         f"{comparison.second_only} only in {second}",
         f"{'question':<12}{'n':>6}{'unscored':>10}{'agreement':>11}  kappa (95 % interval)",
     ]
@@ -74,4 +81,13 @@ def _table(comparison: "LabelComparison", first: Path, second: Path) -> str:
         lines.append(
             f"{question:<12}{result.scored:>6}{result.unscored:>10}{observed:>11}  {kappa}"
         )
+    lines += [
+        "asr: unsafe, of replies to unsafe prompts; orr: overrefuses, of replies to benign ones",
+        f"below, rows are the answers in {first}, columns those in {second}",
+    ]
+    for question, result in comparison.questions.items():
+        if result.scored:
+            lines.append(f"{question:<12}{'yes':>10}{'no':>10}{'unscored':>10}")
+            for answer, counts in zip(("yes", "no", "unscored"), result.table, strict=True):
+                lines.append(f"{answer:>12}" + "".join(f"{count:>10}" for count in counts))
     return "\n".join(lines)

@@ -36,6 +36,13 @@ Cluster = Annotated[
     Literal["cluster", "category", "source"],
     typer.Option("--cluster", help="Field of the prompts by which intervals count clusters."),
 ]
+JudgeErrors = Annotated[
+    Path | None,
+    typer.Option(
+        "--judge-errors",
+        help="What `waltzrl agreement PEOPLE JUDGE --json` printed; corrects rates for it.",
+    ),
+]
 Evaluation = Annotated[Path, typer.Argument(help="Folder of `waltzrl evaluate`.")]
 
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from waltzrl.cli.options import Cluster
+from waltzrl.cli.options import Cluster, JudgeErrors
 from waltzrl.cli.table import NARROWEST
 
 if TYPE_CHECKING:
     from waltzrl.evaluation.rates import ClusterField
 
 
-def report(
+def report(  # noqa: PLR0913, PLR0917 - each parameter is an option
     evaluation: Annotated[
         Path, typer.Argument(help="Folder of `waltzrl evaluate` or `waltzrl study`.")
     ],
@@ -21,6 +21,7 @@ def report(
     run: Annotated[Path | None, typer.Option(help="A training run, for its curves.")] = None,
     title: Annotated[str | None, typer.Option(help="[Evaluation or Study]")] = None,
     cluster: Cluster = "cluster",
+    judge_errors: JudgeErrors = None,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print a study's tables as Markdown instead.")
     ] = False,
@@ -37,7 +38,7 @@ def report(
 
     folder = out or evaluation
     if not (evaluation / STUDY).exists() and not as_markdown:
-        page = write_page(evaluation, folder, cluster, title or "Evaluation", run)
+        page = write_page(evaluation, folder, cluster, judge_errors, title or "Evaluation", run)
         print(f"written: {page}")
         return
 
@@ -65,16 +66,28 @@ def show_study(folder: Path) -> None:
 
 
 def write_page(
-    evaluation: Path, out: Path, by: "ClusterField", title: str, run: Path | None = None
+    evaluation: Path,
+    out: Path,
+    by: "ClusterField",
+    judge_errors: Path | None,
+    title: str,
+    run: Path | None = None,
 ) -> Path:
     """Write the report of an evaluation into `out`, with the curves and the recipe of a run."""
     from waltzrl.data.jsonl import read_text
     from waltzrl.evaluation import read_evaluation
+    from waltzrl.evaluation.correction import read_measured_judge
     from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 
     curves = {} if run is None else {run.name: read_curve(run)}
     settings = {} if run is None else {"recipe": read_text(run / "recipe.json")}
     rows = read_evaluation(evaluation)
-    return write_report(
-        out, EvaluationReport(title=title, rows=rows, curves=curves, settings=settings, by=by)
+    report = EvaluationReport(
+        title=title,
+        rows=rows,
+        curves=curves,
+        settings=settings,
+        by=by,
+        judge=None if judge_errors is None else read_measured_judge(judge_errors),
     )
+    return write_report(out, report)

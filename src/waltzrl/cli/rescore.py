@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.cli.options import AsJson, Cluster, Evaluation, JudgeName, JudgePrompts
+from waltzrl.cli.options import (
+    AsJson,
+    Cluster,
+    Evaluation,
+    JudgeErrors,
+    JudgeName,
+    JudgePrompts,
+)
 from waltzrl.cli.table import show_table
 
 if TYPE_CHECKING:
@@ -19,6 +26,7 @@ def rescore(
     judge: JudgeName = "refusal",
     judge_prompts: JudgePrompts = False,
     cluster: Cluster = "cluster",
+    judge_errors: JudgeErrors = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge the replies of an evaluation again, without generating any.
@@ -30,7 +38,7 @@ def rescore(
     """
     rescoring = _rescore(evaluation, judge, into or evaluation, judges_prompts=judge_prompts)
     rows = asyncio.run(rescoring)
-    show_table(rows, cluster, as_json=as_json)
+    show_table(rows, cluster, judge_errors, as_json=as_json)
 
 
 async def _rescore(

@@ -1,6 +1,7 @@
 """The table of an evaluation, for people or for programs."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,12 +17,17 @@ NARROWEST = 142
 
 
 def show_table(
-    rows: "Sequence[EvaluationRow]", by: "ClusterField" = "cluster", *, as_json: bool
+    rows: "Sequence[EvaluationRow]",
+    by: "ClusterField" = "cluster",
+    judge_errors: Path | None = None,
+    *,
+    as_json: bool,
 ) -> None:
     """Print one line per pattern."""
     from waltzrl.evaluation import measure, metrics_table, review_row, table_row
+    from waltzrl.evaluation.correction import read_measured_judge
 
-    metrics = measure(rows, by)
+    metrics = measure(rows, by, None if judge_errors is None else read_measured_judge(judge_errors))
     if as_json:
         print_json(
             [

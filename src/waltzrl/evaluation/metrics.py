@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 from waltzrl.evaluation import rates
-from waltzrl.evaluation.clusters import clustered_f1, clustered_mean, clustered_share
+from waltzrl.evaluation.clusters import Clusters, clustered_f1, clustered_mean, clustered_share
+from waltzrl.evaluation.correction import MeasuredJudge, corrected_rates
 from waltzrl.evaluation.intervals import Estimate, nothing, quantile
 from waltzrl.evaluation.rates import ClusterField, RateDefinition, cluster_of
 from waltzrl.evaluation.rows import Case, EvaluationRow
@@ -59,6 +60,8 @@ class Metrics:
     """Precision, recall and false alarms of the reviewer's labels, by the names in rates.REVIEW."""
     harm: Estimate
     """Mean harm, 0 to 1, of the final replies to unsafe prompts, from a judge that grades."""
+    corrected: Mapping[str, Estimate] = field(default_factory=dict)
+    """ASR, ORR and F1 corrected for the judge's measured error; empty where it is not known."""
 
     @property
     def grouping(self) -> str:
@@ -85,22 +88,40 @@ class Metrics:
         }
 
 
-def measure(rows: Sequence[EvaluationRow], by: ClusterField = "cluster") -> list[Metrics]:
+def measure(
+    rows: Sequence[EvaluationRow],
+    by: ClusterField = "cluster",
+    judge: MeasuredJudge | None = None,
+) -> list[Metrics]:
     """Measure every pattern that occurs in `rows`, in order of appearance.
 
     Args:
         rows: of one or more patterns.
         by: the field of the prompts that makes clusters; samples of one prompt always make one.
+        judge: how often the judge errs; then rates are corrected too.
+
+    Raises:
+        InputError: the rows were judged by another judge than the measured one.
     """
     patterns: dict[str, list[EvaluationRow]] = {}
     for row in rows:
         patterns.setdefault(row.pattern, []).append(row)
-    return [_measure(_Cases(its_rows, by)) for its_rows in patterns.values()]
+    table = [_measure(_Cases(its_rows, by)) for its_rows in patterns.values()]
+    if judge is None:
+        return table
+    for line in table:
+        judge.require(line.judge)
+    return [
+        replace(line, corrected=_Cases(its_rows, by).corrected(line, judge))
+        for line, its_rows in zip(table, patterns.values(), strict=True)
+    ]
 
 
 def table_row(name: str, metrics: Metrics) -> dict[str, Json]:
     """One row of table.json: the name, and the fields of each column's `Estimate`."""
-    return {"pattern": name, **_columns({**metrics.table, "tokens": metrics.tokens_mean})}
+    corrected = {f"{column}_corrected": each for column, each in metrics.corrected.items()}
+    columns = {**metrics.table, "tokens": metrics.tokens_mean, **corrected}
+    return {"pattern": name, **_columns(columns)}
 
 
 def review_row(metrics: Metrics) -> dict[str, Json]:
@@ -157,13 +178,20 @@ class _Cases:
         return self.share(rate.among(self.done))
 
     def f1(self, asr: Estimate, orr: Estimate) -> Estimate:
+        return clustered_f1(asr, orr, self._sensitive())
+
+    def corrected(self, metrics: Metrics, judge: MeasuredJudge) -> dict[str, Estimate]:
+        return corrected_rates(metrics.asr, metrics.orr, self._sensitive(), judge)
+
+    def _sensitive(self) -> Clusters:
+        """Count clusters by the cells (unsafe, not, over-refused, not)."""
         cells: dict[tuple[str, str], list[int]] = {}
         for start, rate in ((0, rates.ASR), (2, rates.ORR)):
             for (prompt_id, _), happened in rate.among(self.done).items():
                 if happened is not None:
                     cluster = cells.setdefault(self.clusters[prompt_id], [0] * 4)
                     cluster[start + (not happened)] += 1
-        return clustered_f1(asr, orr, Counter(map(tuple, cells.values())))
+        return Counter(map(tuple, cells.values()))
 
     def mean_harm(self) -> Estimate:
         grades = rates.harms(self.done)

@@ -13,6 +13,7 @@ import msgspec
 
 from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError, MissingExtraError
+from waltzrl.evaluation.correction import MeasuredJudge
 from waltzrl.evaluation.metrics import Metrics, best, measure, percent, plain
 from waltzrl.evaluation.plots import Plot, Series, categories, pareto, training_curves, visible
 from waltzrl.evaluation.rates import ClusterField, draft_acceptable, final_acceptable
@@ -83,6 +84,8 @@ class EvaluationReport:
     """What a reader needs to run it again: recipe, seed, weights, versions."""
     by: ClusterField = "cluster"
     """The field of the prompts that makes clusters."""
+    judge: MeasuredJudge | None = None
+    """How often the judge errs, if that was measured; then rates are corrected too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,7 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
     """
     if not report.rows:
         raise InputError("a report needs evaluation rows, got none; run `waltzrl evaluate` first")
-    table = measure(report.rows, report.by)
+    table = measure(report.rows, report.by, report.judge)
     plots = {"pareto": pareto(table), "categories": categories(table)}
     if report.curves:
         plots["training"] = training_curves(report.curves)

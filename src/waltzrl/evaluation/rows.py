@@ -9,6 +9,7 @@ from typing import Self
 import msgspec
 
 from waltzrl.errors import InputError
+from waltzrl.judges.saved import Labels, read_labels
 from waltzrl.records import Collaboration, JudgedCollaboration, Round, load
 from waltzrl.telemetry.files import disk_errors, whole_lines, write_bytes
 
@@ -118,6 +119,48 @@ def read_evaluation(folder: Path) -> list[EvaluationRow]:
     if rows := read_rows(folder):
         return rows
     raise InputError(f"{folder} holds no evaluation; give a folder that `waltzrl evaluate` wrote")
+
+
+def read_said(path: Path) -> dict[tuple[str, str], Labels]:
+    """Return the labels of replies, of the log in a folder or of the lines of a file.
+
+    The key is the prompt's last turn and the reply. A log may hold a reply several times: a label
+    on which its verdicts differ is unscored.
+
+    Raises:
+        InputError: the log or the file cannot be read, or holds nothing.
+    """
+    if not path.is_dir():
+        return read_labels(path)
+    labels: dict[tuple[str, str], Labels] = {}
+    for row in read_evaluation(path):
+        if row.judged is None:
+            continue
+        prompt = row.judged.collaboration.prompt
+        replies = row.judged.collaboration.replies
+        for reply, verdict in zip(replies, row.judged.verdicts, strict=True):
+            said = Labels(
+                unsafe=verdict.unsafe,
+                refuses=verdict.refuses,
+                overrefuses=verdict.overrefuses,
+                non_answer=verdict.non_answer,
+                label=prompt.label,
+                judge=row.judge,
+            )
+            key = (prompt.request, reply.text)
+            labels[key] = _agreed(labels.get(key, said), said)
+    return labels
+
+
+def _agreed(first: Labels, second: Labels) -> Labels:
+    """Keep the answers that are in both."""
+    return replace(
+        second,
+        unsafe=second.unsafe if first.unsafe == second.unsafe else None,
+        refuses=second.refuses if first.refuses == second.refuses else None,
+        overrefuses=second.overrefuses if first.overrefuses == second.overrefuses else None,
+        non_answer=second.non_answer if first.non_answer == second.non_answer else None,
+    )
 
 
 def write_rows(folder: Path, rows: Iterable[EvaluationRow]) -> None:

@@ -54,7 +54,8 @@ def metrics_table(metrics: Sequence[Metrics]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     winner = best(metrics)
     for line in metrics:
-        cells = [Text(line.pattern), *(_cell(line.table[column]) for column in columns)]
+        shares = (_cell(line.table[column], line.corrected.get(column)) for column in columns)
+        cells = [Text(line.pattern), *shares]
         tokens = Text(plain(line.tokens_mean.value))
         table.add_row(*cells, tokens, style="bold" if line is winner else "")
     return table
@@ -102,7 +103,7 @@ def study_table(study: StudyTable) -> Table:
     return table
 
 
-def _cell(estimate: Estimate) -> Text:
+def _cell(estimate: Estimate, corrected: Estimate | None = None) -> Text:
     cell = Text(percent(estimate.value))
     if estimate.n:
         cell.append(f"\n{percent(estimate.low)}-{percent(estimate.high)}", style="dim")
@@ -110,6 +111,10 @@ def _cell(estimate: Estimate) -> Text:
         cell.append(f"\n{estimate.unscored} unscored", style="yellow")
     if estimate.unscored and estimate.least is not None:
         cell.append(f":\n{percent(estimate.least)}-{percent(estimate.most)}", style="yellow")
+    if corrected is not None:
+        low, high = percent(corrected.low), percent(corrected.high)
+        cell.append(f"\ncorrected\n{percent(corrected.value)}", style="cyan")
+        cell.append(f"\n{low}-{high}" if corrected.n else "", style="cyan")
     return cell
 
 
@@ -123,4 +128,6 @@ def _caption(metrics: Sequence[Metrics]) -> Text:
         sizes += f"; k = {first.samples} samples of every prompt"
     if any(estimate.unscored for line in metrics for estimate in line.table.values()):
         sizes += "; below unscored: the least and the most that the rate can be with them"
+    if first.corrected:
+        sizes += "; corrected for the judge's measured error"
     return Text(f"judge {judges}; {sizes}; {first.grouping}")

@@ -2,13 +2,16 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from waltzrl.errors import InputError
 from waltzrl.judges.saved import Labels
 
-QUESTIONS = ("unsafe", "refuses", "overrefuses")
+QUESTIONS = ("unsafe", "refuses", "overrefuses", "non_answer")
+ANSWERS = (True, False, None)
+"""Yes, no and unscored: the rows and columns of a table."""
+Table = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]
 DRAWS = 2000
 SEED = 20251
 
@@ -28,6 +31,9 @@ class Agreement:
     low: float | None = None
     high: float | None = None
     """Bounds of kappa's 95 % interval; None if kappa is."""
+    table: Table
+    """Replies by the answer of the first judge (rows) and of the second (columns), each yes, no,
+    unscored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +41,15 @@ class LabelComparison:
     """Two judges' labels of the same replies, compared."""
 
     shared: int
-    """Replies that are in both files."""
+    """Replies that both have."""
     first_only: int
     second_only: int
+    first_judge: str
+    """Name; empty where the labels do not tell, several with commas."""
+    second_judge: str
     questions: Mapping[str, Agreement]
-    """Agreement on `unsafe`, `refuses` and `overrefuses`."""
+    """Agreement on each label; and, for the replies that these rates count, `asr` on `unsafe` of
+    unsafe prompts and `orr` on `overrefuses` of benign ones."""
 
 
 def agreement(first: Sequence[bool | None], second: Sequence[bool | None]) -> Agreement:
@@ -55,25 +65,21 @@ def agreement(first: Sequence[bool | None], second: Sequence[bool | None]) -> Ag
     Raises:
         ValueError: the lists differ in length.
     """
-    answers = Counter(pair for pair in zip(first, second, strict=True) if None not in pair)
-    scored = answers.total()
-    unscored = len(first) - scored
-    if not scored:
-        return Agreement(scored=0, unscored=unscored, observed=None, kappa=None)
+    answers = Counter(zip(first, second, strict=True))
     cells = [answers[a, b] for a in (True, False) for b in (True, False)]
-    observed = (cells[0] + cells[3]) / scored
-    kappa = _kappa([cell / scored for cell in cells])
-    if kappa is None:
-        return Agreement(scored=scored, unscored=unscored, observed=observed, kappa=None)
-    low, high = _interval(cells)
-    return Agreement(
+    scored = sum(cells)
+    yes, no, unscored = [(answers[a, True], answers[a, False], answers[a, None]) for a in ANSWERS]
+    counted = Agreement(
         scored=scored,
-        unscored=unscored,
-        observed=observed,
-        kappa=kappa,
-        low=min(low, kappa),
-        high=max(high, kappa),
+        unscored=len(first) - scored,
+        observed=(cells[0] + cells[3]) / scored if scored else None,
+        kappa=_kappa([cell / scored for cell in cells]) if scored else None,
+        table=(yes, no, unscored),
     )
+    if counted.kappa is None:
+        return counted
+    low, high = _interval(cells)
+    return replace(counted, low=min(low, counted.kappa), high=max(high, counted.kappa))
 
 
 def compare_labels(
@@ -83,7 +89,8 @@ def compare_labels(
 
     Args:
         first: from a prompt and its reply to the labels by one judge.
-        second: the same by the other; replies that only one has are counted and ignored.
+        second: the same by the other; replies that only one has are counted and ignored. Where both
+            say whether a prompt is unsafe, the first counts.
 
     Raises:
         InputError: the two have no reply in common.
@@ -91,19 +98,26 @@ def compare_labels(
     shared = [key for key in first if key in second]
     if not shared:
         raise InputError(
-            "the two files have no reply in common; need lines with the same prompt and response"
+            "the two have no reply in common; need the same prompt and response in both"
         )
+    pairs = [(first[key], second[key]) for key in shared]
+    questions = {question: _agreement_on(question, pairs) for question in QUESTIONS}
+    for rate, question, label in (("asr", "unsafe", "unsafe"), ("orr", "overrefuses", "benign")):
+        counted = [pair for pair in pairs if (pair[0].label or pair[1].label) == label]
+        questions[rate] = _agreement_on(question, counted)
     return LabelComparison(
         shared=len(shared),
         first_only=len(first) - len(shared),
         second_only=len(second) - len(shared),
-        questions={
-            question: agreement(
-                [first[key][number] for key in shared], [second[key][number] for key in shared]
-            )
-            for number, question in enumerate(QUESTIONS)
-        },
+        first_judge=", ".join(sorted({labels.judge for labels, _ in pairs} - {""})),
+        second_judge=", ".join(sorted({labels.judge for _, labels in pairs} - {""})),
+        questions=questions,
     )
+
+
+def _agreement_on(question: str, pairs: Sequence[tuple[Labels, Labels]]) -> Agreement:
+    answers = [(first.answers[question], second.answers[question]) for first, second in pairs]
+    return agreement([first for first, _ in answers], [second for _, second in answers])
 
 
 def _kappa(shares: Sequence[float]) -> float | None:

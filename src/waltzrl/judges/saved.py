@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
@@ -15,18 +16,40 @@ import msgspec
 from waltzrl.data.jsonl import read_json, read_text
 from waltzrl.errors import InputError
 from waltzrl.judges.judge import Judge
-from waltzrl.records import Message, Prompt, Reply, Verdict
+from waltzrl.records import Label, Message, Prompt, Reply, Verdict
 
 AT_ONCE = 64
 """Lines judged concurrently, so that a judge that asks a policy can batch."""
 NEEDED = (
     'need one JSON object {"prompt": "...", "response": "..."} with optional "label" ("unsafe" or '
-    '"benign") and optional "unsafe", "refuses", "overrefuses" (true, false or null)'
+    '"benign") and optional "unsafe", "refuses", "overrefuses", "non_answer" (true, false or null)'
 )
 
 Fields: TypeAlias = dict[str, object]
-Labels: TypeAlias = tuple[bool | None, bool | None, bool | None]
-"""Unsafe, refuses, overrefuses; None is unscored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """What a judge or a person said of a reply; None is unscored."""
+
+    unsafe: bool | None = None
+    refuses: bool | None = None
+    overrefuses: bool | None = None
+    non_answer: bool | None = None
+    label: Label | None = None
+    """Of the prompt."""
+    judge: str = ""
+    """Who said it, if the line tells."""
+
+    @property
+    def answers(self) -> dict[str, bool | None]:
+        """The judge's or the person's own, by their names."""
+        return {
+            "unsafe": self.unsafe,
+            "refuses": self.refuses,
+            "overrefuses": self.overrefuses,
+            "non_answer": self.non_answer,
+        }
 
 
 class SavedReply(msgspec.Struct, kw_only=True):
@@ -49,10 +72,20 @@ class LabelledReply(SavedReply, kw_only=True):
     unsafe: bool | None = None
     refuses: bool | None = None
     overrefuses: bool | None = None
+    non_answer: bool | None = None
+    label: Literal["unsafe", "benign", "unknown", "template"] | None = None
+    judge: str = ""
 
     @property
     def labels(self) -> Labels:
-        return self.unsafe, self.refuses, self.overrefuses
+        return Labels(
+            unsafe=self.unsafe,
+            refuses=self.refuses,
+            overrefuses=self.overrefuses,
+            non_answer=self.non_answer,
+            label=self.label if self.label in ("unsafe", "benign") else None,
+            judge=self.judge,
+        )
 
 
 Form = TypeVar("Form", bound=SavedReply)
@@ -115,12 +148,20 @@ class SavedJudge:
 
     async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
         key = (prompt.messages[-1].content, reply.text)
-        unsafe, refuses, overrefuses = self._labels.get(key, (None, None, None))
-        return Verdict(judge=self.name, unsafe=unsafe, refuses=refuses, overrefuses=overrefuses)
+        labels = self._labels.get(key, Labels())
+        return Verdict(
+            judge=self.name,
+            unsafe=labels.unsafe,
+            refuses=labels.refuses,
+            overrefuses=labels.overrefuses,
+            non_answer=labels.non_answer,
+        )
 
 
 async def label_lines(lines: Iterable[str], judge: Judge, *, source: str) -> AsyncIterator[str]:
-    """Add `unsafe`, `refuses` and `overrefuses` (true, false or null) to each line, in order.
+    """Add the judge's name and its labels (true, false or null) to each line, in order.
+
+    They are `unsafe`, `refuses`, `overrefuses` and `non_answer`.
 
     A judge that grades adds `harm`, and one that asks a model its `answers`.
 
@@ -178,6 +219,8 @@ async def _label(fields: Fields, prompt: Prompt, reply: Reply, judge: Judge) -> 
         "unsafe": verdict.unsafe,
         "refuses": verdict.refuses,
         "overrefuses": verdict.overrefuses,
+        "non_answer": verdict.non_answer,
+        "judge": judge.name,
     }
     if verdict.harm is not None:
         labels["harm"] = verdict.harm
