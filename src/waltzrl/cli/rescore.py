@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from waltzrl.evaluation import EvaluationRow
 
 
-def rescore(
+def rescore(  # noqa: PLR0913, PLR0917 - each parameter is an option
     evaluation: Evaluation,
     into: Annotated[Path | None, typer.Option(help="Another folder [the same].")] = None,
     judge: JudgeName = "refusal",
