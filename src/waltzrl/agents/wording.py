@@ -3,8 +3,10 @@
 The paper's own prompts are not published; these are ours.
 """
 
+import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
 from waltzrl.errors import InputError
 from waltzrl.policies.json_format import LABEL_VALUES, JsonField, JsonFormat
@@ -14,6 +16,8 @@ SETS = ("plain", "tiny", "labels_first")
 """For instruction-tuned models; for the demo's small ones; `plain`, but with the labels first."""
 LABELS_FIRST = "labels_first"
 PARTS = ("conversation_system", "feedback_system", "review", "revise")
+FIELDS = {"review": ("{conversation}", "{reply}"), "revise": ("{feedback}",)}
+"""What a part must have a place for."""
 NO_CATEGORY = "none"
 HARMS = tuple(name for name in CATEGORIES if name != "refusal")
 REASONING = JsonField("reasoning")
@@ -47,14 +51,59 @@ class Wording:
 
 
 def load_wording(name: str) -> Wording:
-    """Read the set `name` from the package; parts that it lacks are those of `plain`.
+    """Read a set of prompts.
+
+    Args:
+        name: of a set in the package, where parts that it lacks are those of `plain`; or the path
+            of a folder with all of `PARTS` as .md files. Its reviews begin with the labels if its
+            feedback_system.md asks for a "category" and for no "reasoning".
 
     Raises:
-        InputError: the set does not exist.
+        InputError: there is no such set or folder, or a part of it is missing or has no room for
+            what it carries.
     """
-    if name not in SETS:
-        raise InputError(f"unknown wording {name!r}; choose plain, tiny or labels_first")
-    return Wording(**{part: _text(name, part) for part in PARTS}, labels_first=name == LABELS_FIRST)
+    if name in SETS:
+        texts = {part: _text(name, part) for part in PARTS}
+        return Wording(**texts, labels_first=name == LABELS_FIRST)
+    texts = _folder_texts(name)
+    for part, fields in FIELDS.items():
+        if missing := [field for field in fields if field not in texts[part]]:
+            raise InputError(f"{Path(name) / part}.md has no {missing[0]}; write where it belongs")
+    asked = texts["feedback_system"]
+    labels_first = '"category"' in asked and '"reasoning"' not in asked
+    return Wording(**texts, labels_first=labels_first)
+
+
+def wording_name(name: str) -> str:
+    """Return what stands for a set where results depend on it: a folder is named with its hash.
+
+    Raises:
+        InputError: there is no such set or folder, or a part of it is missing.
+    """
+    if name in SETS:
+        return name
+    digest = hashlib.sha256(repr(sorted(_folder_texts(name).items())).encode())
+    return f"{name}@{digest.hexdigest()[:12]}"
+
+
+def _folder_texts(name: str) -> dict[str, str]:
+    folder = Path(name)
+    if not folder.is_dir():
+        raise InputError(
+            f"unknown wording {name!r}; choose plain, tiny or labels_first, or give a folder with"
+            f" {', '.join(f'{part}.md' for part in PARTS)}"
+        )
+    texts = {}
+    for part in PARTS:
+        try:
+            texts[part] = (folder / f"{part}.md").read_text("utf-8").strip()
+        except FileNotFoundError:
+            raise InputError(
+                f"wording {name}: {part}.md is missing; an empty file leaves a system message out"
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"wording {name}: {part}.md cannot be read ({error})") from None
+    return texts
 
 
 def _text(name: str, part: str) -> str:

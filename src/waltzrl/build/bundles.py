@@ -19,10 +19,12 @@ from waltzrl.agents import (
     Reviewer,
     RulesReviewer,
     load_wording,
+    wording_name,
 )
 from waltzrl.agents.breaker import Breaker, BreakerState
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration
 from waltzrl.agents.failsafe import FailsafeReviewer, ReviewFailure
+from waltzrl.agents.wording import SETS
 from waltzrl.build.background import in_background
 from waltzrl.build.identity import calibration_of, identity
 from waltzrl.build.models import local_policy, remote_policy
@@ -84,6 +86,11 @@ def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
         contents["feedback"] = feedback
         contents["calibration"] = _calibration(recipe.feedback)
         contents["feedback weights"] = identity(recipe.feedback.model, recipe.feedback.server)
+    wordings = [recipe.upstream.wording]
+    if recipe.feedback is not None and "feedback" in contents:
+        wordings.append(recipe.feedback.wording)
+    if folders := [wording_name(name) for name in wordings if name not in SETS]:
+        contents["wordings"] = folders
     return hashlib.sha256(msgspec.json.encode(contents, order="sorted")).hexdigest()[:12]
 
 

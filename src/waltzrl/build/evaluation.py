@@ -12,6 +12,7 @@ from waltzrl.agents import (
     Reviewer,
     RulesReviewer,
     load_wording,
+    wording_name,
 )
 from waltzrl.build.datasets import AUDIT, audited_collaborations
 from waltzrl.build.identity import identity
@@ -106,7 +107,7 @@ def _systems(
     # what each pattern depends on: a log by other agents or settings is not resumed
     alone = (
         f"conversation {identity(config.conversation, config.server)}, "
-        f"wording {config.wording}, max_new_tokens {config.max_new_tokens}"
+        f"wording {wording_name(config.wording)}, max_new_tokens {config.max_new_tokens}"
         + (f", temperature {config.temperature}" if config.temperature else "")
     )
     best_name = f"{alone}, {feedback_name}, temperature 1"
@@ -168,6 +169,8 @@ def _reviewer(config: EvaluationConfig, policies: Mapping[str, Policy]) -> tuple
             return keywords, f"feedback {keywords.name}"
         case name:
             wording = load_wording(config.wording)
-            sampling = Sampling(max_new_tokens=config.max_new_tokens)
+            limit = config.feedback_max_new_tokens
+            sampling = Sampling(max_new_tokens=limit or config.max_new_tokens)
             agent = FeedbackAgent(policies[name], wording, sampling)
-            return agent, f"feedback {identity(name, config.server)}"
+            own = "" if limit is None else f", its max_new_tokens {limit}"
+            return agent, f"feedback {identity(name, config.server)}{own}"

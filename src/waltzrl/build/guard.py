@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from waltzrl.agents import (
     ConversationAgent,
@@ -40,9 +39,10 @@ class GuardSettings:
     calibration: str | None = None
     """File that `waltzrl calibrate` wrote, which says which refusals the model may challenge. None
     is the pair's own; without one the model challenges none."""
-    wording: Literal["plain", "labels_first", "tiny"] | None = None
-    """Prompts of the agents. None is plain for a pair, and labels_first for a model, which need
-    not have been trained to review; tiny is for the pairs of `make demo`."""
+    wording: str | None = None
+    """Prompts of the agents: plain, labels_first, tiny, or a folder, see `load_wording`. None is
+    plain for a pair, and labels_first for a model, which need not have been trained to review; tiny
+    is for the pairs of `make demo`."""
     max_new_tokens: int = LONGEST_REPLY
     """Longest draft, revision or feedback of a model, in tokens."""
 

@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+from waltzrl.agents import wording_name
 from waltzrl.agents.calibration import CALIBRATION, ReviewerCalibration, load_calibration
 
 
@@ -24,7 +25,7 @@ def identity(name: str, server: str | None) -> str:
 
 def reviewer_name(model: str, server: str | None, wording: str) -> str:
     """Return what a calibration names its reviewer."""
-    return f"{identity(model, server)}, wording {wording}"
+    return f"{identity(model, server)}, wording {wording_name(wording)}"
 
 
 def calibration_of(

@@ -36,7 +36,7 @@ try:
     from waltzrl.training.checkpoints import export_roles, weights_digest
     from waltzrl.training.learner import Learner
     from waltzrl.training.models import continue_roles, make_roles, open_base
-    from waltzrl.training.plan import RunPlan, plan_run
+    from waltzrl.training.plan import DataSize, RunPlan, plan_run
     from waltzrl.training.reinforce import reinforce
     from waltzrl.training.roles import Team
     from waltzrl.training.rollouts import (
@@ -57,6 +57,9 @@ BASE = "base"
 """Folder inside a run of a base that was made from scratch."""
 WARM_UP = "warm-up"
 """Folder of the warm-up inside a run; it has steps and checkpoints of its own."""
+
+CHARACTERS_PER_TOKEN = 4
+"""Of English in the vocabularies of large models, about; for plans only."""
 
 Report = Callable[[Progress], None]
 
@@ -119,14 +122,17 @@ def plan_training(recipe: Recipe) -> RunPlan:
     Raises:
         WaltzError: the data is missing or damaged, or the device is not there.
     """
-    return plan_run(
-        recipe.models,
-        recipe.agents,
-        recipe.stages,
-        resolve_compute(recipe.compute),
-        prompts=len(training_prompts(recipe.data, need_labels=recipe.needs_labels)),
+    prompts = training_prompts(recipe.data, need_labels=recipe.needs_labels)
+    wording = load_wording(recipe.agents.wording)
+    longest = max((sum(len(m.content) for m in p.messages) for p in prompts), default=0)
+    instructions = len(wording.feedback_system) + len(wording.review)
+    data = DataSize(
+        prompts=len(prompts),
+        prompt_tokens=(longest + instructions) // CHARACTERS_PER_TOKEN,
         demonstrations=len(training_demonstrations(recipe.data)),
     )
+    compute = resolve_compute(recipe.compute)
+    return plan_run(recipe.models, recipe.agents, recipe.stages, compute, data)
 
 
 def open_run(folder: Path) -> Team:
@@ -264,7 +270,7 @@ def _learner(recipe: Recipe, compute: Compute) -> partial[Learner]:
     return partial(
         Learner,
         dtype=compute.dtype,
-        checkpoint_activations=recipe.compute.checkpoint_activations,
+        checkpoint_activations=compute.checkpoint_activations,
     )
 
 

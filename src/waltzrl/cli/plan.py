@@ -26,15 +26,18 @@ def print_plan(recipe: Recipe, *, as_json: bool) -> None:
 
 def _memory(plan: RunPlan) -> Table | str:
     if plan.gigabytes is None:
-        return "memory unknown: the base is not here and the recipe has no models.known_size"
-    table = Table(title="Memory, without activations and caches")
+        return "memory unknown: the base is not here and the recipe has no models.known_shape"
+    table = Table(title=f"Memory, with contexts of {plan.context_tokens} tokens at most")
     for heading in ("", "parameters", "bytes each", "GB"):
         table.add_column(heading, justify="right" if heading else "left")
     for part in plan.memory:
         table.add_row(
             part.what, f"{part.parameters:,}", str(part.bytes_each), f"{part.gigabytes:.3g}"
         )
-    table.add_row("together", "", "", f"{plan.gigabytes:.3g}", style="bold")
+    table.add_row("an update: activations, logits", "", "", f"{plan.update_gigabytes:.3g}")
+    table.add_row("a rollout: keys, values, logits", "", "", f"{plan.rollout_gigabytes:.3g}")
+    peak = "peak: models and the larger of the two"
+    table.add_row(peak, "", "", f"{plan.gigabytes:.3g}", style="bold")
     return table
 
 

@@ -24,7 +24,11 @@ class EvaluationConfig:
     server: str | None = None
     """An OpenAI-compatible server's URL; None loads the agents into this process."""
     wording: str = "plain"
+    """`plain`, `labels_first`, `tiny`, or a folder of prompts."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 512
+    """Longest turn of an agent, in tokens."""
+    feedback_max_new_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Longest feedback; None is `max_new_tokens`."""
     samples: Annotated[int, Field(ge=1)] = 1
     """Replies to every prompt; several need a temperature."""
     temperature: Annotated[float, Field(ge=0)] = 0.0

@@ -22,6 +22,8 @@ UNKNOWN = "unexpected_keyword_argument"
 """Pydantic's name for the error of an unknown key."""
 KINDS = {"path_type": "a path", "dict_type": "a table", "tuple_type": "a list"}
 """The types that pydantic's errors mean, in the words of TOML."""
+ANY = object()
+"""Stands for every value of a removed key."""
 RENAMED = {
     "data.lessons": "data.demonstrations",
     "keeping": "checkpointing",
@@ -34,6 +36,7 @@ REMOVED = {
         False,
         "optimizer.bf16 is set by compute.dtype, which holds for all stages",
     ),
+    "models.known_size": (ANY, "models.known_size is ignored; models.known_shape is planned with"),
 }
 """Removed keys of version 0.1: the only value that is still accepted, and ignored, because the
 recipes of old runs contain it, and the error for any other value."""
@@ -80,12 +83,19 @@ def current_keys(table: Table, source: str) -> Table:
             raise RecipeError(f"{source}: {old} is the old name of {new}; delete one of them")
         logger.warning("%s: %s was renamed to %s; 0.3 will reject the old name", source, old, new)
         inner[name] = inner.pop(key)
-    for dotted, (default, message) in REMOVED.items():
+    _drop_removed(table, source)
+    return table
+
+
+def _drop_removed(table: Table, source: str) -> None:
+    for dotted, (accepted, message) in REMOVED.items():
         *path, key = dotted.split(".")
         for inner in _tables(table, path):
-            if inner.pop(key, default) != default:
+            value = inner.pop(key, None)
+            if accepted is ANY and value is not None:
+                logger.warning("%s: %s", source, message)
+            elif accepted is not ANY and value is not None and value != accepted:
                 raise RecipeError(f"{source}: {message}")
-    return table
 
 
 def _tables(value: object, path: Sequence[str]) -> Iterator[Table]:

@@ -103,10 +103,8 @@ class KeyValues:
             return
         self._columns += BLOCK
         self._biases.clear()
-        self._layers = {
-            index: (F.pad(keys, (0, 0, 0, BLOCK)), F.pad(values, (0, 0, 0, BLOCK)))
-            for index, (keys, values) in self._layers.items()
-        }
+        for index, (keys, values) in self._layers.items():  # each old buffer is freed at once
+            self._layers[index] = F.pad(keys, (0, 0, 0, BLOCK)), F.pad(values, (0, 0, 0, BLOCK))
 
     def keep(self, slots: Sequence[int]) -> None:
         """Keep `slots` only, in this order; only rows whose slot changes are copied."""

@@ -34,6 +34,7 @@ class Compute:
 
     device: "torch.device"
     dtype: "torch.dtype"
+    checkpoint_activations: bool = False
 
 
 def resolve_compute(settings: ComputeSettings) -> Compute:
@@ -54,4 +55,5 @@ def resolve_compute(settings: ComputeSettings) -> Compute:
     return Compute(
         device=torch.device("cuda" if on_gpu else "cpu"),
         dtype=torch.bfloat16 if half else torch.float32,
+        checkpoint_activations=settings.checkpoint_activations,
     )

@@ -74,7 +74,12 @@ class Scorer:
             activated(self.weights.causal_lm.model, self.weights.adapter) as model,
             recomputing_layers(model) if self._checkpoint_activations else nullcontext(),
         ):
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
+            with torch.autocast(
+                self._device.type,
+                torch.bfloat16,
+                enabled=half,
+                cache_enabled=not self._checkpoint_activations,  # all weights once more
+            ):
                 logprobs_BT = reply_logprobs(model, batch)
             yield logprobs_BT
 

@@ -62,7 +62,7 @@ def make_roles(
         shared = add_adapters(base, ROLES, models.rank)
         weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
         references = dict.fromkeys(ROLES, Weights(causal_lm=shared))
-        return make_team(weights, references, wording, agents.max_new_tokens)
+        return make_team(weights, references, wording, agents.limits)
     references = dict.fromkeys(ROLES, _frozen(base, compute))
     if models.layout == "one-model":
         weights = dict.fromkeys(ROLES, Weights(causal_lm=base))
@@ -71,7 +71,7 @@ def make_roles(
             role: Weights(causal_lm=replace(base, model=copy.deepcopy(base.model)))
             for role in ROLES
         }
-    return make_team(weights, references, wording, agents.max_new_tokens, _decoding(compute))
+    return make_team(weights, references, wording, agents.limits, _decoding(compute))
 
 
 def continue_roles(models: ModelSettings, agents: AgentSettings, compute: Compute) -> Team:
@@ -94,7 +94,7 @@ def continue_roles(models: ModelSettings, agents: AgentSettings, compute: Comput
         role: _frozen(own.causal_lm, compute) for role, own in weights.items()
     }
     wording = load_wording(agents.wording)
-    return make_team(weights, references, wording, agents.max_new_tokens, _decoding(compute))
+    return make_team(weights, references, wording, agents.limits, _decoding(compute))
 
 
 def _continue_adapters(
@@ -111,7 +111,7 @@ def _continue_adapters(
         shared = replace(shared, source=None)  # the next export takes the base with it
     weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
     references = {role: Weights(causal_lm=shared, adapter=f"initial-{role}") for role in ROLES}
-    return make_team(weights, references, load_wording(agents.wording), agents.max_new_tokens)
+    return make_team(weights, references, load_wording(agents.wording), agents.limits)
 
 
 def exported_base(pair: Path) -> str:

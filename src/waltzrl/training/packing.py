@@ -169,9 +169,11 @@ class AttentionBlock:
                 before it and its own.
             positions_N: of the whole pack.
         """
-        self._queries_RQ, real_RQ = _padded([queries for queries, _ in rows], positions_N)
+        self._queries_RQ, _ = _padded([queries for queries, _ in rows], positions_N)
         self._keys_RC, real_RC = _padded([keys for _, keys in rows], positions_N)
-        self._real = real_RQ.flatten().nonzero()[:, 0]
+        longest = self._queries_RQ.shape[1]
+        real = [r * longest + q for r, (queries, _) in enumerate(rows) for q in range(len(queries))]
+        self._real = positions_N.new_tensor(real)
         back_RQC = positions_N[self._queries_RQ][:, :, None] - positions_N[self._keys_RC][:, None]
         self._back_RQC = back_RQC.masked_fill_(~real_RC[:, None], -1)
         self._biases: dict[int | None, Tensor] = {}

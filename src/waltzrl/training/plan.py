@@ -6,15 +6,18 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 
 from waltzrl.policies.compute import Compute
+from waltzrl.training.memory import Turns, Update, rollout_bytes, update_bytes
 from waltzrl.training.settings import (
     CONVERSATION,
+    ROLES,
     AgentSettings,
     ImitationStage,
-    KnownSize,
+    KnownShape,
     ModelSettings,
+    ReinforcementStage,
     StageSettings,
 )
 
@@ -22,6 +25,16 @@ LEARNING_BYTES = 16
 """Per parameter that learns: float32 weight, gradient and the two moments of AdamW."""
 MOMENTS_BYTES = 8
 """Per parameter of a model that learns in a second role, whose AdamW is its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSize:
+    """How much a run learns from."""
+
+    prompts: int
+    prompt_tokens: int
+    """Of the longest prompt, with the agents' instructions."""
+    demonstrations: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +74,24 @@ class RunPlan:
     device: str
     dtype: str
     memory: tuple[MemoryEstimate, ...]
-    """Without activations and decoding caches; empty when the size of the base is unknown."""
+    """Of the models; empty when the shape of the base is unknown."""
+    update_gigabytes: float
+    """Activations and logits of the largest micro-batch of an update, in 10^9 bytes."""
+    rollout_gigabytes: float
+    """Keys, values and logits of the largest batch that is decoded, in 10^9 bytes."""
+    context_tokens: int
+    """Of the longest turn, by which both are estimated."""
     prompts: int
     demonstrations: int
     stages: tuple[StagePlan, ...]
 
     @property
     def gigabytes(self) -> float | None:
-        return sum(part.gigabytes for part in self.memory) if self.memory else None
+        """The peak: updates and rollouts take turns. Without what Python and CUDA need."""
+        if not self.memory:
+            return None
+        models = sum(part.gigabytes for part in self.memory)
+        return models + max(self.update_gigabytes, self.rollout_gigabytes)
 
 
 def plan_run(
@@ -76,38 +99,69 @@ def plan_run(
     agents: AgentSettings,
     stages: Sequence[StageSettings],
     compute: Compute,
-    *,
-    prompts: int,
-    demonstrations: int,
+    data: DataSize,
 ) -> RunPlan:
-    """Work out what a run with so many prompts and demonstrations will do."""
-    size = _base_size(models)
+    """Work out what a run on so much data will do."""
+    config = _base_config(models)
     if models.pair is not None:
         base = f"{models.pair}, of each agent its own"
     else:
         base = models.base if isinstance(models.base, str) else "made from scratch"
+    # The last revision's: the prompt, and a reply and a feedback of every round.
+    context_tokens = data.prompt_tokens + agents.max_rounds * sum(agents.limits.values())
+    reinforcements = [stage for stage in stages if isinstance(stage, ReinforcementStage)]
+    update = rollout = 0
+    if config is not None and reinforcements:
+        turns = Turns(
+            count=max(stage.prompts_per_step * stage.group_size for stage in reinforcements),
+            context_tokens=context_tokens,
+            reply_tokens=max(agents.limits.values()),
+        )
+        largest = max(stage.optimizer.micro_batch_tokens for stage in reinforcements)
+        update = update_bytes(config, _update(models, compute, largest), turns)
+        rollout = rollout_bytes(config, compute.dtype, turns)
     return RunPlan(
         base=base,
         layout=models.layout,
         device=compute.device.type,
         dtype=str(compute.dtype).removeprefix("torch."),
-        memory=() if size is None else tuple(_memory(models, size, compute.dtype)),
-        prompts=prompts,
-        demonstrations=demonstrations,
-        stages=tuple(_stage_plan(stage, agents, prompts) for stage in stages),
+        memory=() if config is None else tuple(_memory(models, config, compute.dtype)),
+        update_gigabytes=update / 1e9,
+        rollout_gigabytes=rollout / 1e9,
+        context_tokens=context_tokens,
+        prompts=data.prompts,
+        demonstrations=data.demonstrations,
+        stages=tuple(_stage_plan(stage, agents, data.prompts) for stage in stages),
     )
 
 
-def _memory(models: ModelSettings, size: KnownSize, dtype: torch.dtype) -> list[MemoryEstimate]:
-    width = dtype.itemsize
+def _update(models: ModelSettings, compute: Compute, micro_batch_tokens: int) -> Update:
+    return Update(
+        adapter_rank=models.rank if models.layout == "adapters" else None,
+        dtype=compute.dtype,
+        micro_batch_tokens=micro_batch_tokens,
+        checkpoint_activations=compute.checkpoint_activations,
+    )
+
+
+def _memory(
+    models: ModelSettings, config: PretrainedConfig, dtype: torch.dtype
+) -> list[MemoryEstimate]:
+    size, width = _count_parameters(config), dtype.itemsize
     if models.layout == "adapters":
-        adapters = 2 * models.rank * size.parameters_per_rank
-        return [
+        adapters = 2 * models.rank * size.per_rank
+        estimates = [
             MemoryEstimate(
                 what="shared base, frozen", parameters=size.parameters, bytes_each=width
             ),
             MemoryEstimate(what="two adapters", parameters=adapters, bytes_each=LEARNING_BYTES),
         ]
+        if models.pair is not None:  # adapters stay float32
+            frozen = MemoryEstimate(
+                what="two references, frozen", parameters=adapters, bytes_each=4
+            )
+            estimates.append(frozen)
+        return estimates
     both = 2 * size.parameters
     shared = models.pair is None
     learning = (
@@ -144,7 +198,8 @@ def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> St
         turns, learns = steps * stage.prompts_per_step * stage.group_size, stage.learns
         rounds = agents.max_rounds if stage.pattern == "collaborate" else 0
         # A draft, then a feedback and a revision in every round, each as long as it may be.
-        tokens = turns * (1 + 2 * rounds) * agents.max_new_tokens
+        reply, feedback = (agents.limits[role] for role in ROLES)
+        tokens = turns * (reply + rounds * (feedback + reply))
     return StagePlan(
         name=stage.name,
         kind=stage.kind,
@@ -155,19 +210,38 @@ def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> St
     )
 
 
-def _base_size(models: ModelSettings) -> KnownSize | None:
-    """Count the base's parameters from its config, or else return the size that the recipe says."""
+def _base_config(models: ModelSettings) -> PretrainedConfig | None:
+    """Return the config of the base, or of the shape that the recipe says; None if unknown."""
     base = models.base if models.pair is None else str(Path(models.pair) / CONVERSATION)
-    if not isinstance(base, str):
-        return None
-    try:
-        config = AutoConfig.from_pretrained(base, local_files_only=True)
-        return _count_parameters(config)
-    except (OSError, ValueError):
-        return models.known_size
+    if isinstance(base, str):
+        try:
+            config: PretrainedConfig = AutoConfig.from_pretrained(base, local_files_only=True)
+        except (OSError, ValueError):
+            return None if models.known_shape is None else _llama(models.known_shape)
+        return config
+    return None
 
 
-def _count_parameters(config: PretrainedConfig) -> KnownSize:
+def _llama(shape: KnownShape) -> LlamaConfig:
+    return LlamaConfig(
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.key_heads,
+        vocab_size=shape.vocabulary,
+        tie_word_embeddings=shape.tied,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    parameters: int
+    per_rank: int
+    """Of one adapter over all linear layers: the sum of their inputs and outputs."""
+
+
+def _count_parameters(config: PretrainedConfig) -> _Size:
     with torch.device("meta"):  # shapes without memory
         model: nn.Module = AutoModelForCausalLM.from_config(config)
     linear = [
@@ -176,4 +250,4 @@ def _count_parameters(config: PretrainedConfig) -> KnownSize:
         if isinstance(module, nn.Linear) and not name.endswith("lm_head")
     ]
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return KnownSize(parameters=parameters, parameters_per_rank=sum(linear))
+    return _Size(parameters=parameters, per_rank=sum(linear))

@@ -76,7 +76,7 @@ def make_team(
     weights: Mapping[str, Weights],
     references: Mapping[str, Weights],
     wording: Wording,
-    max_new_tokens: int,
+    max_new_tokens: int | Mapping[str, int],
     decoding: Decoding | None = None,
 ) -> Team:
     """Give every role an agent over its weights; rollouts sample at temperature 1.
@@ -85,10 +85,17 @@ def make_team(
         weights: of each role, by name; `conversation` is always one of them.
         references: of the same roles; they may share one.
         wording: the texts that the agents are prompted with.
-        max_new_tokens: of each turn.
+        max_new_tokens: of each turn, for all roles or for each.
         decoding: how all policies decode.
     """
-    sampling = Sampling(max_new_tokens=max_new_tokens, temperature=1.0)
+    limits = (
+        dict.fromkeys(weights, max_new_tokens)
+        if isinstance(max_new_tokens, int)
+        else max_new_tokens
+    )
+
+    def sampling(role: str) -> Sampling:
+        return Sampling(max_new_tokens=limits[role], temperature=1.0)
 
     def policy(source: Weights) -> LocalPolicy:
         model, tokenizer = source.causal_lm.model, source.causal_lm.tokenizer
@@ -97,11 +104,13 @@ def make_team(
     return Team(
         roles={
             name: Role(
-                agent=AGENTS[name](policy(own), wording, sampling),
+                agent=AGENTS[name](policy(own), wording, sampling(name)),
                 weights=own,
                 reference=references[name],
             )
             for name, own in weights.items()
         },
-        initial=ConversationAgent(policy(references["conversation"]), wording, sampling),
+        initial=ConversationAgent(
+            policy(references["conversation"]), wording, sampling("conversation")
+        ),
     )

@@ -45,12 +45,17 @@ class ModelSize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownSize:
-    """The size of a base that is not on this machine, for `--dry-run`."""
+class KnownShape:
+    """The shape of a Llama-like base that is not on this machine, for `--dry-run`."""
 
-    parameters: int
-    parameters_per_rank: int
-    """Of one LoRA adapter over all linear layers: the sum of their inputs and outputs."""
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    key_heads: int
+    vocabulary: int
+    tied: bool = False
+    """Whether the embeddings of input and output are the same weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,7 @@ class ModelSettings:
     merged as two models."""
     rank: Annotated[int, Field(ge=1)] = 16
     """Of each new adapter; raise it when an adapter learns too little."""
-    known_size: KnownSize | None = None
+    known_shape: KnownShape | None = None
 
     def __post_init__(self) -> None:
         adapters = self.layout == "adapters" and isinstance(self.base, str)
@@ -89,11 +94,21 @@ class AgentSettings:
     """How the agents are prompted, and how long they may go on."""
 
     max_new_tokens: Annotated[int, Field(ge=1)]
-    """Longest turn of any agent, in tokens."""
+    """Longest turn of an agent, in tokens."""
+    feedback_max_new_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Longest feedback; None is `max_new_tokens`. A review needs fewer tokens than an answer, and a
+    step waits for its longest turn."""
     wording: str = "plain"
-    """`plain` for instruction-tuned models, `tiny` for small ones made from scratch."""
+    """`plain` for instruction-tuned models, `tiny` for small ones made from scratch, or a folder of
+    prompts; see `load_wording`."""
     max_rounds: Annotated[int, Field(ge=0)] = 1
     """Feedback rounds in a collaboration."""
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Tokens of the longest turn of each role."""
+        feedback = self.feedback_max_new_tokens or self.max_new_tokens
+        return {"conversation": self.max_new_tokens, "feedback": feedback}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

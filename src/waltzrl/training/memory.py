@@ -1,0 +1,158 @@
+"""The memory of a step beside the models', worked out on shapes: nothing is loaded or allocated.
+
+The update of a role is run forward and backward with fake tensors, which have a shape and no
+content, while a meter adds up what is alive: so what it counts is what the real update keeps, in
+every architecture, layout and number format. Decoding is arithmetic.
+"""
+
+import copy
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+from waltzrl.policies.attention import BLOCK
+from waltzrl.policies.local import Decoding
+from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow, role_parameters
+from waltzrl.records import Tokens
+from waltzrl.training.learner import Scorer
+from waltzrl.training.models import create_tokenizer
+from waltzrl.training.samples import Sample
+from waltzrl.training.settings import ROLES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """The turns of one role in a step, all as long as they can be."""
+
+    count: int
+    context_tokens: int
+    reply_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """How a role learns."""
+
+    adapter_rank: int | None
+    """None for a full model."""
+    dtype: torch.dtype
+    """Of forward and backward, and of the base of an adapter."""
+    micro_batch_tokens: int
+    checkpoint_activations: bool
+
+
+def update_bytes(config: PretrainedConfig, update: Update, turns: Turns) -> int:
+    """Return the bytes that one update needs beside weights, gradients and optimiser.
+
+    All layers keep the same, so that one and three of them tell what all need.
+    """
+    layers: int = config.get_text_config().num_hidden_layers
+    one, three = (_peak(_with_layers(config, few), update, turns) for few in (1, 3))
+    return one + (three - one) * (layers - 1) // 2
+
+
+def rollout_bytes(config: PretrainedConfig, dtype: torch.dtype, turns: Turns) -> int:
+    """Return the bytes of keys, values and logits while a batch of turns is decoded."""
+    text = config.get_text_config()
+    columns = turns.context_tokens + BLOCK * -(-turns.reply_tokens // BLOCK)
+    most = Decoding()
+    rows = max(1, min(turns.count, most.max_rows, most.max_tokens // columns))
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    keys_and_values = 2 * text.num_hidden_layers * rows * columns * heads * size * dtype.itemsize
+    sampling = 4 * rows * text.vocab_size * 4  # logits, scaled, as weights and added up, in float32
+    return int(keys_and_values + sampling)
+
+
+def _with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
+    """Return the config of the same model with its first few layers only."""
+    fewer = copy.deepcopy(config)
+    text = fewer.get_text_config()
+    text.num_hidden_layers = layers
+    if getattr(text, "layer_types", None):
+        text.layer_types = (text.layer_types * layers)[:layers]
+    return fewer
+
+
+def _peak(config: PretrainedConfig, update: Update, turns: Turns) -> int:
+    """Return the most bytes that are alive at once in an update."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        causal_lm, adapter = CausalLM(model=model, tokenizer=create_tokenizer(())), None
+        if update.adapter_rank is not None:
+            adapter = ROLES[0]
+            narrow(model, update.dtype)
+            causal_lm = add_adapters(causal_lm, [adapter], update.adapter_rank)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        causal_lm.model.to_empty(device="cpu")  # as it seems to the operations
+        model.tie_weights()
+        for _, parameter in role_parameters(causal_lm.model, adapter):
+            parameter.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
+        scorer = Scorer(
+            Weights(causal_lm=causal_lm, adapter=adapter),
+            update.micro_batch_tokens,
+            update.dtype,
+            checkpoint_activations=update.checkpoint_activations,
+        )
+        model_tensors = [*causal_lm.model.parameters(), *causal_lm.model.buffers()]
+        with _Meter(model_tensors) as meter:
+            batch, _ = next(scorer.micro_batches(_longest(turns)))
+            with scorer.logprobs(batch) as logprobs_BT:
+                torch.autograd.backward(logprobs_BT.sum())
+    peak: int = meter.peak
+    return peak
+
+
+def _longest(turns: Turns) -> list[Sample]:
+    """Make a sample of each turn, with a context of its own."""
+    ids = (0,) * turns.reply_tokens
+    contexts = [(number,) * turns.context_tokens for number in range(turns.count)]
+    return [Sample(tokens=Tokens(prompt_ids=context, ids=ids, logprobs=())) for context in contexts]
+
+
+def _drop_gradient(parameter: Tensor) -> None:
+    """Forget a gradient: it is counted with the models."""
+    parameter.grad = None
+
+
+class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up the tensors that operations return, until they are freed."""
+
+    def __init__(self, counted: Sequence[Tensor]) -> None:
+        """Start at zero; `counted` are those of the model, which views of them must not add."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = 0
+        """Most bytes alive at any time."""
+        self._alive = dict.fromkeys((tensor.untyped_storage()._cdata for tensor in counted), 0)
+        """Bytes of each storage."""
+        self._total = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        returned = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(returned):
+            if isinstance(tensor, Tensor):
+                self._count(tensor.untyped_storage())
+        return returned
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage._cdata not in self._alive:
+            self._alive[storage._cdata] = storage.nbytes()
+            self._total += storage.nbytes()
+            self.peak = max(self.peak, self._total)
+            weakref.finalize(storage, self._free, storage._cdata)
+
+    def _free(self, storage: int) -> None:
+        self._total -= self._alive.pop(storage)
