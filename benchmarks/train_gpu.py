@@ -118,6 +118,7 @@ def reinforcement(team: Team, steps: int) -> Reinforcement:
             "feedback": partial(feedback_samples, reward=reward),
         },
         algorithm=partial(reinforce, settings=ReinforceSettings()),
+        least_scored_share=1.0,
     )
 
 

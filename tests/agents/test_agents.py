@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
+from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording, wording_name
 from waltzrl.agents.wording import SETS
 from waltzrl.errors import InputError
 from waltzrl.policies import Sampling, ScriptedPolicy
@@ -97,9 +97,56 @@ def test_of_a_conversation_too_long_to_show_the_reviewer_sees_the_request():
 
 def test_an_unknown_wording_is_reported():
     with pytest.raises(
-        InputError, match="unknown wording 'fancy'; choose plain, tiny or labels_first"
+        InputError, match="unknown wording 'fancy'; choose plain, tiny or labels_first, or give a f"
     ):
         load_wording("fancy")
+
+
+@pytest.fixture
+def own_wording(tmp_path):
+    parts = {
+        "conversation_system": "",
+        "feedback_system": 'Review. Answer {"reasoning": ..., "unsafe": ...}.',
+        "review": "{conversation} and {reply}",
+        "revise": "Mind {feedback}\n",
+    }
+    for part, text in parts.items():
+        (tmp_path / f"{part}.md").write_text(text)
+    return tmp_path
+
+
+def test_a_wording_is_read_from_a_folder(own_wording):
+    wording = load_wording(str(own_wording))
+    assert wording.revise == "Mind {feedback}"
+    assert wording.conversation_system == ""
+    assert not wording.labels_first
+    (own_wording / "feedback_system.md").write_text('{"unsafe": ..., "category": ...}')
+    assert load_wording(str(own_wording)).labels_first
+
+
+@pytest.mark.parametrize("part", ["conversation_system", "feedback_system", "review", "revise"])
+def test_a_wording_folder_without_a_part_names_the_missing_file(own_wording, part):
+    (own_wording / f"{part}.md").unlink()
+    with pytest.raises(InputError, match=rf"{part}\.md is missing"):
+        load_wording(str(own_wording))
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "missing"),
+    [("review", "{reply}", "conversation"), ("revise", "Again.", "feedback")],
+)
+def test_a_part_without_room_for_what_it_carries_is_refused(own_wording, part, text, missing):
+    (own_wording / f"{part}.md").write_text(text)
+    with pytest.raises(InputError, match=rf"{part}\.md has no {{{missing}}}"):
+        load_wording(str(own_wording))
+
+
+def test_a_folder_is_named_with_a_hash_of_its_texts(own_wording):
+    before = wording_name(str(own_wording))
+    assert before.startswith(f"{own_wording}@")
+    (own_wording / "revise.md").write_text("Please mind {feedback}")
+    assert wording_name(str(own_wording)) != before
+    assert wording_name("plain") == "plain"
 
 
 def test_braces_in_a_prompt_are_not_placeholders():

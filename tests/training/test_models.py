@@ -52,3 +52,12 @@ def test_one_model_in_both_roles_is_one_set_of_weights_with_a_frozen_reference()
     for role in team.roles.values():
         assert id(role.reference.causal_lm.model) not in models
         assert not any(p.requires_grad for p in role.reference.causal_lm.model.parameters())
+
+
+def test_a_feedback_has_a_limit_of_its_own():
+    settings = ModelSettings(base="somewhere", layout="two-models")
+    agents = AgentSettings(max_new_tokens=8, feedback_max_new_tokens=3, wording="tiny")
+    compute = resolve_compute(ComputeSettings(device="cpu", threads=1))
+    team = make_roles(settings, agents, tiny_model(), compute, seed=0)
+    assert team.conversation.sampling.max_new_tokens == team.initial.sampling.max_new_tokens == 8
+    assert team.feedback.sampling.max_new_tokens == 3

@@ -12,6 +12,8 @@ from waltzrl.training import ROLES
 from waltzrl.training.models import make_roles
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+TINY = RECIPES / "tiny.toml"
+GENERATED = ['data.prompts=["generator:train"]', 'data.held_out=["generator:test"]']
 
 
 def parts(plan):
@@ -20,8 +22,9 @@ def parts(plan):
 
 def test_two_8b_models_take_what_arithmetic_says():
     # 2 x 8.03e9 x 16 B learn, 8.03e9 x 2 B is frozen, 2 x 8.03e9 x 2 B decode in bfloat16.
-    plan = plan_training(load_recipe(RECIPES / "llama-8b.toml"))
-    assert plan.gigabytes == pytest.approx(8.030261248 * (32 + 2 + 4))
+    plan = plan_training(load_recipe(RECIPES / "llama-8b.toml", GENERATED))
+    models = sum(part.gigabytes for part in plan.memory)
+    assert models == pytest.approx(8.030261248 * (32 + 2 + 4))
     assert [(stage.steps, stage.turns) for stage in plan.stages] == [
         (438, 438 * 32),  # 14,014 prompts, 32 a step
         (2190, 2190 * 32),
@@ -29,10 +32,26 @@ def test_two_8b_models_take_what_arithmetic_says():
     assert plan.stages[0].most_tokens == 438 * 32 * 3 * 512  # draft, feedback, revision
 
 
-def test_two_adapters_on_one_8b_base_take_a_sixteenth_of_that():
-    plan = plan_training(load_recipe(RECIPES / "llama-8b-adapters.toml"))
+def test_two_adapters_on_one_8b_base_fit_on_a_gpu_of_80_gb():
+    plan = plan_training(load_recipe(RECIPES / "llama-8b-adapters.toml", GENERATED))
+    models = sum(part.gigabytes for part in plan.memory)
     # 8.03e9 x 2 B, and 2 adapters of 32 x 2,621,440 = 83.9e6 parameters x 16 B
-    assert plan.gigabytes == pytest.approx(16.060522496 + 2 * 0.08388608 * 16)
+    assert models == pytest.approx(16.060522496 + 2 * 0.08388608 * 16)
+    # 32 rows of a context and 512 tokens, 2 x 32 layers x 8 heads x 128 x 2 B each, and logits
+    cache = 32 * (plan.context_tokens + 512) * 131_072 + 4 * 32 * 128_256 * 4
+    assert plan.rollout_gigabytes == pytest.approx(cache / 1e9)
+    assert plan.gigabytes == models + max(plan.update_gigabytes, plan.rollout_gigabytes) < 80
+
+
+def test_a_longest_context_holds_the_prompt_and_every_round():
+    with_rounds, without = (
+        plan_training(load_recipe(TINY, ["data.limit=4", *settings]))
+        for settings in (
+            ["agents.max_rounds=2", "agents.feedback_max_new_tokens=16"],
+            ["agents.max_rounds=0"],
+        )
+    )
+    assert with_rounds.context_tokens - without.context_tokens == 2 * (64 + 16)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama", "gemma"])

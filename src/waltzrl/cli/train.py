@@ -27,7 +27,7 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl train recipes/tiny.toml --set models.base=models/qwen --export agents`
 
-    `waltzrl train recipes/llama-8b.toml --dry-run`
+    `waltzrl train recipes/tiny.toml --dry-run`
 
     `waltzrl train recipes/tiny.toml --set stages.joint.reward=signed --out runs/signed`
 

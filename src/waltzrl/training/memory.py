@@ -102,15 +102,15 @@ def _peak(config: PretrainedConfig, update: Update, turns: Turns) -> int:
             checkpoint_activations=update.checkpoint_activations,
         )
         model_tensors = [*causal_lm.model.parameters(), *causal_lm.model.buffers()]
-        with _Meter(model_tensors) as meter:
-            batch, _ = next(scorer.micro_batches(_longest(turns)))
+        with Meter(model_tensors) as meter:
+            batch, _ = next(scorer.micro_batches(longest_samples(turns)))
             with scorer.logprobs(batch) as logprobs_BT:
                 torch.autograd.backward(logprobs_BT.sum())
     peak: int = meter.peak
     return peak
 
 
-def _longest(turns: Turns) -> list[Sample]:
+def longest_samples(turns: Turns) -> list[Sample]:
     """Make a sample of each turn, with a context of its own."""
     ids = (0,) * turns.reply_tokens
     contexts = [(number,) * turns.context_tokens for number in range(turns.count)]
@@ -122,7 +122,7 @@ def _drop_gradient(parameter: Tensor) -> None:
     parameter.grad = None
 
 
-class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds up the tensors that operations return, until they are freed."""
 
     def __init__(self, counted: Sequence[Tensor]) -> None:

@@ -1,0 +1,104 @@
+"""The plan counts, without memory, what a real update of a real model allocates."""
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from support.tiny_models import tiny_tokenizer
+from waltzrl.policies.attention import KeyValues
+from waltzrl.policies.weights import CausalLM, Weights, add_adapters
+from waltzrl.training.learner import Scorer
+from waltzrl.training.memory import (
+    Meter,
+    Turns,
+    Update,
+    longest_samples,
+    rollout_bytes,
+    update_bytes,
+)
+
+TURNS = Turns(count=8, context_tokens=20, reply_tokens=30)
+
+
+def config(layers=5):
+    return Qwen2Config(
+        vocab_size=300,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+
+
+def update(**changes):
+    usual = {
+        "adapter_rank": None,
+        "dtype": torch.float32,
+        "micro_batch_tokens": 250,
+        "checkpoint_activations": False,
+    }
+    return Update(**usual | changes)
+
+
+def allocated(how):
+    """Return the bytes at the peak of a real update of a real model."""
+    causal_lm = CausalLM(model=Qwen2ForCausalLM(config()).eval(), tokenizer=tiny_tokenizer())
+    adapter = None if how.adapter_rank is None else "feedback"
+    if adapter:
+        causal_lm = add_adapters(causal_lm, [adapter], how.adapter_rank)
+    weights = Weights(causal_lm=causal_lm, adapter=adapter)
+    scorer = Scorer(
+        weights,
+        how.micro_batch_tokens,
+        how.dtype,
+        checkpoint_activations=how.checkpoint_activations,
+    )
+    for parameter in causal_lm.model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda its: setattr(its, "grad", None))
+    with Meter([*causal_lm.model.parameters(), *causal_lm.model.buffers()]) as meter:
+        batch, _ = next(scorer.micro_batches(longest_samples(TURNS)))
+        with scorer.logprobs(batch) as logprobs:
+            torch.autograd.backward(logprobs.sum())
+    return meter.peak
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"checkpoint_activations": True},
+        {"dtype": torch.bfloat16},
+        {"dtype": torch.bfloat16, "checkpoint_activations": True},
+        {"adapter_rank": 4},
+        {"adapter_rank": 4, "checkpoint_activations": True},
+    ],
+    ids=lambda changes: ",".join(map(str, changes.values())) or "plain",
+)
+def test_an_update_is_planned_as_a_real_one_allocates(changes):
+    how = update(**changes)
+    assert update_bytes(config(), how, TURNS) == pytest.approx(allocated(how), rel=0.05)
+
+
+def test_checkpointed_activations_are_planned_with_less():
+    kept, recomputed = (
+        update_bytes(config(12), update(checkpoint_activations=switch), TURNS)
+        for switch in (False, True)
+    )
+    assert recomputed < kept / 3
+
+
+def test_keys_and_values_are_planned_as_they_are_allocated():
+    rows, prompt, reply = TURNS.count, TURNS.context_tokens, TURNS.reply_tokens
+    cache = KeyValues(torch.zeros(rows, dtype=torch.long), prompt)
+    one = torch.zeros(rows, 2, 1, 16)
+    for layer in range(5):
+        cache.layer(layer, one, one)
+    for _ in range(reply - 1):
+        cache.advance()
+    buffers = [buffer for layer in range(5) for buffer in cache.layer(layer, one, one)]
+    held = sum(buffer.untyped_storage().nbytes() for buffer in buffers)
+    logits = 4 * rows * 300 * 4
+    assert rollout_bytes(config(), torch.float32, TURNS) == held + logits
