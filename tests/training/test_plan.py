@@ -13,7 +13,11 @@ from waltzrl.training.models import make_roles
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TINY = RECIPES / "tiny.toml"
-GENERATED = ['data.prompts=["generator:train"]', 'data.held_out=["generator:test"]']
+GENERATED = [
+    'data.prompts=["generator:train"]',
+    'data.held_out=["generator:test"]',
+    'data.validation=["generator:validation"]',
+]
 
 
 def parts(plan):
