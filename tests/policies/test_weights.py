@@ -54,6 +54,16 @@ def test_a_model_is_loaded_in_the_dtype_asked_for(folder):
     assert load_causal_lm(str(folder), "cpu", torch.bfloat16).model.dtype == torch.bfloat16
 
 
+def test_weights_on_a_cpu_are_stored_transposed_and_saved_as_they_were(folder, tmp_path):
+    loaded = load_causal_lm(str(folder), "cpu").model
+    assert loaded.model.layers[0].mlp.up_proj.weight.stride(0) == 1
+    assert loaded.model.embed_tokens.weight.stride(1) == 1
+    loaded.save_pretrained(tmp_path / "again")
+    before, after = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "again"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 def test_every_end_of_turn_token_counts():
     assert tiny_model().end_ids == {END_ID, STOP_ID}
 

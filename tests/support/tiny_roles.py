@@ -43,7 +43,7 @@ def model(seed):
 
 
 def optimizer(parameters):
-    return torch.optim.AdamW(parameters, lr=1e-2)
+    return torch.optim.AdamW(parameters, lr=1e-2, fused=True)
 
 
 def full_models(seed):

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from support.tiny_roles import adapters, full_models, learn
 from waltzrl.errors import CheckpointError, InputError
+from waltzrl.policies.weights import store_transposed
 from waltzrl.training.checkpoints import (
     latest_good,
     load_checkpoint,
@@ -65,6 +66,18 @@ def test_a_resumed_run_is_bit_identical_to_an_uninterrupted_one(tmp_path, layout
     load_checkpoint(path, again)
     learn(again, range(2, 5))
     assert digests(again) == digests(roles)
+
+
+def test_a_checkpoint_of_weights_in_another_memory_layout_continues_alike(tmp_path):
+    roles, again = full_models(seed=0), full_models(seed=0)
+    for role in again.values():
+        store_transposed(role.model)
+    learn(roles, range(2))
+    load_checkpoint(save_checkpoint(tmp_path, 2, roles), again)
+    learn(roles, range(2, 5))
+    learn(again, range(2, 5))
+    for name, role in roles.items():
+        torch.testing.assert_close(again[name].model.state_dict(), role.model.state_dict())
 
 
 def test_the_digest_sees_one_changed_bit():

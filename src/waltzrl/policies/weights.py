@@ -13,7 +13,7 @@ try:
     import torch
     from peft import LoraConfig, PeftModel, get_peft_model
     from safetensors import SafetensorError, safe_open
-    from torch.nn import Parameter
+    from torch.nn import Embedding, Linear, Parameter
     from transformers import (
         AutoModelForCausalLM,
         AutoTokenizer,
@@ -84,8 +84,24 @@ def load_causal_lm(
             f"{name_or_path}: missing weights: {missing[0]} and {len(missing) - 1} more;"
             " save the checkpoint again or load an earlier one"
         )
+    model = model.to(device).eval()
+    if model.device.type == "cpu":
+        store_transposed(model)
     source = str(folder.resolve()) if folder.is_dir() else name_or_path
-    return CausalLM(model=model.to(device).eval(), tokenizer=tokenizer, source=source)
+    return CausalLM(model=model, tokenizer=tokenizer, source=source)
+
+
+def store_transposed(model: PreTrainedModel) -> None:
+    """Store the weights of linear layers transposed in memory, in place; their shapes stay.
+
+    On a CPU the product with few rows, as in decoding, is up to twice as fast, and with many rows
+    as fast as before. Copies, gradients and the moments of AdamW have the same layout. A weight
+    that is an embedding too stays as it is, because there single rows are read.
+    """
+    embeddings = [module.weight for module in model.modules() if isinstance(module, Embedding)]
+    for module in model.modules():
+        if isinstance(module, Linear) and all(module.weight is not table for table in embeddings):
+            module.weight.data = module.weight.data.t().contiguous().t()
 
 
 def narrow(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> None:

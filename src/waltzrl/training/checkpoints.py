@@ -290,6 +290,15 @@ def _load_role(folder: Path, name: str, role: RoleState) -> None:
             )
         state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
         role.optimizer.load_state_dict(state)
+        _store_like_parameters(role.optimizer)
+
+
+def _store_like_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Give the moments their parameters' layout in memory, which fused AdamW takes for granted."""
+    for parameter, state in optimizer.state.items():
+        for name, moment in state.items():
+            if moment.shape == parameter.shape:
+                state[name] = torch.empty_like(parameter).copy_(moment)
 
 
 def _write_manifest(folder: Path, name: str, facts: Mapping[str, Json] = NO_FACTS) -> None:
