@@ -79,6 +79,23 @@ def test_a_model_reads_each_prompt_once_no_padding_and_no_last_token():
     assert read == [10 + 14 + (6 - 1) + (2 - 1) + (8 - 1) + (1 - 1)]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_all_prompts_begin_with_is_read_once_with_the_same_gradients(family):
+    model = tiny_model(family).model
+    system = prompt_of(70, seed=0)
+    prompts = [system + prompt_of(length, seed=length) for length in (3, 8, 3)]
+    turns = [
+        turn(prompt, length, length) for prompt, length in zip(prompts, (5, 1, 4), strict=True)
+    ]
+    assert len(pack(turns, CPU).ids_N) == 70 + 3 + 8 + (5 - 1) + (4 - 1)
+    one_by_one = torch.cat([alone(model, said) for said in turns])
+    found = together(model, turns)
+    torch.testing.assert_close(found, one_by_one, atol=1e-5, rtol=1e-5)
+    gradients = [gradients_of(model, logprobs) for logprobs in (one_by_one, found)]
+    for plain, packed in zip(*gradients, strict=True):
+        torch.testing.assert_close(packed, plain, atol=1e-5, rtol=1e-3)
+
+
 def test_replies_of_one_token_need_their_prompts_only():
     model = tiny_model().model
     turns = turns_of([4, 7, 4], [1, 1, 1])

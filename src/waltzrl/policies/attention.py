@@ -24,8 +24,7 @@ from waltzrl.errors import PolicyError
 
 NAME = "waltzrl_decoding"
 BLOCK = 64
-"""Columns by which a buffer grows. Attention reads whole buffers, masked where they are empty:
-matrix products of a part would copy it first, which costs more than the unused columns."""
+"""Columns by which a buffer grows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +61,7 @@ class KeyValues:
         self.end = prompt_columns
         """Columns that are filled."""
         self._rows = len(starts)
+        self._padded = bool(starts.any())
         self._columns = prompt_columns + BLOCK
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
         self._biases: dict[int, Tensor] = {}
@@ -82,11 +82,23 @@ class KeyValues:
             return like.new_zeros(flat, size, self._columns).transpose(1, 2)
         return like.new_zeros(flat, self._columns, size)
 
-    def bias(self, heads: int, like: Tensor) -> Tensor:
-        """Return [rows * heads, 1, C] for a token in column `end`: zero where it may attend.
+    def visible(self, dtype: torch.dtype, window: int | None) -> slice:
+        """Return the columns that a token in column `end` has to read.
 
-        Very negative in the columns before its row and after itself.
+        In float32 no column after its own. In other dtypes whole buffers, masked where they are
+        empty: a product of a part would copy it first, which costs more than the unused columns.
         """
+        if window is not None and window <= self.end:
+            return slice(self.end + 1 - window, self.end + 1)
+        return slice(0, self.end + 1 if dtype == torch.float32 else self._columns)
+
+    def bias(self, heads: int, like: Tensor, visible: slice) -> Tensor | None:
+        """Return [rows * heads, 1, visible] for a token in column `end`: zero where it may attend.
+
+        Very negative in the columns before its row and after itself. None is zero everywhere.
+        """
+        if not self._padded and visible.stop == self.end + 1:
+            return None
         if heads not in self._biases:
             columns = torch.arange(self._columns, device=like.device)
             hidden = (columns < self.starts[:, None]) | (columns > self.end)
@@ -94,7 +106,7 @@ class KeyValues:
             bias.masked_fill_(hidden, torch.finfo(like.dtype).min)
             self._biases[heads] = bias.repeat_interleave(heads, 0)[:, None]
         self._biases[heads][:, :, self.end] = 0
-        return self._biases[heads]
+        return self._biases[heads][:, :, visible]
 
     def advance(self) -> None:
         """Count the column that was just filled, and grow if it was the last."""
@@ -187,17 +199,15 @@ class TokenPass:
         last = self._cache.end
         keys[:flat, last] = key.view(flat, -1)
         values[:flat, last] = value.view(flat, -1)
-        bias = self._cache.bias(key.shape[1], key)
-        if scoring.window is not None and scoring.window <= last:
-            visible = slice(last + 1 - scoring.window, last + 1)
-            keys, values, bias = keys[:, visible], values[:, visible], bias[:, :, visible]
-        visible_keys = keys[:flat].transpose(1, 2)
-        grouped = query.reshape(flat, heads // key.shape[1], size)
-        if scoring.softcap is None:
-            scores = torch.baddbmm(bias, grouped, visible_keys, alpha=scoring.scale)
-        else:
-            scores = bias + _cap(torch.bmm(grouped, visible_keys) * scoring.scale, scoring.softcap)
-        attended = torch.bmm(scores.softmax(-1), values[:flat])
+        visible = self._cache.visible(key.dtype, scoring.window)
+        bias = self._cache.bias(key.shape[1], key, visible)
+        grouped = query.reshape(flat, heads // key.shape[1], size) * scoring.scale
+        scores = torch.bmm(grouped, keys[:flat, visible].transpose(1, 2))
+        if scoring.softcap is not None:
+            scores = _cap(scores, scoring.softcap)
+        if bias is not None:
+            scores += bias
+        attended = torch.bmm(scores.softmax(-1), values[:flat, visible])
         return attended.view(rows, 1, heads, -1)
 
 

@@ -1,8 +1,8 @@
 """Turns packed into one sequence for a forward pass: no padding, and no prompt read twice.
 
-First come the distinct prompts, then the replies, each attending to its own prompt. The linear
-layers, nearly all of a model's work, process real tokens only; attention alone pads its rows,
-within a layer.
+First comes what all prompts begin with, then the rest of each distinct prompt, then the replies,
+each attending to its own prompt. The linear layers, nearly all of a model's work, process real
+tokens only; attention alone pads its rows, within a layer.
 
 Shapes: N tokens of the pack, M tokens to predict, E size of a hidden state, R rows, Q queries and
 C keys of the longest row, H query heads, K key heads, D size of a head, V words of the vocabulary.
@@ -31,6 +31,9 @@ MANY_SCORES = 2**24
 MANY_LOGITS = 2**25
 """128 MiB in float32."""
 
+FEW_TOKENS = 64
+"""Fewer than these are read twice rather than in a block of their own."""
+
 recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 """Call a function, and again in the backward pass, which then finds nothing in memory but its
 arguments. There is no dropout, so no random state to restore."""
@@ -46,7 +49,7 @@ class PackedSequence:
     before_M: Tensor
     """For every reply token, turn by turn, the position in the pack of the token before it."""
     blocks: tuple["AttentionBlock", ...]
-    """Who attends to what: prompts, then replies."""
+    """Who attends to what: the start of all prompts, prompts, replies."""
 
     def logprobs(
         self, model: PreTrainedModel, ids_M: Tensor, most_logits: int = MANY_LOGITS
@@ -69,7 +72,7 @@ class PackedSequence:
                 use_cache=False,
                 current=self,
             )
-        hidden_ME = out.last_hidden_state[0].index_select(0, self.before_M)
+        hidden_ME = out.last_hidden_state.squeeze(0).index_select(0, self.before_M)
         size = max(1, most_logits // model.config.get_text_config().vocab_size)
         if len(ids_M) <= size:
             return _logprobs(model, out, hidden_ME, ids_M)
@@ -80,7 +83,7 @@ class PackedSequence:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
     ) -> Tensor:
         """Attend, as a `Pass`: [1, heads, N, D] each to [1, N, H, D]."""
-        query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))
+        query, key, value = (heads.squeeze(0).transpose(0, 1) for heads in (query, key, value))
         attended = [block.attend(query, key, value, scoring) for block in self.blocks]
         return torch.cat(attended)[None]
 
@@ -101,7 +104,7 @@ def _logprobs(model: PreTrainedModel, out: ModelOutput, hidden_ME: Tensor, ids_M
         logits: Tensor = model(inputs_embeds=hidden_ME[None], use_cache=False).logits
     finally:
         del decoder.forward
-    return token_logprobs(logits[0], ids_M)
+    return token_logprobs(logits.squeeze(0), ids_M)
 
 
 @contextmanager
@@ -142,18 +145,34 @@ def pack(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
         return places
 
     distinct = dict.fromkeys(turn.prompt_ids for turn in turns)
-    prompts = {prompt_ids: append(prompt_ids, 0) for prompt_ids in distinct}
-    replies = [(prompts[t.prompt_ids], append(t.ids[:-1], len(t.prompt_ids))) for t in turns]
-    before = [place for prompt, reply in replies for place in (prompt[-1], *reply)]
-    reading = [(prompt, prompt) for prompt in prompts.values()]
-    replying = [(reply, (*prompt, *reply)) for prompt, reply in replies if reply]
+    shared = append(_shared_start(list(distinct)), 0)
+    first = len(shared)
+    rests = {prompt_ids: append(prompt_ids[first:], first) for prompt_ids in distinct}
+    replies = [(rests[t.prompt_ids], append(t.ids[:-1], len(t.prompt_ids))) for t in turns]
+    before = [place for rest, reply in replies for place in (rest[-1], *reply)]
+    starting = [(shared, shared)] if shared else []
+    reading = [(rest, (*shared, *rest)) for rest in rests.values()]
+    replying = [(reply, (*shared, *rest, *reply)) for rest, reply in replies if reply]
     positions_N = torch.tensor(positions, device=device)
     return PackedSequence(
         ids_N=torch.tensor(ids, device=device),
         positions_N=positions_N,
         before_M=torch.tensor(before, device=device),
-        blocks=tuple(AttentionBlock(rows, positions_N) for rows in (reading, replying) if rows),
+        blocks=tuple(
+            AttentionBlock(rows, positions_N) for rows in (starting, reading, replying) if rows
+        ),
     )
+
+
+def _shared_start(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return what all prompts begin with, such as a system message; () where it saves little.
+
+    Every prompt keeps a token of its own, from which its reply is predicted.
+    """
+    least, most = min(prompts), max(prompts)  # in the order of tuples these have least in common
+    limit = min(map(len, prompts)) - 1
+    same = next((n for n in range(limit) if least[n] != most[n]), limit)
+    return least[:same] if same * (len(prompts) - 1) >= FEW_TOKENS else ()
 
 
 class AttentionBlock:
