@@ -13,13 +13,14 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from work import (
     COMPLETIONS,
+    KL_WEIGHT,
     LEARNING_RATE,
     NEW_TOKENS,
     PROMPTS,
     acceptable,
-    new_model,
     new_prompts,
     new_tokenizer,
+    save_model,
 )
 
 ANSWERS = sys.stdout
@@ -47,14 +48,19 @@ class OnDemand(TrainerCallback):
         """Wait for a line."""
         if not sys.stdin.readline():
             sys.exit()
-        self.started = time.perf_counter()
+        self.started, self.cpu_started = time.perf_counter(), time.process_time()
 
     def on_step_end(self, *_: object, **__: object) -> None:
         """Answer; weights have moved and gradients are cleared."""
         seconds = time.perf_counter() - self.started
         rollout = self.trainer.rollout_seconds
-        tokens = PROMPTS * COMPLETIONS * NEW_TOKENS
-        taken = {"step": seconds, "rollout": rollout, "update": seconds - rollout, "tokens": tokens}
+        taken = {
+            "step": seconds,
+            "rollout": rollout,
+            "update": seconds - rollout,
+            "cpu": time.process_time() - self.cpu_started,
+            "tokens": PROMPTS * COMPLETIONS * NEW_TOKENS,
+        }
         print(json.dumps(taken), file=ANSWERS, flush=True)
 
 
@@ -68,8 +74,10 @@ def reward(
 
 def main() -> None:
     """Train, step by step on demand."""
+    folder = tempfile.mkdtemp()
+    save_model(folder)
     config = trl.GRPOConfig(
-        output_dir=tempfile.mkdtemp(),
+        output_dir=folder,
         use_cpu=True,
         bf16=sys.argv[1] == "bfloat16",
         max_steps=1_000_000,
@@ -77,7 +85,8 @@ def main() -> None:
         num_generations=COMPLETIONS,
         max_completion_length=NEW_TOKENS,
         temperature=1.0,
-        beta=0.0,
+        beta=KL_WEIGHT,
+        model_init_kwargs={"dtype": "float32"},
         learning_rate=LEARNING_RATE,
         lr_scheduler_type="constant",
         gradient_checkpointing=False,  # on by default; it saves memory and costs time
@@ -89,7 +98,7 @@ def main() -> None:
     )
     on_demand = OnDemand()
     on_demand.trainer = Trainer(
-        model=new_model(),
+        model=folder,
         reward_funcs=reward,
         args=config,
         train_dataset=Dataset.from_list(

@@ -3,10 +3,12 @@
     python benchmarks/train_vs_trl.py [--rounds 7] [--threads 1]
 
 Makes an environment of its own, `.venv-bench`. Same random weights, prompts, completions, lengths
-and threads; no KL term; one process per engine, which take their steps in turn, so that other load
-on the machine slows all of them equally. Each side runs in float32 and in bfloat16, because which
-is faster depends on the CPU's instructions. The last line is `ratio: N`: how many times faster our
-faster format is than TRL's faster one.
+and threads; a KL term, so both score every reply under a frozen reference too; one process per
+engine, which take their steps in turn, so that other load on the machine slows all of them
+equally. Each side runs in float32 and in bfloat16, because which is faster depends on the CPU's
+instructions. The last line is `ratio: N`: how many times faster our faster format is than TRL's
+faster one; a line before compares float32 with float32. `cpu` is the processor time of a step,
+which other load disturbs less than wall time.
 """
 
 import argparse
@@ -121,17 +123,24 @@ def cpu_flags() -> str:
 
 
 def report(taken: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
-    """Print medians, and the ratio of the two fastest."""
+    """Print medians, and the ratios of float32 and of the two fastest."""
     medians = {
         name: {part: statistics.median(step[part] for step in steps) for part in steps[0]}
         for name, steps in taken.items()
     }
-    print(f"\n{'median of ' + str(len(taken['TRL float32'])):18} rollout  update    step  tokens/s")
+    count = len(taken["TRL float32"])
+    print(f"\n{f'median of {count}':18} rollout  update    step     cpu  tokens/s")
     for name, median in medians.items():
         print(
             f"{name:18} {median['rollout']:7.2f} {median['update']:7.2f} {median['step']:7.2f}"
-            f" {median['tokens'] / median['step']:9.0f}"
+            f" {median['cpu']:7.2f} {median['tokens'] / median['step']:9.0f}"
         )
+    exact = medians["TRL float32"], medians["waltzrl float32"]
+    print(
+        "float32 against float32:"
+        f" {exact[0]['step'] / exact[1]['step']:.2f} by wall time,"
+        f" {exact[0]['cpu'] / exact[1]['cpu']:.2f} by processor time"
+    )
     theirs, ours = (
         min((name for name in medians if name.startswith(side)), key=lambda n: medians[n]["step"])
         for side in ("TRL", "waltzrl")

@@ -3,26 +3,29 @@
 import asyncio
 import json
 import sys
+import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 
 import torch
 from work import (
     COMPLETIONS,
+    KL_WEIGHT,
     LEARNING_RATE,
     NEW_TOKENS,
     PROMPTS,
     acceptable,
-    new_model,
     new_prompts,
     new_tokenizer,
+    save_model,
 )
 
 import waltzrl
 from waltzrl.agents import Wording
 from waltzrl.collaboration import OracleReviewer, draft_only
 from waltzrl.policies.local import Decoding
-from waltzrl.policies.weights import CausalLM, Weights
+from waltzrl.policies.weights import Weights, load_causal_lm, narrow
 from waltzrl.records import Message, Prompt, Reply, Verdict
 from waltzrl.training import (
     Learner,
@@ -51,10 +54,16 @@ class LastWord:
 def main() -> None:
     """Take a step for every line on the standard input."""
     dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[sys.argv[1]]
-    weights = Weights(causal_lm=CausalLM(model=new_model(), tokenizer=new_tokenizer()))
-    model = {"conversation": weights}
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(folder)
+        models = [load_causal_lm(folder, "cpu") for _ in range(2)]
+    weights, reference = (
+        Weights(causal_lm=replace(causal_lm, tokenizer=new_tokenizer())) for causal_lm in models
+    )
+    narrow(reference.causal_lm.model, dtype)
+    references = {"conversation": reference}
     decoding = Decoding(dtype=dtype)
-    judge, algorithm = LastWord(), ReinforceSettings(kl_weight=0.0, centre_groups=True)
+    judge, algorithm = LastWord(), ReinforceSettings(kl_weight=KL_WEIGHT, centre_groups=True)
     stage = Reinforcement(
         settings=ReinforcementStage(
             kind="reinforcement",
@@ -65,7 +74,7 @@ def main() -> None:
             prompts_per_step=PROMPTS,
             group_size=COMPLETIONS,
         ),
-        team=make_team(model, model, WORDING, NEW_TOKENS, decoding),
+        team=make_team({"conversation": weights}, references, WORDING, NEW_TOKENS, decoding),
         prompts=[
             Prompt(id=str(number), messages=(Message(role="user", content=text),))
             for number, text in enumerate(new_prompts())
@@ -79,7 +88,7 @@ def main() -> None:
     learner = Learner(weights, stage.optimizer, stage.steps, dtype)
     print(json.dumps({"torch": torch.__version__, "waltzrl": waltzrl.__version__}), flush=True)
     for number, _ in enumerate(sys.stdin):
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         metrics = asyncio.run(stage.step(number, {"conversation": learner}))
         seconds = time.perf_counter() - started
         assert metrics["tokens/sampled"] == PROMPTS * COMPLETIONS * NEW_TOKENS
@@ -87,6 +96,7 @@ def main() -> None:
             "step": seconds,
             "rollout": metrics["time/rollout_seconds"],
             "update": metrics["time/update_seconds"],
+            "cpu": time.process_time() - cpu_started,
             "tokens": metrics["tokens/sampled"],
         }
         print(json.dumps(taken), flush=True)

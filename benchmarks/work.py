@@ -14,6 +14,7 @@ VOCABULARY = 2048
 PROMPTS, COMPLETIONS = 8, 8
 PROMPT_TOKENS, NEW_TOKENS = 56, 64
 LEARNING_RATE = 1e-5
+KL_WEIGHT = 0.01
 TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}> {{ message.content }} {% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -37,6 +38,12 @@ def new_model() -> Qwen2ForCausalLM:
         eos_token_id=VOCABULARY,
     )
     return Qwen2ForCausalLM(config).eval()
+
+
+def save_model(folder: str) -> None:
+    """Save the model as a folder that every engine loads, with a tokenizer."""
+    new_model().save_pretrained(folder)
+    new_tokenizer().save_pretrained(folder)
 
 
 def new_tokenizer() -> PreTrainedTokenizerFast:
