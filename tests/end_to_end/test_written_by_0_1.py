@@ -481,7 +481,7 @@ def test_an_unfinished_run_goes_on_to_its_end(here):
     again, last = map(json.loads, others)
     assert first == kept
     assert (again["step"], last["step"]) == (1, 2)
-    assert again.keys() == json.loads(lost).keys()
+    assert again.keys() > json.loads(lost).keys()  # later versions measure more
     assert again["tokens/sampled"] == json.loads(lost)["tokens/sampled"]
     assert [path.name for path in (here / "run-unfinished/checkpoints").iterdir()] == [
         "step-000003"
