@@ -18,7 +18,7 @@ from waltzrl.demo.arms import (
     changes_of,
 )
 from waltzrl.demo.paper import DemoSize
-from waltzrl.demo.study import MAIN_STUDY, TUNING_STUDY, SeedJob, StudyPlan
+from waltzrl.demo.study import MAIN_STUDY, TUNING_STUDY, StudyPlan, study_rounds
 from waltzrl.evaluation.study import open_study, read_seed, read_study
 from waltzrl.telemetry import RunDirectory
 
@@ -63,8 +63,8 @@ def finish(folder, kill_after=None):
     folder.mkdir(exist_ok=True)
     open_study(folder, PLAN.identity)
     with suppress(KilledError):
-        for table in PLAN.tables:
-            asyncio.run(SeedJob(seed=0, plan=PLAN, table=table, folder=folder).run(report))
+        for (job,) in study_rounds(PLAN, [0], folder, keep=False):
+            asyncio.run(job.run(report))
     return told
 
 
@@ -86,6 +86,13 @@ def test_a_seed_that_is_killed_goes_on_and_ends_with_the_rows_of_one_that_is_not
     assert set(trained) == {SINGLE, WALTZ}
     assert trained[WALTZ].tokens > trained[SINGLE].tokens > 0
     assert len(finish(tmp_path / "cut")) == 3  # one for each pair of agents: nothing runs again
+
+
+def test_jobs_that_run_at_the_same_time_are_of_different_seeds_and_main_rows_come_first(tmp_path):
+    rounds = study_rounds(MAIN_STUDY, range(3), tmp_path, keep=False)
+    assert [{job.table for job in jobs} for jobs in rounds] == [{t} for t in MAIN_STUDY.tables]
+    assert [[job.seed for job in jobs] for jobs in rounds] == [[0, 1, 2]] * len(rounds)
+    assert MAIN_STUDY.tables[rounds[0][0].table] == MAIN_ROWS
 
 
 def test_a_study_of_another_version_is_refused_in_one_line(tmp_path, capsys):

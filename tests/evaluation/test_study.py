@@ -17,6 +17,7 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation.study import (
     SeedPrompts,
     SeedResults,
+    StudyIdentity,
     open_study,
     read_seed,
     read_study,
@@ -92,13 +93,19 @@ def test_a_folder_of_another_study_is_refused(tmp_path):
         open_study(tmp_path, identity("a"))
 
 
-def test_a_study_is_read_with_its_whole_seeds_only(tmp_path):
-    open_study(tmp_path, identity("a", "b"))
-    with pytest.raises(InputError, match="no seed of the study"):
+def test_each_table_has_the_seeds_with_all_its_rows(tmp_path):
+    tables = {"Main": ("a", "b"), "More": ("b", "c")}
+    open_study(tmp_path, StudyIdentity(world="w", recipes="r", tables=tables))
+    write_seed(tmp_path, seed_results(0, study_row("a", 1, 1)))
+    with pytest.raises(InputError, match="has all rows of a seed yet; run"):
         read_study(tmp_path)
     write_seed(tmp_path, seed_results(0, study_row("a", 1, 1), study_row("b", 1, 1)))
-    write_seed(tmp_path, seed_results(1, study_row("a", 1, 1)))
-    assert [seed.prompts.seed for seed in read_study(tmp_path).seeds] == [0]
+    write_seed(tmp_path, seed_results(1, study_row("a", 3, 3)))
+    study = read_study(tmp_path)
+    assert [seed.prompts.seed for seed in study.having(["a", "b"]).seeds] == [0]
+    shown = {table.title: table for table in study_tables(study)}
+    assert "More" not in shown
+    assert "one seed" in shown["Main"].note
 
 
 def test_a_folder_without_a_study_is_refused(tmp_path):

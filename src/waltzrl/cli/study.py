@@ -37,19 +37,15 @@ def study(
     `waltzrl study --tune --seeds 2 --out runs/tuning`
     """
     from waltzrl.cli.report import show_study
-    from waltzrl.demo.study import MAIN_STUDY, TUNING_SEED, TUNING_STUDY, SeedJob
+    from waltzrl.demo.study import MAIN_STUDY, TUNING_SEED, TUNING_STUDY, study_rounds
     from waltzrl.evaluation.study import open_study
     from waltzrl.telemetry import RunDirectory
 
     plan, first = (TUNING_STUDY, TUNING_SEED) if tune else (MAIN_STUDY, 0)
-    jobs = [
-        SeedJob(seed=seed, plan=plan, table=table, folder=out, keep=keep)
-        for table in plan.tables
-        for seed in range(first, first + seeds)
-    ]
     with RunDirectory(out):
         open_study(out, plan.identity)
         count = processes or len(os.sched_getaffinity(0))
         with Workers(min(count, seeds), quiet=False) as workers:
-            workers.run(jobs, together="study")
+            for jobs in study_rounds(plan, range(first, first + seeds), out, keep=keep):
+                workers.run(jobs, together=jobs[0].table)
     show_study(out)

@@ -174,6 +174,20 @@ class SeedJob:
         write_seed(self.folder, results)
 
 
+def study_rounds(
+    plan: StudyPlan, seeds: Sequence[int], folder: Path, *, keep: bool
+) -> list[list[SeedJob]]:
+    """Return the jobs of a study in rounds, one for each table.
+
+    Jobs of one round are of one size and of different seeds, so they can run at the same time. Jobs
+    of different rounds can not: they share the weights and the results of a seed.
+    """
+    return [
+        [SeedJob(seed=seed, plan=plan, table=table, folder=folder, keep=keep) for seed in seeds]
+        for table in plan.tables
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """The rows of one pair of agents."""

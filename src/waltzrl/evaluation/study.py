@@ -8,7 +8,7 @@ The files are small enough to be committed: verdicts, numbers and ids, no texts.
 
 import gzip
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -240,22 +240,29 @@ def read_identity(folder: Path) -> StudyIdentity:
 
 
 class Study:
-    """All finished seeds of a study."""
+    """The seeds of a study, of which some may lack rows."""
 
     def __init__(self, identity: StudyIdentity, seeds: Sequence[SeedResults]) -> None:
         self.identity = identity
         self.seeds = seeds
-        """Only those with all rows, so that every row has the same seeds."""
+
+    def having(self, rows: Iterable[str]) -> "Study":
+        """Return the study of the seeds that have all of these rows, to compare them."""
+        wanted = {*rows}
+        return Study(self.identity, [seed for seed in self.seeds if wanted <= seed.rows.keys()])
 
     @property
     def categories(self) -> list[str]:
         """Categories of the sensitive prompts, in order of appearance."""
         names = dict.fromkeys(name for seed in self.seeds for name in seed.prompts.categories)
         row = self.identity.rows[0]
-        return [name for name in names if "f1" in self.seeds[0].values(row, name)]
+        return [name for name in names if self.values(row, "f1", name)]
 
     def values(self, row: str, metric: str, category: str | None = None) -> list[float]:
-        """Return [S] a number of a row, seed by seed; empty if a seed does not have it."""
+        """Return [S] a number of a row, seed by seed; empty if a seed does not have it.
+
+        Every seed must have the row.
+        """
         found = [seed.values(row, category).get(metric) for seed in self.seeds]
         known = [value for value in found if value is not None]
         return known if len(known) == len(found) else []
@@ -275,7 +282,7 @@ def read_study(folder: Path) -> Study:
     """Read a study.
 
     Raises:
-        InputError: the folder holds none, no seed is finished, or a file is damaged.
+        InputError: the folder holds none, no table has a whole seed, or a file is damaged.
     """
     try:
         identity = read_identity(folder)
@@ -285,7 +292,10 @@ def read_study(folder: Path) -> Study:
         ) from None
     numbers = [int(path.name[len("seed-") :].split(".")[0]) for path in folder.glob("seed-*.gz")]
     found = [read_seed(folder, number) for number in sorted(numbers)]
-    seeds = [seed for seed in found if seed is not None and set(identity.rows) <= seed.rows.keys()]
-    if not seeds:
-        raise InputError(f"no seed of the study in {folder} is finished; run `waltzrl study` again")
-    return Study(identity, seeds)
+    study = Study(identity, [seed for seed in found if seed is not None])
+    if not any(study.having(rows).seeds for rows in identity.tables.values()):
+        raise InputError(
+            f"no table of the study in {folder} has all rows of a seed yet; run `waltzrl study` "
+            "again, to go on"
+        )
+    return study

@@ -14,7 +14,8 @@ def write_study_report(folder: Path, study: Study, title: str) -> Path:
     Raises:
         InputError: the folder cannot be written.
     """
-    dots = seed_dots({row: study.values(row, "f1") for row in study.identity.rows}, "F1")
+    rows = study.identity.rows
+    dots = seed_dots({row: study.having([row]).values(row, "f1") for row in rows}, "F1")
     page = render_page(
         "study.html",
         title=title,

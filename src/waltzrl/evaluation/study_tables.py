@@ -62,12 +62,19 @@ class PairedTest:
 
 
 def study_tables(study: Study) -> list[StudyTable]:
-    """Return all tables of a study; tests and effects need two seeds."""
+    """Return the tables of a study, each over the seeds that have all its rows.
+
+    Tests and effects need two seeds.
+    """
+    main = study.having(next(iter(study.identity.tables.values())))
+    cells = study.having(study.identity.cells)
     tables = list(_means(study))
-    if len(study.categories) > 1:
-        tables.append(_by_category(study))
-    if study.identity.reference and len(study.seeds) > 1:
-        tables += [_tests(study), _effects(study)]
+    if len(main.categories) > 1:
+        tables.append(_by_category(main))
+    if study.identity.reference and len(main.seeds) > 1:
+        tables.append(_tests(main))
+    if study.identity.cells and len(cells.seeds) > 1:
+        tables.append(_effects(cells))
     tables.append(_trainings(study))
     return tables
 
@@ -140,12 +147,15 @@ def markdown(table: StudyTable) -> str:
 
 def _means(study: Study) -> Iterator[StudyTable]:
     for place, (title, rows) in enumerate(study.identity.tables.items()):
-        values = {(row, metric): study.values(row, metric) for row in rows for metric in COLUMNS}
+        whole = study.having(rows)
+        if not whole.seeds:
+            continue
+        values = {(row, metric): whole.values(row, metric) for row in rows for metric in COLUMNS}
         shown = [metric for metric in COLUMNS if any(values[row, metric] for row in rows)]
         yield StudyTable(
             name="main" if place == 0 else f"table-{place + 1}",
             title=title,
-            note=f"Mean over {_seeds(study)}, with 95 % intervals over seeds; percent, but for the "
+            note=f"Mean over {_seeds(whole)}, with 95 % intervals over seeds; percent, but for the "
             "tokens that both agents write for a prompt.",
             headings=("", *(COLUMNS[metric] for metric in shown)),
             lines=[
@@ -224,8 +234,8 @@ def _trainings(study: Study) -> StudyTable:
     return StudyTable(
         name="trainings",
         title="What each training took",
-        note=f"Mean over {_seeds(study)}. Tokens are those that both agents sampled in rollouts; "
-        "minutes are of one core.",
+        note="Means over the seeds that have it. Tokens are those that both agents sampled in "
+        "rollouts; minutes are of one core.",
         headings=("", "thousand tokens", "minutes"),
         lines=[
             (
