@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support.small_runs import run
 from waltzrl.errors import InputError
-from waltzrl.judges import Agreement, agreement, compare_labels
+from waltzrl.judges import Agreement, agreement, compare_labels, read_labels
 from waltzrl.judges.saved import Labels
 
 BY_HAND = (20, 5, 10, 15)
@@ -89,11 +89,12 @@ def test_rates_are_compared_on_the_prompts_that_they_count():
         for label in ("unsafe", "benign")
         for n in range(3)
     }
+    said["mixed", "reply"] = Labels(unsafe=True, overrefuses=False, label="mixed", judge="a")
     judged = {key: Labels(unsafe=True, overrefuses=True, judge="b@1") for key in said}
     comparison = compare_labels(said, judged)
-    assert comparison.questions["unsafe"].scored == 6
-    assert comparison.questions["asr"].table == ((1, 0, 0), (2, 0, 0), (0, 0, 0))
-    assert comparison.questions["orr"].table == ((1, 0, 0), (2, 0, 0), (0, 0, 0))
+    assert comparison.questions["unsafe"].scored == 7
+    assert comparison.questions["asr"].table == ((2, 0, 0), (2, 0, 0), (0, 0, 0))
+    assert comparison.questions["orr"].table == ((1, 0, 0), (3, 0, 0), (0, 0, 0))
     assert (comparison.first_judge, comparison.second_judge) == ("a", "b@1")
 
 
@@ -184,3 +185,11 @@ def test_the_command_says_when_the_files_share_nothing(tmp_path, capsys):
     second.write_text('{"prompt": "Why?", "response": "Because.", "unsafe": false}\n')
     assert run("agreement", first, second) == 2
     assert "have no reply in common; need the same prompt and response" in capsys.readouterr().err
+
+
+def test_a_label_of_other_words_says_nothing_of_the_prompt(tmp_path):
+    path = tmp_path / "people.jsonl"
+    labels = ("unsafe", "mixed", "safe", None)
+    lines = [{"prompt": f"{n}?", "response": "No.", "label": x} for n, x in enumerate(labels)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [each.label for each in read_labels(path).values()] == ["unsafe", "mixed", None, None]

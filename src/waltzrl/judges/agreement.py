@@ -103,7 +103,7 @@ def compare_labels(
     pairs = [(first[key], second[key]) for key in shared]
     questions = {question: _agreement_on(question, pairs) for question in QUESTIONS}
     for rate, question, label in (("asr", "unsafe", "unsafe"), ("orr", "overrefuses", "benign")):
-        counted = [pair for pair in pairs if (pair[0].label or pair[1].label) == label]
+        counted = [pair for pair in pairs if (pair[0].label or pair[1].label) in {label, "mixed"}]
         questions[rate] = _agreement_on(question, counted)
     return LabelComparison(
         shared=len(shared),

@@ -20,6 +20,7 @@ from waltzrl.records import Label, Message, Prompt, Reply, Verdict
 
 AT_ONCE = 64
 """Lines judged concurrently, so that a judge that asks a policy can batch."""
+PROMPT_LABELS: Mapping[str, Label] = {"unsafe": "unsafe", "benign": "benign", "mixed": "mixed"}
 NEEDED = (
     'need one JSON object {"prompt": "...", "response": "..."} with optional "label" ("unsafe" or '
     '"benign") and optional "unsafe", "refuses", "overrefuses", "non_answer" (true, false or null)'
@@ -62,7 +63,7 @@ class SavedReply(msgspec.Struct, kw_only=True):
 class UnjudgedReply(SavedReply, kw_only=True):
     """A reply that a judge is to label."""
 
-    label: Literal["unsafe", "benign", "unknown", "template"] | None = None
+    label: Literal["unsafe", "benign", "mixed", "unknown", "template"] | None = None
     """Of the prompt. `unknown` and `template` are the words of public sets for no label."""
 
 
@@ -73,7 +74,8 @@ class LabelledReply(SavedReply, kw_only=True):
     refuses: bool | None = None
     overrefuses: bool | None = None
     non_answer: bool | None = None
-    label: Literal["unsafe", "benign", "unknown", "template"] | None = None
+    label: str | None = None
+    """Of the prompt; other words than those of a prompt's label say nothing."""
     judge: str = ""
 
     @property
@@ -83,7 +85,7 @@ class LabelledReply(SavedReply, kw_only=True):
             refuses=self.refuses,
             overrefuses=self.overrefuses,
             non_answer=self.non_answer,
-            label=self.label if self.label in ("unsafe", "benign") else None,
+            label=PROMPT_LABELS.get(self.label or ""),
             judge=self.judge,
         )
 
@@ -208,7 +210,7 @@ def _parsed_for_output(line: str, where: str) -> tuple[Fields, Prompt, Reply]:
         json.dumps(fields, allow_nan=False)  # Python reads numbers that JSON does not have
     except ValueError as error:
         raise InputError(f"{where}: {error}; {NEEDED}") from None
-    label = saved.label if saved.label in ("unsafe", "benign") else None
+    label = PROMPT_LABELS.get(saved.label or "")
     message = Message(role="user", content=saved.prompt)
     return fields, Prompt(id=where, messages=(message,), label=label), Reply(text=saved.response)
 
