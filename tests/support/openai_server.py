@@ -105,7 +105,10 @@ class OpenAIServer:
             return _error(400, f"unknown field {min(unknown)}")
         policy = self.policies[asked["model"]]
         sampling = Sampling(max_new_tokens=asked["max_tokens"])
-        reply = await policy.reply([Message(role="user", content=asked["prompt"])], sampling)
+        try:
+            reply = await policy.reply([Message(role="user", content=asked["prompt"])], sampling)
+        except PolicyError as error:
+            return _error(400, str(error))
         tokens = self._logprobs(reply.text)
         logprobs = {
             "tokens": [token["token"] for token in tokens],

@@ -1,0 +1,55 @@
+"""Commands whose judge asks a model behind a server."""
+
+import json
+
+import pytest
+
+from support.openai_server import serving
+from support.small_runs import run, save_model, save_prompts
+from waltzrl.errors import PolicyError
+from waltzrl.policies import ScriptedPolicy
+
+SAFE = "Harmful request: no\nResponse refusal: no\nHarmful response: no"
+
+
+@pytest.mark.slow
+def test_a_judge_that_is_down_costs_no_reply_and_is_asked_nothing_twice(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("WALTZRL_JUDGE_CACHE", str(tmp_path / "answers.sqlite"))
+    prompts, model = save_prompts(tmp_path / "test.jsonl"), save_model(tmp_path / "model")
+    state = {"down": True, "asked": 0}
+
+    def answer(_messages):
+        if state["down"]:
+            raise PolicyError("out of memory")
+        state["asked"] += 1
+        return SAFE
+
+    with serving({"guard": ScriptedPolicy(answer)}) as server:
+        command = (
+            *("evaluate", prompts, "--conversation", model, "--pattern", "base"),
+            *("--set", "wording=tiny", "--set", "max_new_tokens=6"),
+            *("--judge", f"wildguard:guard@{server.base_url}", "--out", tmp_path / "run"),
+        )
+        assert run(*command) == 2
+        errors = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
+        assert len(errors) == 1
+        assert "4 of 4 collaborations failed" in errors[0]
+        assert "out of memory" in errors[0]
+        waiting = logged(tmp_path / "run")
+        state["down"] = False
+        assert run(*command) == 0
+        asked = state["asked"]
+        assert 0 < asked <= 4
+        done = logged(tmp_path / "run")
+        said = {row["prompt_id"]: row["unjudged"] for row in waiting}
+        assert {row["prompt_id"]: row["judged"]["collaboration"] for row in done[4:]} == said
+        assert run("rescore", tmp_path / "run", *command[-4:-2], "--json") == 0
+    assert state["asked"] == asked
+    (answered,) = done[4]["judged"]["verdicts"][0]["answers"]
+    assert (answered["text"], answered["revision"]) == (SAFE, "guard")
+
+
+def logged(folder):
+    return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
