@@ -38,6 +38,7 @@ from waltzrl.training import (
 )
 from waltzrl.training.reinforce import reinforce
 from waltzrl.training.rewards import STAGE_1, paper_rewards
+from waltzrl.training.rewards.balance import ClassFrequencies
 from waltzrl.training.rollouts import conversation_samples, feedback_samples
 
 SIZES = {
@@ -115,7 +116,7 @@ def reinforcement(team: Team, steps: int) -> Reinforcement:
         pattern=partial(collaborate, reviewer=team.feedback),
         samples={
             "conversation": conversation_samples,
-            "feedback": partial(feedback_samples, reward=reward),
+            "feedback": partial(feedback_samples, reward=reward, frequencies=ClassFrequencies({})),
         },
         algorithm=partial(reinforce, settings=ReinforceSettings()),
         least_scored_share=1.0,

@@ -199,3 +199,14 @@ def test_what_a_gateway_is_kept_with_is_no_part_of_a_bundle(tmp_path):
     path.write_text('keys = "keys.toml"\n')
     with pytest.raises(RecipeError, match="keys"):
         load_bundle(path, load(UPSTREAM).bundle, [])
+
+
+def test_a_bundle_is_of_the_texts_in_a_folder_of_prompts(tmp_path):
+    for part in ("conversation_system", "feedback_system"):
+        (tmp_path / f"{part}.md").touch()
+    (tmp_path / "review.md").write_text("{conversation} {reply}")
+    ids = []
+    for text in ("Mind {feedback}", "Please mind {feedback}"):
+        (tmp_path / "revise.md").write_text(text)
+        ids.append(bundle_id(load(UPSTREAM, f"upstream.wording={tmp_path}").bundle))
+    assert ids[0] != ids[1]

@@ -206,3 +206,9 @@ def test_a_missing_recipe_is_named(tmp_path):
 
 def test_a_recipe_may_name_every_reward():
     assert get_args(get_type_hints(ReinforcementStage)["reward"]) == tuple(REWARDS)
+
+
+def test_a_size_by_which_version_0_1_planned_is_ignored_with_a_warning(path, caplog):
+    size = "models.known_size={parameters=123, parameters_per_rank=4}"
+    assert load_recipe(path, [size]) == load_recipe(path)
+    assert "models.known_size is ignored; models.known_shape is planned with" in caplog.text
