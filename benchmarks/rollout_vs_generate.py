@@ -27,6 +27,7 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import Decoding, LocalPolicy
+from waltzrl.policies.weights import store_transposed
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Usage
 
 WORDING = load_wording("tiny")
@@ -146,11 +147,12 @@ def contestants(limits: Sequence[int]) -> dict[str, Callable[[], list[Collaborat
     """Name both ways of rolling out, in both number formats."""
     exact, tokenizer = [new_model(), new_model()], new_tokenizer()
     half = [copy.deepcopy(model).to(torch.bfloat16) for model in exact]
+    ours = copy.deepcopy(exact)
+    for model in ours:
+        store_transposed(model)  # as `load_causal_lm` does
     found: dict[str, Callable[[], list[Collaboration]]] = {}
     for name, models, dtype in (("float32", exact, None), ("bfloat16", half, torch.bfloat16)):
-        policies = [
-            LocalPolicy(model, tokenizer, decoding=Decoding(dtype=dtype)) for model in exact
-        ]
+        policies = [LocalPolicy(model, tokenizer, decoding=Decoding(dtype=dtype)) for model in ours]
         pairs = [roles(policies, limit) for limit in limits]
         found[f"generate {name}"] = lambda m=models, p=pairs: turn_by_turn(m, p, limits)
         found[f"waltzrl {name}"] = lambda p=pairs: asyncio.run(gathered(p))
