@@ -19,7 +19,7 @@ def flywheel(
 ) -> None:
     """Train a pair, serve it, label, train further, release by evidence, roll a bad bundle back.
 
-    Takes about four minutes on two cores; finished trainings are reused.
+    Takes some minutes on two cores; finished trainings are reused.
 
     **Example**
 
