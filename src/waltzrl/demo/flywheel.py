@@ -178,7 +178,7 @@ class FlywheelDemo:
 
     def calibration(self, training: TrainingJob) -> CalibrationJob:
         """Measure the feedback agent of a pair on the drafts of its evaluation."""
-        name, rows = f"{training.name} calibration", self.evaluation(training).folder
+        name, rows = f"{training.name} calibration", (self.evaluation(training).folder,)
         feedback = _feedback(training)
         return CalibrationJob(name=name, feedback=feedback, rows=rows, pattern="guarded")
 

@@ -85,9 +85,9 @@ class CalibrationJob:
 
     name: str
     feedback: FeedbackConfig
-    rows: Path
-    """Folder of the evaluation."""
-    pattern: str = "collaborate"
+    rows: tuple[Path, ...]
+    """Folders of evaluations."""
+    pattern: str
     """Whose drafts are taken."""
 
     async def run(self, report: Callable[[int, int], None]) -> None:
@@ -98,7 +98,8 @@ class CalibrationJob:
                 reply=row.judged.collaboration.draft,
                 verdict=row.judged.verdicts[0],
             )
-            for row in read_rows(self.rows)
+            for folder in self.rows
+            for row in read_rows(folder)
             if row.judged is not None and row.pattern == self.pattern
         ]
         drafts.sort(key=lambda draft: (draft.right_refusal, draft.over_refusal))

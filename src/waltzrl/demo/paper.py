@@ -168,13 +168,16 @@ class PaperDemo:
 
     @property
     def calibration(self) -> CalibrationJob:
-        """Measure the feedback agent that `waltzrl serve --demo` serves."""
+        """Measure the feedback agent that `waltzrl serve --demo` serves.
+
+        On drafts of the initial model, which refuses more often than the trained one.
+        """
         served = self.training(SERVED)
         feedback = FeedbackConfig(
             model=str(served.agents / FEEDBACK), wording="tiny", max_new_tokens=MAX_NEW_TOKENS
         )
-        rows = self._rows_folder(SERVED, SERVED)
-        return CalibrationJob(name="calibration", feedback=feedback, rows=rows)
+        rows = (self.guard_drafts.folder, self._rows_folder(BASE, BASE))
+        return CalibrationJob(name="calibration", feedback=feedback, rows=rows, pattern="base")
 
     def table(self) -> list[EvaluationRow]:
         """Return the rows of the main table."""
