@@ -1,0 +1,87 @@
+"""The words of a reply, and a small linear model over them, in plain Python."""
+
+import gzip
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+
+HEAD = 700
+TAIL = 160
+"""Characters read from each end; the middle of a long reply seldom changes the verdict."""
+
+_STRAIGHT = str.maketrans("\u2018\u2019\u201c\u201d\u00ab\u00bb", "''" + '"' * 4)
+"""Typographic quotation marks to ASCII ones."""
+_EXPANSIONS = (
+    (re.compile(r"\bcan(?: not|'t|t)\b"), "cannot"),
+    (re.compile(r"\bwon't\b"), "will not"),
+    (re.compile(r"n't\b"), " not"),
+    (re.compile(r"'m\b"), " am"),
+    (re.compile(r"'re\b"), " are"),
+    (re.compile(r"'ll\b"), " will"),
+    (re.compile(r"'ve\b"), " have"),
+    (re.compile(r"'d\b"), " would"),
+    (re.compile(r"\b(it|that|there|here)'s\b"), r"\1 is"),
+    (re.compile(r" +(?=[,.!?;:])"), ""),
+    (re.compile(r"\bcannot (wait|help but|\w+[^.!?]{0,40}? enough)\b"), r"gladly \1"),
+)
+_QUOTATION = re.compile(r'(?<=[\s:(])"[^"]{1,400}"|```.*?(?:```|$)')
+_WORD = re.compile(r"[^\W_]+|[!?.,:*]")
+
+
+class LinearModel:
+    """Logistic regression over the features of a text, scaled so that a text has unit length.
+
+    Unknown features count towards the length: of a text in unknown words little is believed.
+    """
+
+    def __init__(self, weights: Mapping[str, float], bias: float, digest: str) -> None:
+        self._weights, self._bias = weights, bias
+        self.digest = digest
+        """Of the weights, 64 hexadecimal digits."""
+
+    @classmethod
+    @cache
+    def load(cls, name: str) -> "LinearModel":
+        """Read the weights `name` that the package ships."""
+        packed = (files("waltzrl.judges") / name).read_bytes()
+        model = json.loads(gzip.decompress(packed))
+        return cls(model["weights"], model["bias"], hashlib.sha256(packed).hexdigest())
+
+    def probability(self, features: Iterable[str]) -> float:
+        """Return the probability of the positive class; 0 for a text without features."""
+        active = set(features)
+        if not active:
+            return 0.0
+        total = math.fsum(self._weights.get(feature, 0.0) for feature in active)
+        return 1 / (1 + math.exp(-self._bias - total / math.sqrt(len(active))))
+
+
+def normalise(text: str) -> str:
+    """Lower the text, expand contractions, and drop code and quotations after the start.
+
+    Only the first `HEAD` and the last `TAIL` characters are read, so the cost is bounded. A
+    quotation at the very start stays, because some replies are wrapped in quotation marks.
+    """
+    text = text.strip()
+    if len(text) > HEAD + TAIL:
+        text = f"{text[:HEAD]} ... {text[-TAIL:]}"
+    text = " ".join(text.translate(_STRAIGHT).lower().split())
+    for pattern, plain in _EXPANSIONS:
+        text = pattern.sub(plain, text)
+    return _QUOTATION.sub("quotation", text)
+
+
+def features(normalised: str) -> Iterator[str]:
+    """Yield words, pairs and triples of adjacent words, and the opening words marked as such."""
+    words = _WORD.findall(normalised)
+    yield from words
+    yield from map(" ".join, pairwise(words))
+    yield from map(" ".join, zip(words, words[1:], words[2:], strict=False))
+    opening = words[:24]
+    yield from (f"^{word}" for word in opening)
+    yield from (f"^{word} {following}" for word, following in pairwise(opening))
