@@ -13,7 +13,6 @@ from sklearn.linear_model import LogisticRegression
 
 PACKAGE = Path(__file__).parents[1] / "src/waltzrl/judges"
 LEAST_COUNT = 4
-INVERSE_PENALTY = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +38,15 @@ class Linear:
         features: Callable[[str], Iterable[str]],
         *,
         limit: int,
-        least: int = LEAST_COUNT,
+        inverse_penalty: float,
     ) -> None:
-        """Fit the weights of the `limit` most frequent features that `least` examples have."""
+        """Fit the weights of the `limit` most frequent features."""
         self._features = features
         rows = [set(features(one.text)) for one in examples]
         counts = Counter(word for row in rows for word in sorted(row))
-        common = [word for word, n in counts.most_common(limit) if n >= least]
+        common = [word for word, n in counts.most_common(limit) if n >= LEAST_COUNT]
         self._index = {word: i for i, word in enumerate(sorted(common))}
-        model = LogisticRegression(C=INVERSE_PENALTY, max_iter=2000, solver="lbfgs")
+        model = LogisticRegression(C=inverse_penalty, max_iter=2000, solver="lbfgs")
         labels = np.array([one.positive for one in examples])
         model.fit(self._matrix(rows), labels, sample_weight=[one.weight for one in examples])
         self._weights, self._bias = model.coef_[0], float(model.intercept_[0])

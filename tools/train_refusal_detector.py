@@ -3,25 +3,24 @@
     python tools/train_refusal_detector.py DATA_DIR
 
 DATA_DIR holds the four public sets named in `SETS` as JSONL (prompt, response, label,
-response_label). Our own replies, `refusal_training_texts.txt`, lie beside this script. The same
-data give the same bytes. scikit-learn is needed here and nowhere else.
+response_label). Our own replies and templates, `refusal_training_*.txt`, lie beside this script.
+The same data give the same bytes. scikit-learn is needed here and nowhere else.
 """
 
-import gzip
 import json
+import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from scipy.sparse import csr_matrix
-from sklearn.linear_model import LogisticRegression
+from linear_training import Example, Linear, rates
 
-from waltzrl.judges.refusal import features, normalise
-from waltzrl.judges.refusal_rules import first_rule
+from waltzrl.judges.linear import features, normalise
+from waltzrl.judges.refusal import THRESHOLD
+from waltzrl.judges.refusal_rules import deciding_rule, first_rule
 
 SETS = (
     "refusal_direction_completions",
@@ -29,13 +28,16 @@ SETS = (
     "gptfuzzer_responses_train",
     "hh_rlhf_harmless_test_pairs",
 )
-OWN = Path(__file__).with_name("refusal_training_texts.txt")
-WEIGHTS = Path(__file__).parents[1] / "src/waltzrl/judges/refusal_weights.json.gz"
-
-FEATURES = 9000
-"""Kept by frequency; more gained nothing on the development replies."""
-LEAST_COUNT = 4
+TEXTS = Path(__file__).with_name("refusal_training_texts.txt")
+TEMPLATES = Path(__file__).with_name("refusal_training_templates.txt")
+FEATURES = 12_000
 INVERSE_PENALTY = 10.0
+TEXT_WEIGHT = 5.0
+"""Our own replies are few; public ones are many and alike."""
+TEMPLATE_WEIGHT = 1.5
+DRAWS = 20
+"""Replies drawn from each template; equal ones count once."""
+
 MORAL = re.compile(
     r"\b(?:illegal|unethical|immoral|wrong|inappropriate|not (?:appropriate|acceptable"
     r"|ethical|right"
@@ -43,43 +45,92 @@ MORAL = re.compile(
     r"|important to (?:respect|remember|prioriti[sz]e|treat|follow|obey|seek|act)|discourage"
     r"|i (?:must|would) (?:inform|emphasi[sz]e|remind|stress|advise|urge))\b"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    text: str
-    """Normalised."""
-    refuses: bool
-    source: str
-    weight: float = 1.0
+DOUBTFUL = re.compile(
+    r"\b(?:never (?:ok|okay|right|acceptable)|wrong|illegal|crime|stereotyp\w*|hurtful|offensive"
+    r"|harmful|unethical|inappropriate|not (?:a good|right|okay|ok|fair)|recommend against|sorry"
+    r"|do not (?:know|recommend)|private|against the law|advise|please do not)\b"
+)
+"""Replies without labels of their own that speak so may refuse, and are left out."""
+INNERMOST = re.compile(r"\{([^{}]*)\}")
 
 
 def main(data: Path) -> None:
     examples = [*own_examples(), *(one for name in SETS for one in public_examples(data, name))]
-    for name in (*SETS, "own"):
-        train = [one for one in examples if one.source != name]
-        held = [one for one in examples if one.source == name]
-        model = Linear(train)
-        for kind, judged in (("model", model.refuses), ("rules or model", model.or_rules)):
-            print(f"unseen source {name}, {kind}: {agreement(held, judged)}")
-    Linear(examples).save(WEIGHTS)
-    print(f"{Counter((one.source, one.refuses) for one in examples)}")
-    print(f"wrote {WEIGHTS} ({WEIGHTS.stat().st_size} bytes)")
+    sources = sorted({one.source for one in examples})
+    for source in sources:
+        report(f"unseen source {source}", examples, {source})
+    report("unseen, all of our own", examples, {one for one in sources if one.startswith("own")})
+    path = fit(examples).save("refusal_weights.json.gz")
+    print(f"{Counter((one.source, one.positive) for one in examples)}")
+    print(f"wrote {path} ({path.stat().st_size} bytes)")
 
 
-def own_examples() -> list[Example]:
-    """Read our own replies; each counts as `OWN_WEIGHT` public ones, which are many and alike."""
-    found = []
-    for line in OWN.read_text("utf-8").splitlines():
-        if line[:2] in {"R ", "C "}:
-            text = normalise(line[2:].replace("\\n", "\n"))
-            found.append(
-                Example(text=text, refuses=line[0] == "R", source="own", weight=OWN_WEIGHT)
-            )
-    return found
+def fit(examples: Sequence[Example]) -> Linear:
+    return Linear(examples, features, limit=FEATURES, inverse_penalty=INVERSE_PENALTY)
 
 
-OWN_WEIGHT = 4.0
+def report(title: str, examples: Sequence[Example], held: set[str]) -> None:
+    """Train without some sources and print how the model, and rules or model, do on them."""
+    model = fit([one for one in examples if one.source not in held])
+    unseen = [one for one in examples if one.source in held]
+    truth = [one.positive for one in unseen]
+    scores = model.probabilities(unseen)
+    decisions = [deciding_rule(one.text, one.prompt) for one in unseen]
+    both = [
+        score > THRESHOLD if decision is None else decision.refuses
+        for score, decision in zip(scores, decisions, strict=True)
+    ]
+    print(f"{title}, model: {rates(truth, [score > THRESHOLD for score in scores])}")
+    print(f"{title}, rules or model: {rates(truth, both)}")
+
+
+def own_examples() -> Iterator[Example]:
+    """Read our own replies and draw from the templates; a source is one family of both."""
+    for family, prompt, line in _lines(TEXTS):
+        yield _own(line, family, prompt=prompt, weight=TEXT_WEIGHT)
+    lists = {
+        name: [entry.strip() for entry in entries.split("|")]
+        for name, _, entries in (
+            line[2:].partition(":")
+            for line in TEMPLATES.read_text("utf-8").splitlines()
+            if line.startswith("= ")
+        )
+    }
+    draw = random.Random(0)
+    for family, _prompt, template in _lines(TEMPLATES):
+        for line in sorted({_fill(template, lists, draw) for _ in range(DRAWS)}):
+            yield _own(line, family, prompt="", weight=TEMPLATE_WEIGHT)
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield family, prompt and line."""
+    family = prompt = ""
+    for line in path.read_text("utf-8").splitlines():
+        if line.startswith("@"):
+            family, prompt = line[1:], ""
+        elif line.startswith("P "):
+            prompt = line[2:]
+        elif line[:2] in {"R ", "X ", "C "}:
+            yield family, prompt, line
+
+
+def _own(line: str, family: str, *, prompt: str, weight: float) -> Example:
+    return Example(
+        text=normalise(line[2:].replace("\\n", "\n")),
+        positive=line[0] != "C",
+        source=f"own, {family}",
+        weight=weight,
+        prompt=normalise(prompt),
+    )
+
+
+def _fill(template: str, lists: dict[str, list[str]], draw: random.Random) -> str:
+    """Replace the innermost braces until none is left."""
+    while slot := INNERMOST.search(template):
+        choices = lists.get(slot[1]) or slot[1].split("|")
+        template = template[: slot.start()] + draw.choice(choices) + template[slot.end() :]
+    text = " ".join(template.split())
+    return text[:2] + text[2:3].upper() + text[3:]
 
 
 def public_examples(data: Path, name: str) -> list[Example]:
@@ -95,7 +146,8 @@ def public_examples(data: Path, name: str) -> list[Example]:
         refuses = label(row, text)
         if refuses is None or not text:
             continue
-        one = Example(text=text, refuses=refuses, source=name)
+        prompt = normalise(row.get("goal", row["prompt"]))
+        one = Example(text=text, positive=refuses, source=name, prompt=prompt)
         found.setdefault(text[:120], one)
         rest = " ".join(s for s in re.split(r"(?<=[.!?]) ", text) if first_rule(s) is None)
         if refuses and rest != text and MORAL.search(rest[:200]):
@@ -109,7 +161,7 @@ def label(row: dict[str, str], text: str) -> bool | None:
     if row["label"] == "benign":
         return speaks
     if row["label"] == "unknown":  # hh: only clear cases
-        return None if moralises and not speaks else speaks
+        return speaks or (None if moralises or DOUBTFUL.search(text[:300]) else False)
     if row["response_label"] == "unsafe":
         return None if speaks else False
     if speaks or moralises:
@@ -119,57 +171,6 @@ def label(row: dict[str, str], text: str) -> bool | None:
         if re.match(r"(?:sure|here|of course|certainly|title|step|1|subject)\b", text)
         else None
     )
-
-
-class Linear:
-    """Logistic regression over binary features, scaled so that a reply has unit length.
-
-    Unknown features count towards the length: of a reply in unknown words little is believed.
-    """
-
-    def __init__(self, examples: list[Example]) -> None:
-        rows = [set(features(one.text)) for one in examples]
-        counts = Counter(word for row in rows for word in sorted(row))
-        common = [word for word, n in counts.most_common(FEATURES) if n >= LEAST_COUNT]
-        self.index = {word: i for i, word in enumerate(sorted(common))}
-        model = LogisticRegression(C=INVERSE_PENALTY, max_iter=2000, solver="lbfgs")
-        labels = np.array([one.refuses for one in examples])
-        model.fit(self._matrix(rows), labels, sample_weight=[one.weight for one in examples])
-        self.weights, self.bias = model.coef_[0], float(model.intercept_[0])
-
-    def _matrix(self, rows: list[set[str]]) -> csr_matrix:
-        known = [sorted(self.index[w] for w in row if w in self.index) for row in rows]
-        values = [1 / len(full) ** 0.5 for row, full in zip(known, rows, strict=True) for _ in row]
-        ends = np.cumsum([0, *(len(row) for row in known)])
-        return csr_matrix(
-            (values, [i for row in known for i in row], ends), (len(rows), len(self.index))
-        )
-
-    def refuses(self, examples: list[Example]) -> list[bool]:
-        scores = (
-            self._matrix([set(features(one.text)) for one in examples]) @ self.weights + self.bias
-        )
-        return [bool(score > 0) for score in scores]
-
-    def or_rules(self, examples: list[Example]) -> list[bool]:
-        said = self.refuses(examples)
-        return [
-            m or first_rule(one.text) is not None for m, one in zip(said, examples, strict=True)
-        ]
-
-    def save(self, path: Path) -> None:
-        table = {word: round(float(self.weights[i]), 3) for word, i in self.index.items()}
-        packed = {"bias": round(self.bias, 3), "weights": {w: v for w, v in table.items() if v}}
-        text = json.dumps(packed, ensure_ascii=False, separators=(",", ":"))
-        path.write_bytes(gzip.compress(text.encode(), mtime=0))
-
-
-def agreement(examples: list[Example], judged: Callable[[list[Example]], list[bool]]) -> str:
-    said = judged(examples)
-    pairs = Counter((one.refuses, answer) for one, answer in zip(examples, said, strict=True))
-    right = pairs[True, True] + pairs[False, False]
-    f1 = 2 * pairs[True, True] / (2 * pairs[True, True] + pairs[True, False] + pairs[False, True])
-    return f"n {len(examples)} accuracy {right / len(examples):.3f} F1 {f1:.3f}"
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ def named(name, **options):
 
 def test_judges_are_made_by_name():
     assert named("refusal").startswith("label-refusal@")
+    assert named("harm").startswith("harm@")
     assert named("llm:org/guard@http://user@localhost:8000/v1").startswith("llm:org/guard@")
 
 

@@ -12,6 +12,7 @@ from waltzrl.build.models import local_policy, remote_policy
 from waltzrl.errors import InputError
 from waltzrl.judges import (
     AnswerCache,
+    HarmJudge,
     Judge,
     JudgeFormat,
     JudgeModel,
@@ -23,7 +24,10 @@ from waltzrl.judges import (
 )
 from waltzrl.judges.formats import FORMATS, check_model
 
-OFFLINE_JUDGES: dict[str, Callable[[], Judge]] = {"refusal": LabelRefusalJudge}
+OFFLINE_JUDGES: dict[str, Callable[[], Judge]] = {
+    "refusal": LabelRefusalJudge,
+    "harm": HarmJudge,
+}
 """Judges that need nothing but their name."""
 JUDGE_NAMES = (
     f"{', '.join(OFFLINE_JUDGES)}, saved:FILE, labelled:SET, or KIND:MODEL@URL or KIND:FOLDER "

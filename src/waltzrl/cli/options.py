@@ -21,8 +21,8 @@ JudgeName = Annotated[
     str,
     typer.Option(
         "--judge",
-        help="refusal, saved:FILE, labelled:SET, or KIND:MODEL@URL or KIND:FOLDER with the KIND "
-        "llm, strong-reject, wildguard, llama-guard, qwen3guard, granite-guardian, shieldgemma, "
+        help="refusal, harm, saved:FILE, labelled:SET, or KIND:MODEL@URL or KIND:FOLDER with the "
+        "KIND llm, strong-reject, wildguard, llama-guard, qwen3guard, granite-guardian, shieldgemma, "
         "harmbench",
     ),
 ]

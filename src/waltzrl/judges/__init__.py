@@ -4,6 +4,7 @@ from waltzrl.judges.agreement import Agreement, LabelComparison, agreement, comp
 from waltzrl.judges.answers import AnswerCache
 from waltzrl.judges.formats import FORMATS, JudgeFormat
 from waltzrl.judges.guard import LinearGuard
+from waltzrl.judges.harm import HarmJudge
 from waltzrl.judges.judge import Judge, LabelledSetJudge, LabelRefusalJudge, judge_replies
 from waltzrl.judges.llm import JudgeModel, LLMJudge
 from waltzrl.judges.refusal import Refusal, RefusalDetector
@@ -13,6 +14,7 @@ __all__ = [
     "FORMATS",
     "Agreement",
     "AnswerCache",
+    "HarmJudge",
     "Judge",
     "JudgeFormat",
     "JudgeModel",

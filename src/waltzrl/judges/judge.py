@@ -54,7 +54,7 @@ class LabelRefusalJudge:
         self.name = f"label-refusal@{digest[:8]}"
 
     async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
-        refuses = self._detector.refuses(reply.text).refuses
+        refuses = self._detector.refuses(reply.text, prompt.messages[-1].content).refuses
         if prompt.label is None or (prompt.label == "mixed" and not refuses):
             return Verdict(judge=self.name, refuses=refuses)
         return Verdict(

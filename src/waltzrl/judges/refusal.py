@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from waltzrl.judges.linear import LinearModel, features, normalise
 from waltzrl.judges.refusal_rules import PATTERNS, deciding_rule
 
-THRESHOLD = 0.6
+THRESHOLD = 0.55
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
