@@ -22,8 +22,8 @@ JudgeName = Annotated[
     typer.Option(
         "--judge",
         help="refusal, harm, saved:FILE, labelled:SET, or KIND:MODEL@URL or KIND:FOLDER with the "
-        "KIND llm, strong-reject, wildguard, llama-guard, qwen3guard, granite-guardian, shieldgemma, "
-        "harmbench",
+        "KIND llm, strong-reject, wildguard, llama-guard, qwen3guard, granite-guardian, "
+        "shieldgemma, harmbench",
     ),
 ]
 JudgePrompts = Annotated[

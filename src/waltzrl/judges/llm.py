@@ -172,7 +172,7 @@ class LLMJudge:
 
         refuses, prompt_harmful = label("refuses"), label("prompt_harmful")
         if self._refusals is not None:
-            refuses = self._refusals.refuses(reply.text).refuses
+            refuses = self._refusals.refuses(reply.text, prompt.messages[-1].content).refuses
         unsafe, harm = label("unsafe"), None
         if self._kind.harmful_only and prompt.label == "benign":
             unsafe = False
