@@ -252,12 +252,12 @@ PATTERNS = tuple(
 """All that the rules look for, for the digest."""
 
 
-class Decision(NamedTuple):
+class RuleDecision(NamedTuple):
     name: str
     refuses: bool
 
 
-def deciding_rule(text: str, prompt: str) -> Decision | None:
+def deciding_rule(text: str, prompt: str) -> RuleDecision | None:
     """Return what the rules decide about normalised `text`, or None.
 
     No rule applies to a letter, or after an opening such as "Sure, here is": a sentence that
@@ -273,9 +273,9 @@ def deciding_rule(text: str, prompt: str) -> Decision | None:
     if declines is None or declines in _ANSWERABLE:
         nothing_to_tell = _nothing_to_tell(text, prompt)
         if nothing_to_tell is not None:
-            return Decision(nothing_to_tell, refuses=False)
+            return RuleDecision(nothing_to_tell, refuses=False)
     name = declines or _argues(text, prompt)
-    return None if name is None else Decision(name, refuses=True)
+    return None if name is None else RuleDecision(name, refuses=True)
 
 
 def first_rule(text: str) -> str | None:
