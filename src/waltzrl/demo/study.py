@@ -35,7 +35,15 @@ from waltzrl.demo.paper import (
     DemoSize,
     PaperDemo,
 )
-from waltzrl.demo.world import Split, World, demonstrations, general_prompts, sensitive_prompts
+from waltzrl.demo.world import (
+    TRAINING_NOISE,
+    Split,
+    World,
+    demonstrations,
+    general_prompts,
+    sensitive_prompts,
+    world_judge,
+)
 from waltzrl.evaluation.study import (
     SeedPrompts,
     SeedResults,
@@ -256,6 +264,7 @@ def _prompts(demo: PaperDemo, sets: Sequence[str]) -> SeedPrompts:
 def _world_lines() -> Iterator[bytes]:
     """Yield a sample of the world: what is in it changes if the world does."""
     world = World.create(0)
+    yield world_judge(0, TRAINING_NOISE).name.encode()
     for split in SPLITS:
         yield msgspec.json.encode(sensitive_prompts(world, split, 60, 0))
     yield msgspec.json.encode(general_prompts("test", 20, 0))
