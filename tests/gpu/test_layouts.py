@@ -23,7 +23,7 @@ from waltzrl.training import (
     make_team,
 )
 from waltzrl.training.reinforce import reinforce
-from waltzrl.training.rewards import STAGE_1, paper_rewards
+from waltzrl.training.rewards import STAGE_1, ClassFrequencies, paper_rewards
 from waltzrl.training.rollouts import conversation_samples, feedback_samples
 
 
@@ -76,7 +76,7 @@ def reinforcement(team, learns):
     )
     samples = {
         "conversation": conversation_samples,
-        "feedback": partial(feedback_samples, reward=rewards),
+        "feedback": partial(feedback_samples, reward=rewards, frequencies=ClassFrequencies()),
     }
     return Reinforcement(
         settings=settings,
@@ -86,6 +86,7 @@ def reinforcement(team, learns):
         pattern=partial(collaborate, reviewer=team.feedback),
         samples={role: samples[role] for role in learns},
         algorithm=partial(reinforce, settings=ReinforceSettings()),
+        least_scored_share=0.5,
     )
 
 

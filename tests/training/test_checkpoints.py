@@ -73,7 +73,7 @@ def test_a_checkpoint_of_weights_in_another_memory_layout_continues_alike(tmp_pa
     for role in again.values():
         store_transposed(role.model)
     learn(roles, range(2))
-    load_checkpoint(save_checkpoint(tmp_path, 2, roles), again)
+    load_checkpoint(save_checkpoint(tmp_path, 2, roles, {}), again)
     learn(roles, range(2, 5))
     learn(again, range(2, 5))
     for name, role in roles.items():

@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-import queue
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
-from multiprocessing import Queue, active_children, get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.queues import SimpleQueue
 from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -25,7 +25,7 @@ JobProgress = tuple[str, int, int]
 OPENMP_SETTINGS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 """Keep waiting threads from spinning, which costs more than the work if all cores are busy."""
 
-_reports: "Queue[JobProgress]"
+_reports: "SimpleQueue[JobProgress]"
 
 
 class Workers:
@@ -34,7 +34,8 @@ class Workers:
     def __init__(self, count: int, *, quiet: bool) -> None:
         os.environ.update(OPENMP_SETTINGS)
         context = get_context("spawn")
-        self._reports: Queue[JobProgress] = context.Queue()
+        # What is put there arrives before the result of the job that put it.
+        self._reports: SimpleQueue[JobProgress] = context.SimpleQueue()
         self._pool = ProcessPoolExecutor(count, context, _start_worker, (self._reports,))
         self._bar = progress_bar(quiet=quiet)
 
@@ -72,11 +73,8 @@ class Workers:
             raise
 
     def _update_bars(self, tasks: dict[str, TaskID]) -> None:
-        while True:
-            try:
-                name, completed, total = self._reports.get_nowait()
-            except queue.Empty:
-                return
+        while not self._reports.empty():
+            name, completed, total = self._reports.get()
             self._bar.update(tasks[name], completed=completed, total=total, visible=True)
 
     def _update_sum(self, tasks: dict[str, TaskID], together: str) -> None:
@@ -111,7 +109,7 @@ def _terminate_workers() -> None:
         worker.terminate()
 
 
-def _start_worker(reports: "Queue[JobProgress]") -> None:
+def _start_worker(reports: "SimpleQueue[JobProgress]") -> None:
     global _reports
     _reports = reports
     # Ctrl-C reaches all processes of the terminal; only the parent reacts, and stops the workers.
