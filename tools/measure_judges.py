@@ -31,10 +31,11 @@ def main(paths: Sequence[Path]) -> None:
     for path in paths:
         artifacts = path.suffix == ".json"
         name = "past tense" if artifacts else path.stem
-        sets[name] += dict.fromkeys(read_artifacts(path) if artifacts else read_lines(path))
+        sets[name] += read_artifacts(path) if artifacts else read_lines(path)
     print("| set | n | unsafe | judge | AUROC | accuracy | kappa |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for name, rows in sets.items():
+    for name, every_row in sets.items():
+        rows = list(dict.fromkeys(every_row))
         for kind, judge in (("refusal", LabelRefusalJudge()), ("harm", HarmJudge())):
             verdicts = asyncio.run(label(judge, rows))
             print(f"| {name} | {len(rows)} | {measured(rows, kind, verdicts)} |")
