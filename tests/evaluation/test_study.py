@@ -114,10 +114,13 @@ def test_a_folder_without_a_study_is_refused(tmp_path):
 
 
 def test_means_are_over_seeds_with_students_interval():
-    study = small_study({"ours": [(10, 0), (20, 0), (30, 0)]})
+    study = small_study({"ours": [(10, 70), (20, 80), (30, 90)]})
     table = study_tables(study)[0]
-    # mean 20, standard error 10 / sqrt 3, and t = 4.303 for 2 degrees of freedom
-    assert dict(zip(table.headings, table.lines[0], strict=True))["ASR"] == "20.0 (-4.8 to 44.8)"
+    shown = dict(zip(table.headings, table.lines[0], strict=True))
+    # mean 20 or 80, standard error 10 / sqrt 3, and t = 4.303 for 2 degrees of freedom: 24.8 to
+    # both sides, but a share ends at 0 and 1
+    assert shown["ASR"] == "20.0 (0.0 to 44.8)"
+    assert shown["ORR"] == "80.0 (55.2 to 100.0)"
 
 
 def test_a_category_is_measured_alone():

@@ -51,14 +51,20 @@ class OpenAIServer:
         finally:
             self._under_way -= 1
 
-    async def _complete(self, request):
-        asked = await request.json()
+    def _received(self, request, asked):
+        """Note a request; return the answer that was prepared for it, or that it is refused."""
         self.requests.append((request.headers.copy(), asked))
         if self.first:
             status, headers, body = self.first.popleft()
             return web.Response(status=status, headers=headers, text=body)
         if unknown := self.rejects & set(asked):
             return _error(400, f"unknown field {min(unknown)}")
+        return None
+
+    async def _complete(self, request):
+        asked = await request.json()
+        if (refusal := self._received(request, asked)) is not None:
+            return refusal
         policy = self.policies.get(asked["model"])
         if policy is None:
             return _error(404, f"the model {asked['model']!r} does not exist")
@@ -97,12 +103,8 @@ class OpenAIServer:
     async def complete_text(self, request):
         """Continue a text: the policy is asked with it as one user's turn."""
         asked = await request.json()
-        self.requests.append((request.headers.copy(), asked))
-        if self.first:
-            status, headers, body = self.first.popleft()
-            return web.Response(status=status, headers=headers, text=body)
-        if unknown := self.rejects & set(asked):
-            return _error(400, f"unknown field {min(unknown)}")
+        if (refusal := self._received(request, asked)) is not None:
+            return refusal
         policy = self.policies[asked["model"]]
         sampling = Sampling(max_new_tokens=asked["max_tokens"])
         try:

@@ -6,7 +6,7 @@ are paired by seed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
 from statistics import fmean
@@ -159,8 +159,7 @@ def _means(study: Study) -> Iterator[StudyTable]:
             "tokens that both agents write for a prompt.",
             headings=("", *(COLUMNS[metric] for metric in shown)),
             lines=[
-                (row, *(_cell(mean_over_seeds(values[row, m]), _format(m)) for m in shown))
-                for row in rows
+                (row, *(_cell(_mean(values[row, m], m), _format(m)) for m in shown)) for row in rows
             ],
         )
 
@@ -176,7 +175,7 @@ def _by_category(study: Study) -> StudyTable:
         lines=[
             (
                 row,
-                *(_cell(mean_over_seeds(study.values(row, "f1", name)), percent) for name in names),
+                *(_cell(_mean(study.values(row, "f1", name), "f1"), percent) for name in names),
             )
             for row in rows
         ],
@@ -246,6 +245,14 @@ def _trainings(study: Study) -> StudyTable:
             for name, costs in study.costs.items()
         ],
     )
+
+
+def _mean(values: Sequence[float], metric: str) -> Estimate:
+    """Return the mean over seeds; the interval of a share ends where shares do, at 0 and 1."""
+    estimate = mean_over_seeds(values)
+    if metric == "tokens" or estimate.low is None or estimate.high is None:
+        return estimate
+    return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
 
 
 def _seeds(study: Study) -> str:
