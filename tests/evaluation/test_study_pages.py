@@ -5,20 +5,43 @@ from runpy import run_path
 
 import pytest
 
+from waltzrl.evaluation.study_tables import StudyTable
+
 TOOL = run_path(str(Path(__file__).parents[2] / "tools/study_tables.py"))
 filled = TOOL["filled"]
 PAGE = "Before.\n<!-- study: main -->\nold\n<!-- /study -->\nAfter.\n"
+TABLES = {
+    "main": StudyTable(
+        name="main",
+        title="Main",
+        note="Two seeds.",
+        headings=("", "ASR", "no answer", "F1"),
+        lines=[("base", "50", "1", "40")],
+    )
+}
 
 
 def test_a_place_is_filled_with_its_table_and_the_rest_stays():
-    page = filled(PAGE, {"main": "| a |\n"})
-    assert page == "Before.\n<!-- study: main -->\n\n| a |\n\n<!-- /study -->\nAfter.\n"
-    assert filled(page, {"main": "| a |\n"}) == page
+    page = filled(PAGE, TABLES)
+    assert page == (
+        "Before.\n<!-- study: main -->\n\n"
+        "|  | ASR | no answer | F1 |\n| --- | ---: | ---: | ---: |\n| base | 50 | 1 | 40 |\n\n"
+        "Two seeds.\n\n<!-- /study -->\nAfter.\n"
+    )
+    assert filled(page, TABLES) == page
 
 
-def test_a_place_without_a_table_is_an_error():
+def test_a_place_that_names_columns_has_only_these():
+    page = filled(PAGE.replace("main", "main: F1, no answer"), TABLES)
+    assert "|  | F1 | no answer |\n| --- | ---: | ---: |\n| base | 40 | 1 |\n" in page
+    assert filled(page, TABLES) == page
+
+
+def test_a_place_without_a_table_or_column_is_an_error():
     with pytest.raises(KeyError, match="main"):
         filled(PAGE, {})
+    with pytest.raises(ValueError, match="not in tuple"):
+        filled(PAGE.replace("main", "main: ORR"), TABLES)
 
 
 def test_the_documents_hold_the_tables_of_the_committed_study():
