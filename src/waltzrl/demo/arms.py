@@ -54,7 +54,6 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     FROZEN: (
         'stages.joint.learns=["feedback"]',
         "stages.joint.replayed_share=0.0",
-        *SETTINGS["rate-4e-4-kl-0.05"],
     ),
     SINGLE: (
         'stages.feedback.learns=["conversation"]',
@@ -63,7 +62,6 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
         'stages.joint.learns=["conversation"]',
         "stages.joint.pattern=draft-only",
         "stages.joint.replayed_share=0.0",
-        *SETTINGS["rate-4e-4-kl-0.05"],
         "stages.joint.steps=353",
     ),
     ONE_MODEL: (
