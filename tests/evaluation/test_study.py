@@ -202,6 +202,15 @@ def test_the_page_of_a_study_has_every_table_and_a_dot_for_each_seed(tmp_path):
     assert "font: 15px" in page
 
 
+def test_the_page_leaves_out_rows_that_no_seed_has_yet(tmp_path):
+    tables = {"Main": ("measured row",), "More": ("later row",)}
+    open_study(tmp_path, StudyIdentity(world="w", recipes="r", tables=tables))
+    write_seed(tmp_path, seed_results(0, study_row("measured row", 1, 1)))
+    page = write_study_report(tmp_path, read_study(tmp_path), "Study").read_text()
+    assert ">measured row</text>" in page  # the label in the plot
+    assert "later row" not in page
+
+
 def test_one_seed_has_means_and_no_tests():
     study = small_study({"a": [(1, 2)], "b": [(2, 1)]}, reference="a")
     assert [table.name for table in study_tables(study)] == ["main", "categories", "trainings"]

@@ -14,8 +14,8 @@ def write_study_report(folder: Path, study: Study, title: str) -> Path:
     Raises:
         InputError: the folder cannot be written.
     """
-    rows = study.identity.rows
-    dots = seed_dots({row: study.having([row]).values(row, "f1") for row in rows}, "F1")
+    values = {row: study.having([row]).values(row, "f1") for row in study.identity.rows}
+    dots = seed_dots({row: by_seed for row, by_seed in values.items() if by_seed}, "F1")
     page = render_page(
         "study.html",
         title=title,
