@@ -150,6 +150,36 @@ def test_a_set_is_read_as_its_authors_publish_it(tmp_path, name):
 
 
 @pytest.mark.parametrize(
+    ("name", "clusters"),
+    [
+        ("xstest", ["xstest/kill", "xstest/kill"]),
+        ("harmbench", ["harmbench/do_harm", "harmbench/do_that"]),
+        ("jailbreakbench", ["jailbreakbench/Defamation"]),
+        ("wildjailbreak", ["wildjailbreak/Do harm", "wildjailbreak/Be kind"]),
+        ("beavertails", ["beavertails/Do harm", "beavertails/Hm"]),
+        ("do-not-answer", ["do-not-answer/Scams"]),
+        ("or-bench", [""]),
+    ],
+)
+def test_rows_of_one_goal_topic_or_behaviour_are_one_cluster(tmp_path, name, clusters):
+    assert [prompt.cluster for prompt in import_set(name, published(tmp_path, name))] == clusters
+
+
+def test_harmful_and_benign_goals_of_one_behaviour_are_one_cluster(tmp_path):
+    path = published(tmp_path, "jailbreakbench")
+    (harmful,) = import_set("jailbreakbench", path)
+    (benign,) = import_set("jailbreakbench", path.rename(tmp_path / "benign-behaviors.csv"))
+    assert (harmful.label, benign.label) == ("unsafe", "benign")
+    assert harmful.cluster == benign.cluster
+
+
+def test_a_release_without_the_column_of_clusters_is_read(tmp_path):
+    path = published(tmp_path, "wildjailbreak", "adversarial\tdata_type\nHm\tvanilla_benign\n")
+    (prompt,) = import_set("wildjailbreak", path)
+    assert prompt.cluster == ""
+
+
+@pytest.mark.parametrize(
     ("name", "file", "label"),
     [
         ("or-bench", "or-bench-toxic.csv", "unsafe"),

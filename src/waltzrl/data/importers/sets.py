@@ -24,6 +24,8 @@ class PublicSet:
     label: Labeller
     category: tuple[str, ...] = ()
     """Columns that name the category, the preferred one first; none for sets without."""
+    cluster: str = ""
+    """The column of the goal, topic or behaviour that rows share; releases without it have none."""
     answer: Callable[[TableRow], str] | None = None
     """Capability sets only: what a correct reply contains."""
     header: tuple[str, ...] = ()
@@ -59,12 +61,14 @@ def _prompt(row: TableRow, public_set: PublicSet, file: str, prompt_id: str, sou
     text = public_set.prompt(row)
     if not text:
         raise InputError(f"{row.where}: the prompt is blank")
+    shared = row.cells.get(public_set.cluster, "").strip()
     return Prompt(
         id=prompt_id,
         messages=(Message(role="user", content=text),),
         label=public_set.label(row, file),
         category=row.first(*public_set.category) if public_set.category else "",
         source=source,
+        cluster=f"{source}/{shared}" if shared else "",
         answer=public_set.answer(row) if public_set.answer else None,
     )
 
@@ -129,14 +133,19 @@ def _four_choices(row: TableRow) -> str:
 
 
 SETS: dict[str, PublicSet] = {
-    "xstest": PublicSet(prompt=_column("prompt"), label=_xstest_label, category=("type",)),
+    "xstest": PublicSet(
+        prompt=_column("prompt"), label=_xstest_label, category=("type",), cluster="focus"
+    ),
     "or-bench": PublicSet(
         prompt=_column("prompt"),
         label=_by_file("toxic", "unsafe", otherwise="benign"),
         category=("category",),
     ),
     "harmbench": PublicSet(
-        prompt=_harmbench_prompt, label=_always("unsafe"), category=("SemanticCategory",)
+        prompt=_harmbench_prompt,
+        label=_always("unsafe"),
+        category=("SemanticCategory",),
+        cluster="behaviorid",
     ),
     "strongreject": PublicSet(
         prompt=_column("forbidden_prompt"), label=_always("unsafe"), category=("category",)
@@ -145,6 +154,7 @@ SETS: dict[str, PublicSet] = {
         prompt=_column("Goal"),
         label=_by_file("benign", "benign", otherwise="unsafe"),
         category=("Category",),
+        cluster="behavior",
     ),
     "wildjailbreak": PublicSet(
         prompt=_column("adversarial", "vanilla"),
@@ -158,6 +168,7 @@ SETS: dict[str, PublicSet] = {
             },
         ),
         category=("data_type",),
+        cluster="vanilla",
     ),
     "wildguardtest": PublicSet(
         prompt=_column("prompt"),
@@ -171,11 +182,17 @@ SETS: dict[str, PublicSet] = {
         label=_by_value("toxicity", {"1": "unsafe", "0": "benign"}),
     ),
     "beavertails": PublicSet(
-        prompt=_column("prompt"), label=_beavertails_label, category=("category",)
+        prompt=_column("prompt"),
+        label=_beavertails_label,
+        category=("category",),
+        cluster="prompt",
     ),
     "advbench": PublicSet(prompt=_column("goal"), label=_always("unsafe")),
     "do-not-answer": PublicSet(
-        prompt=_column("question"), label=_always("unsafe"), category=("risk_area",)
+        prompt=_column("question"),
+        label=_always("unsafe"),
+        category=("risk_area",),
+        cluster="specific_harms",
     ),
     "simplesafetytests": PublicSet(
         prompt=_column("prompts_final", "prompt"),
