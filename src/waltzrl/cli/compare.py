@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from waltzrl.cli.options import AsJson, Cluster, Evaluation, print_json
+from waltzrl.cli.options import AsJson, Cluster, Evaluation, JudgeErrors, print_json
 from waltzrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def compare(
         str | None, typer.Option(help="Which pattern, or BEFORE,AFTER; needed if there are many.")
     ] = None,
     cluster: Cluster = "cluster",
+    judge_errors: JudgeErrors = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what changed from one evaluation to another, and whether it could be chance.
@@ -33,9 +34,12 @@ def compare(
     """
     from waltzrl.evaluation import compare as compare_rows
     from waltzrl.evaluation import comparison_table
+    from waltzrl.evaluation.correction import read_measured_judge
 
     first, _, second = (pattern or "").partition(",")
-    differences = compare_rows(_rows(before, first), _rows(after, second or first), cluster)
+    judge = None if judge_errors is None else read_measured_judge(judge_errors)
+    rows = _rows(before, first), _rows(after, second or first)
+    differences = compare_rows(*rows, cluster, judge)
     if as_json:
         print_json([asdict(difference) for difference in differences])
     else:

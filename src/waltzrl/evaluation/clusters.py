@@ -130,7 +130,10 @@ def clustered_f1_difference(asr: Pairs, orr: Pairs, clusters: Clusters) -> tuple
     """
     if asr.n == 0 or orr.n == 0:
         return nothing(), 1.0
-    draws = [_f1(cells, 2) - _f1(cells, 1) for cells in draw_totals(clusters, 4, 0.25)]
+    draws = [
+        harmonic(*rates_of_run(cells, 2)) - harmonic(*rates_of_run(cells, 1))
+        for cells in draw_totals(clusters, 4, 0.25)
+    ]
     value = harmonic(asr.second, orr.second) - harmonic(asr.first, orr.first)
     return from_draws(value, draws, asr.n + orr.n), sign_p_value(draws)
 
@@ -141,10 +144,10 @@ def pairs_of(clusters: Clusters) -> Pairs:
     return Pairs(both=both, first_only=first_only, second_only=second_only, neither=neither)
 
 
-def _f1(cells: Sequence[float], run: int) -> float:
-    """F1 of the first or the second run, from the cells of two `Pairs`."""
+def rates_of_run(cells: Sequence[float], run: int) -> tuple[float, float]:
+    """Return ASR and ORR of run 1 or 2, from the cells of the `Pairs` of both rates."""
     asr, orr = cells[:4], cells[4:]
-    return harmonic((asr[0] + asr[run]) / sum(asr), (orr[0] + orr[run]) / sum(orr))
+    return (asr[0] + asr[run]) / sum(asr), (orr[0] + orr[run]) / sum(orr)
 
 
 def _totals(clusters: Clusters, cells: int) -> list[int]:

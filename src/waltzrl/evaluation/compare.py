@@ -14,9 +14,11 @@ from waltzrl.evaluation.clusters import (
     clustered_mean,
     pairs_of,
 )
-from waltzrl.evaluation.intervals import Estimate, harmonic
+from waltzrl.evaluation.correction import MeasuredJudge, corrected_change, corrected_f1_change
+from waltzrl.evaluation.intervals import Estimate, Pairs, harmonic
 from waltzrl.evaluation.rates import ClusterField, RateDefinition, cluster_of
 from waltzrl.evaluation.rows import EvaluationRow
+from waltzrl.release.correction import JudgeError
 
 CELLS = ((True, True), (True, False), (False, True), (False, False))
 """What happened before and after, in the order of the fields of `Pairs`."""
@@ -42,12 +44,15 @@ class Difference:
     p_value: float | None
     """Exact test of the signs of clusters for shares, which for single prompts is McNemar's;
     Dirichlet draws for F1; None for tokens."""
+    corrected: Estimate | None = None
+    """`change` if the judge did not err, for the rates that its measured errors correct."""
 
 
 def compare(
     before: Sequence[EvaluationRow],
     after: Sequence[EvaluationRow],
     by: ClusterField = "cluster",
+    judge: MeasuredJudge | None = None,
 ) -> list[Difference]:
     """Compare two runs of one pattern each, prompt by prompt.
 
@@ -57,22 +62,31 @@ def compare(
         before: rows of one pattern.
         after: of one pattern, on some of the same prompts.
         by: the field of the prompts that makes clusters; samples of one prompt always make one.
+        judge: how often the judge of both runs errs; corrects the changes of ASR, ORR and F1.
 
     Raises:
-        InputError: a run holds several patterns, or the runs share no prompt.
+        InputError: a run holds several patterns, the runs share no prompt, or `judge` is another
+            judge than a run's.
     """
     for rows in (before, after):
         if len(patterns := sorted({row.pattern for row in rows})) > 1:
             raise InputError(f"a run to compare holds one pattern, got {', '.join(patterns)}")
+        if judge is not None:
+            for name in {row.judge for row in rows}:
+                judge.require(name)
     before, after = _shared(before, after), _shared(after, before)
     if not before:
         raise InputError("the two runs have no prompt in common; compare runs on the same set")
     pairs = _Pairs(before, after, by)
     found = {name: pairs.clusters(rate) for name, rate in COMPARED.items()}
-    differences = [_share_difference(name, cells) for name, cells in found.items() if cells]
+    errors = {} if judge is None else {"asr": judge.asr, "orr": judge.orr}
+    differences = [
+        _share_difference(name, cells, errors.get(name)) for name, cells in found.items() if cells
+    ]
     if found["asr"] and found["orr"]:
-        asr, orr = found["asr"], found["orr"]
-        differences.insert(2, _f1_difference(asr, orr, pairs.clusters(rates.ASR, rates.ORR)))
+        asr, orr = pairs_of(found["asr"]), pairs_of(found["orr"])
+        both = pairs.clusters(rates.ASR, rates.ORR)
+        differences.insert(2, _f1_difference(asr, orr, both, judge))
     if tokens := pairs.tokens():
         differences.append(_token_difference(tokens))
     return differences
@@ -126,16 +140,22 @@ class _Pairs:
         return list(groups.values())
 
 
-def _share_difference(metric: str, clusters: Clusters) -> Difference:
+def _share_difference(metric: str, clusters: Clusters, error: JudgeError | None) -> Difference:
     pairs = pairs_of(clusters)
     change, p_value = clustered_difference(clusters)
     return Difference(
-        metric=metric, before=pairs.first, after=pairs.second, change=change, p_value=p_value
+        metric=metric,
+        before=pairs.first,
+        after=pairs.second,
+        change=change,
+        p_value=p_value,
+        corrected=None if error is None else corrected_change(clusters, error),
     )
 
 
-def _f1_difference(asr: Clusters, orr: Clusters, both: Clusters) -> Difference:
-    unsafe, benign = pairs_of(asr), pairs_of(orr)
+def _f1_difference(
+    unsafe: Pairs, benign: Pairs, both: Clusters, judge: MeasuredJudge | None
+) -> Difference:
     change, p_value = clustered_f1_difference(unsafe, benign, both)
     return Difference(
         metric="f1",
@@ -143,6 +163,7 @@ def _f1_difference(asr: Clusters, orr: Clusters, both: Clusters) -> Difference:
         after=harmonic(unsafe.second, benign.second),
         change=change,
         p_value=p_value,
+        corrected=None if judge is None else corrected_f1_change(unsafe, benign, both, judge),
     )
 
 

@@ -9,13 +9,14 @@ it was measured on. It supposes that the judge errs on these replies as it did o
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import NamedTuple, Self
 
 import msgspec
 
 from waltzrl.data.jsonl import read_json, read_text
 from waltzrl.errors import InputError
-from waltzrl.evaluation.clusters import Clusters, draw_totals
-from waltzrl.evaluation.intervals import SEED, Estimate, from_draws, harmonic, nothing
+from waltzrl.evaluation.clusters import Clusters, draw_totals, pairs_of, rates_of_run
+from waltzrl.evaluation.intervals import SEED, Estimate, Pairs, from_draws, harmonic, nothing
 from waltzrl.judges.agreement import LabelComparison
 from waltzrl.release.correction import FEWEST_LABELS, JudgeError
 
@@ -89,11 +90,13 @@ def corrected_rates(
     draws: dict[str, list[float]] = {"asr": [], "orr": [], "f1": []}
     for unsafe, safe, refused, answered in draw_totals(clusters, 2, 0.5) if clusters else ():
         if asr.n:
-            draws["asr"].append(_draw(unsafe / (unsafe + safe), judge.asr, rng))
+            drawn = _Shares.drawn(judge.asr, rng)
+            draws["asr"].append(drawn.true_rate(unsafe / (unsafe + safe), rng))
         if orr.n:
-            draws["orr"].append(_draw(refused / (refused + answered), judge.orr, rng))
+            drawn = _Shares.drawn(judge.orr, rng)
+            draws["orr"].append(drawn.true_rate(refused / (refused + answered), rng))
     draws["f1"] = list(map(harmonic, draws["asr"], draws["orr"]))
-    unsafe_rate, refused_rate = _value(asr, judge.asr), _value(orr, judge.orr)
+    unsafe_rate, refused_rate = _value(asr.value, judge.asr), _value(orr.value, judge.orr)
     both = None
     if unsafe_rate is not None and refused_rate is not None:
         both = harmonic(unsafe_rate, refused_rate)
@@ -106,21 +109,109 @@ def corrected_rates(
     }
 
 
-def _value(observed: Estimate, error: JudgeError) -> float | None:
-    sensitivity = error.true_positives / error.bad
-    false_alarms = error.false_positives / error.good
-    if observed.value is None or sensitivity <= false_alarms:
-        return None
-    return _true_rate(observed.value, sensitivity, false_alarms)
+def corrected_change(clusters: Clusters, error: JudgeError) -> Estimate:
+    """Correct a paired change of ASR or ORR, the second run minus the first.
+
+    A judge that errs alike in both runs has as many false alarms in both, and they cancel: the
+    true change is the one that it sees, divided by (sensitivity - false_alarms). Neither rate is
+    cut off at 0 and 1, which would hide small changes near 0.
+
+    Args:
+        clusters: of the cells of `Pairs`.
+        error: of the judge of both runs.
+
+    Returns:
+        Without a value where the judge's labels carry nothing.
+    """
+    pairs, measured = pairs_of(clusters), _Shares.measured(error)
+    if not measured.tell:
+        return nothing()
+    rng, draws = Random(SEED), []
+    for both, first, second, neither in draw_totals(clusters, 4, 0.25):
+        seen = (second - first) / (both + first + second + neither)
+        draws.append(_Shares.drawn(error, rng).true_change(seen, rng))
+    value = measured.true_change(pairs.second - pairs.first, rng)
+    return from_draws(value, draws, pairs.n)
 
 
-def _draw(observed: float, error: JudgeError, rng: Random) -> float:
-    sensitivity = rng.betavariate(error.true_positives + 0.5, error.false_negatives + 0.5)
-    false_alarms = rng.betavariate(error.false_positives + 0.5, error.true_negatives + 0.5)
-    if sensitivity <= false_alarms:  # such a judge says nothing: the rate may be anything
-        return rng.random()
-    return _true_rate(observed, sensitivity, false_alarms)
+def corrected_f1_change(
+    asr: Pairs, orr: Pairs, clusters: Clusters, judge: MeasuredJudge
+) -> Estimate:
+    """Correct a paired change of F1, the second run minus the first.
+
+    Args:
+        asr: the unsafe prompts of both runs.
+        orr: the benign ones.
+        clusters: of the cells of both, side by side.
+        judge: of both runs.
+
+    Returns:
+        Without a value where the judge's labels carry nothing.
+    """
+    errors = (judge.asr, judge.orr)
+    measured = [_Shares.measured(error) for error in errors]
+    if not all(shares.tell for shares in measured):
+        return nothing()
+    rng = Random(SEED)
+
+    def change(
+        first: tuple[float, float], second: tuple[float, float], shares: list[_Shares]
+    ) -> float:
+        """Of F1; both runs are given as the judge sees their ASR and ORR."""
+        before, after = (
+            [each.true_rate(seen, rng) for each, seen in zip(shares, run, strict=True)]
+            for run in (first, second)
+        )
+        return harmonic(*after) - harmonic(*before)
+
+    draws = [
+        change(
+            rates_of_run(cells, 1),
+            rates_of_run(cells, 2),
+            [_Shares.drawn(error, rng) for error in errors],
+        )
+        for cells in draw_totals(clusters, 4, 0.25)
+    ]
+    value = change((asr.first, orr.first), (asr.second, orr.second), measured)
+    return from_draws(value, draws, asr.n + orr.n)
 
 
-def _true_rate(observed: float, sensitivity: float, false_alarms: float) -> float:
-    return min(max((observed - false_alarms) / (sensitivity - false_alarms), 0.0), 1.0)
+class _Shares(NamedTuple):
+    """What a judge calls bad."""
+
+    sensitivity: float
+    """Of the bad replies."""
+    false_alarms: float
+    """Of the good ones."""
+
+    @classmethod
+    def measured(cls, error: JudgeError) -> Self:
+        return cls(error.true_positives / error.bad, error.false_positives / error.good)
+
+    @classmethod
+    def drawn(cls, error: JudgeError, rng: Random) -> Self:
+        return cls(
+            rng.betavariate(error.true_positives + 0.5, error.false_negatives + 0.5),
+            rng.betavariate(error.false_positives + 0.5, error.true_negatives + 0.5),
+        )
+
+    @property
+    def tell(self) -> bool:
+        """Whether the labels say anything; if not, a rate may be anything."""
+        return self.sensitivity > self.false_alarms
+
+    def true_rate(self, seen: float, rng: Random) -> float:
+        if not self.tell:
+            return rng.random()
+        true = (seen - self.false_alarms) / (self.sensitivity - self.false_alarms)
+        return min(max(true, 0.0), 1.0)
+
+    def true_change(self, seen: float, rng: Random) -> float:
+        if not self.tell:
+            return rng.random() - rng.random()
+        return min(max(seen / (self.sensitivity - self.false_alarms), -1.0), 1.0)
+
+
+def _value(seen: float | None, error: JudgeError) -> float | None:
+    shares = _Shares.measured(error)
+    return None if seen is None or not shares.tell else shares.true_rate(seen, Random(SEED))

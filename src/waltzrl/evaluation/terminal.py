@@ -62,24 +62,36 @@ def metrics_table(metrics: Sequence[Metrics]) -> Table:
 
 
 def comparison_table(differences: Sequence[Difference]) -> Table:
-    """One line per metric: before, after, the change with its interval, and p."""
+    """One line per metric: before, after, the change with its interval, and p.
+
+    Below it stands the change corrected for the judge's errors, if they are known.
+    """
     table = Table(title="Paired on the prompts of both runs; shares in percent")
     for heading in ("", "before", "after", "change", "95 % interval", "n", "p"):
         table.add_column(heading, justify="right" if heading else "left")
     for difference in differences:
-        change = difference.change
         scale = 1.0 if difference.metric == "tokens" else 100.0
-        low, high = change.low or 0.0, change.high or 0.0
         table.add_row(
             difference.metric,
             f"{difference.before * scale:.1f}",
             f"{difference.after * scale:.1f}",
-            f"{(difference.after - difference.before) * scale:+.1f}",
-            f"{low * scale:+.1f} to {high * scale:+.1f}",
-            str(change.n),
+            *_change(difference.change, scale),
+            str(difference.change.n),
             "" if difference.p_value is None else f"{difference.p_value:.4f}",
         )
+        if difference.corrected is not None:
+            corrected = _change(difference.corrected, scale)
+            table.add_row(
+                f"{difference.metric} corrected", "", "", *corrected, "", "", style="cyan"
+            )
     return table
+
+
+def _change(change: Estimate, scale: float) -> tuple[str, str]:
+    if change.value is None or change.low is None or change.high is None:
+        return "unknown", ""
+    low, high = change.low * scale, change.high * scale
+    return f"{change.value * scale:+.1f}", f"{low:+.1f} to {high:+.1f}"
 
 
 def harm_table(measures: Sequence[HarmMeasures]) -> Table:
