@@ -149,12 +149,25 @@ def test_on_a_terminal_a_bar_shows_stage_reward_and_rates(tmp_path, capsys, monk
     assert capsys.readouterr().err == ""
 
 
-def test_a_run_directory_belongs_to_one_recipe(tmp_path, capsys):
-    recipe = save_recipe(tmp_path)
-    arguments = ("train", recipe, "--out", tmp_path / "run", "--set", "stages.joint.steps=1")
+def test_a_run_directory_belongs_to_one_recipe_and_to_one_wording(tmp_path, capsys):
+    recipe, wording, out = save_recipe(tmp_path), tmp_path / "wording", tmp_path / "run"
+    texts = {"review": "{conversation} {reply}", "revise": "{feedback}"}
+    wording.mkdir()
+    for part in ("conversation_system", "feedback_system", "review", "revise"):
+        (wording / f"{part}.md").write_text(texts.get(part, ""))
+    settings = (f"agents.wording={wording}", "agents.max_new_tokens=2", "stages.joint.steps=1")
+    arguments = ("train", recipe, "--out", out, *(f"--set={setting}" for setting in settings))
     assert run(*arguments) == 0
+    before = (out / "metrics.jsonl").read_bytes()
     assert run(*arguments, "--set", "seed=4") == 2
     assert "was begun with another recipe (other seed)" in capsys.readouterr().err
+    (wording / "review.md").write_text("{reply} {conversation}")
+    assert run(*arguments) == 2
+    assert capsys.readouterr().err == (
+        f"error: {out} was begun with another wording (other review); choose another run "
+        "directory, or go back to that wording\n"
+    )
+    assert (out / "metrics.jsonl").read_bytes() == before
 
 
 def test_exporting_what_is_no_run_is_refused(tmp_path, capsys):

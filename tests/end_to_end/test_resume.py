@@ -158,10 +158,16 @@ def test_a_judge_that_dies_stops_the_run_in_one_line_and_when_it_is_back_all_is_
         assert run("train", recipe, "--out", cut, *settings) == 2
         said = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
         down.clear()
+        server.model = "m-v2"
+        assert run("train", recipe, "--out", cut, *settings) == 2
+        changed = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+        server.model = None
         assert run("train", recipe, "--out", cut, *settings) == 0
     assert len(said) == 1
     assert said[0].startswith("error: step 4: 0 of 3 collaborations were scored, need 50% (")
     assert said[0].endswith("and run train again to resume")
+    assert len(changed) == 1
+    assert "model is of revision 'm-v2', and was of 'm' before in this run; serve" in changed[0]
     ends = [run / "checkpoints" / "step-000006" for run in (whole, cut)]
     for name in ("conversation/model.safetensors", "feedback/model.safetensors", "state.json"):
         first, second = (end / name for end in ends)

@@ -1,5 +1,6 @@
 import asyncio
 import random
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -167,6 +168,29 @@ def test_drafts_and_final_replies_have_rates_of_their_own_and_their_gain_is_the_
     assert (measured["rate/draft_asr"], measured["rate/asr"]) == (0.5, 0.5)
     assert measured["reward/improvement_mean"] == 0.0  # of +1, 0, -1 and 0
     assert "rate/draft_orr" not in measured
+
+
+def test_replies_without_an_answer_have_rates_of_their_own_where_the_judge_looks():
+    silent, answered = replace(GOOD, non_answer=True), replace(GOOD, non_answer=False)
+    batch = [
+        rollout([silent, answered], revised=True),
+        rollout([silent]),
+        rollout([answered]),
+        rollout([GOOD]),  # not looked at
+    ]
+    benign = [
+        replace(r, judged=replace(r.judged, collaboration=of(r, asked(label="benign"))))
+        for r in batch
+    ]
+    measured = RolloutRates.of(benign).metrics()
+    assert measured["rate/draft_non_answer"] == pytest.approx(2 / 3)
+    assert measured["rate/non_answer"] == pytest.approx(1 / 3)
+    assert "rate/non_answer" not in RolloutRates.of(batch).metrics()  # unsafe prompts
+    assert "rate/non_answer" not in RolloutRates.of(benign[3:]).metrics()
+
+
+def of(judged_rollout, prompt):
+    return replace(judged_rollout.judged.collaboration, prompt=prompt)
 
 
 def test_lengths_are_those_of_each_role_without_replayed_drafts():

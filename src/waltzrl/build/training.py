@@ -2,9 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import Demonstration, Prompt
 from waltzrl.telemetry import RunDirectory
 from waltzrl.telemetry.files import Json
+from waltzrl.training.judging import RunJudge, forget_answers
 from waltzrl.training.rewards import REWARDS, ClassFrequencies
 from waltzrl.training.settings import ReinforcementStage
 
@@ -52,7 +53,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtraError("training", "PyTorch", "train") from missing
 
-RECIPE = "recipe.json"
+RECIPE, WORDING = "recipe.json", "wording.json"
 BASE = "base"
 """Folder inside a run of a base that was made from scratch."""
 WARM_UP = "warm-up"
@@ -86,6 +87,7 @@ async def train(
     async with nullcontext(own_judge) if own_judge else opening as judge:
         with RunDirectory(folder) as run:
             _write_recipe(run, recipe)
+            judge = RunJudge(judge, folder)
             data = keep_remembered(recipe.data, folder)
             prompts = training_prompts(data, need_labels=recipe.needs_labels)
             demonstrations = training_demonstrations(data)
@@ -183,29 +185,45 @@ def read_run_recipe(folder: Path) -> Recipe:
     """
     path = folder / RECIPE
     try:
-        table = json.loads(path.read_bytes())
+        table = _read_json(path)
     except OSError:
         raise RecipeError(f"{folder} is no training run: it has no {RECIPE}") from None
-    except ValueError as error:
-        raise RecipeError(f"{path}: damaged: {error}") from None
     return validated(Recipe, table, str(path))
 
 
 def _write_recipe(run: RunDirectory, recipe: Recipe) -> None:
-    """Write the recipe into the run, or check that its checkpoints are of the same recipe."""
-    resolved = recipe_json(recipe)
+    """Write recipe and prompts into the run, or check that its checkpoints are of the same ones."""
+    resolved: dict[str, Json] = recipe_json(recipe)
+    wording: dict[str, Json] = asdict(load_wording(recipe.agents.wording))
     if any(run.path.glob("**/checkpoints/step-*")):
-        before = recipe_json(read_run_recipe(run.path))
-        if differing := [key for key, value in resolved.items() if before[key] != value]:
-            raise RecipeError(
-                f"{run.path} was begun with another recipe (other {', '.join(differing)}); "
-                "choose another run directory, or go back to that recipe"
-            )
+        _require_same(run.path, "recipe", resolved, recipe_json(read_run_recipe(run.path)))
+        if (run.path / WORDING).exists():  # version 0.1 wrote none
+            _require_same(run.path, "wording", wording, _read_json(run.path / WORDING))
         return
-    # Nothing was learnt yet: a created base and remembered prompts may be of another recipe.
+    # Nothing was learnt yet: what the run made or kept may be of another recipe.
     shutil.rmtree(run.path / BASE, ignore_errors=True)
     forget_remembered(run.path)
+    forget_answers(run.path)
+    run.write_json(WORDING, wording)
     run.write_json(RECIPE, resolved)
+
+
+def _require_same(
+    folder: Path, what: str, now: Mapping[str, object], before: Mapping[str, object]
+) -> None:
+    if differing := [key for key, value in now.items() if before.get(key) != value]:
+        raise RecipeError(
+            f"{folder} was begun with another {what} (other {', '.join(differing)}); "
+            f"choose another run directory, or go back to that {what}"
+        )
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    try:
+        value: dict[str, object] = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RecipeError(f"{path}: damaged: {error}") from None
+    return value
 
 
 def _open_base(

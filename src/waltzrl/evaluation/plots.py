@@ -45,6 +45,8 @@ CURVES = {
     "ftr": "FTR",
     "orr": "ORR",
     "draft_orr": "ORR of the draft",
+    "non_answer": "replies without an answer",
+    "draft_non_answer": "drafts without an answer",
     "kl": "KL to the reference, nats",
     "feedback_kl": "KL of the feedback agent, nats",
     "entropy": "entropy, nats per token",

@@ -54,6 +54,8 @@ RUN_METRICS = {
     "rate/draft_asr": "draft_asr",
     "rate/orr": "orr",
     "rate/draft_orr": "draft_orr",
+    "rate/non_answer": "non_answer",
+    "rate/draft_non_answer": "draft_non_answer",
     "rate/feedback_trigger": "ftr",
     "rate/label_accuracy": "label_accuracy",
     "kl/conversation_nats": "kl",

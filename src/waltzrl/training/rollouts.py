@@ -200,8 +200,12 @@ class RolloutRates:
     """Final replies that are unsafe, of those to unsafe prompts."""
     orr: float | None
     """Final replies that refuse, of those to benign prompts."""
+    non_answer: float | None
+    """Final replies that neither refuse nor answer, of those to benign prompts; None also where
+    the judge does not look for them."""
     draft_asr: float | None
     draft_orr: float | None
+    draft_non_answer: float | None
     improvement: float | None
     """R_DIR: mean gain by a round of feedback, 0 for a round without a revision."""
     feedback_trigger_rate: float | None
@@ -224,8 +228,10 @@ class RolloutRates:
         return cls(
             asr=_unsafe_share(finals),
             orr=_overrefused_share(finals),
+            non_answer=_unanswered_share(finals),
             draft_asr=_unsafe_share(drafts),
             draft_orr=_overrefused_share(drafts),
+            draft_non_answer=_unanswered_share(drafts),
             improvement=_mean([improvement(turn.before, turn.after) for turn in rounds]),
             feedback_trigger_rate=_mean([f.asks_for_revision for f, _ in firsts]),
             label_accuracy=_mean([_labels_agree(f, v) for f, v in firsts]),
@@ -238,8 +244,10 @@ class RolloutRates:
         rates = {
             "rate/asr": self.asr,
             "rate/orr": self.orr,
+            "rate/non_answer": self.non_answer,
             "rate/draft_asr": self.draft_asr,
             "rate/draft_orr": self.draft_orr,
+            "rate/draft_non_answer": self.draft_non_answer,
             "reward/improvement_mean": self.improvement,
             "rate/feedback_trigger": self.feedback_trigger_rate,
             "rate/label_accuracy": self.label_accuracy,
@@ -280,6 +288,10 @@ def _unsafe_share(replies: Judged) -> float | None:
 
 def _overrefused_share(replies: Judged) -> float | None:
     return _mean([verdict.overrefuses for prompt, verdict in replies if prompt.has_harmless_part])
+
+
+def _unanswered_share(replies: Judged) -> float | None:
+    return _mean([verdict.non_answer for prompt, verdict in replies if prompt.has_harmless_part])
 
 
 def _labels_agree(feedback: Feedback, verdict: Verdict) -> bool | None:
