@@ -14,7 +14,7 @@ ANSWERS, ANSWERS_BEFORE = "judge-answers.jsonl", "judge-answers-before.jsonl"
 MOST_BYTES = 4 << 20
 
 
-class JudgedReply(msgspec.Struct, frozen=True, kw_only=True):
+class KeptVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """A line of `ANSWERS`."""
 
     prompt: str
@@ -50,10 +50,10 @@ class RunJudge:
         """
         verdict = await self._judge.judge(prompt, reply)
         if verdict.answers:
-            self._keep(JudgedReply(prompt=prompt.id, verdict=verdict))
+            self._keep(KeptVerdict(prompt=prompt.id, verdict=verdict))
         return verdict
 
-    def _keep(self, judged: JudgedReply) -> None:
+    def _keep(self, judged: KeptVerdict) -> None:
         revision = judged.verdict.answers[-1].revision
         if self._revision not in {None, revision}:
             raise PolicyError(
@@ -78,7 +78,7 @@ class RunJudge:
                 lines = list(whole_lines(path)) if path.exists() else []
                 if lines:
                     os.truncate(path, sum(map(len, lines)))
-                    last = msgspec.json.decode(lines[-1], type=JudgedReply)
+                    last = msgspec.json.decode(lines[-1], type=KeptVerdict)
                     revision = last.verdict.answers[-1].revision
         return revision
 
