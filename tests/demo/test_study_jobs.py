@@ -3,12 +3,15 @@
 import asyncio
 import os
 from contextlib import suppress
+from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from support.small_runs import run
 from waltzrl.demo.arms import (
     CELL_ROWS,
+    MAIN,
     MAIN_ROWS,
     SETTINGS,
     SINGLE,
@@ -113,6 +116,29 @@ def test_a_study_measures_every_row_of_the_demo_and_all_eight_cells():
     assert {row.name for row in MAIN_ROWS} <= rows
     assert set(MAIN_STUDY.identity.cells) == set(CELL_ROWS.values()) <= rows
     assert len(CELL_ROWS) == 8
+
+
+@pytest.fixture(scope="module")
+def committed():
+    """The study whose numbers stand in the documents."""
+    return read_study(Path(__file__).parents[2] / "studies" / "graded-world")
+
+
+def test_the_committed_study_is_of_the_shipped_world_and_recipes(committed):
+    assert committed.identity == MAIN_STUDY.identity
+
+
+def test_the_committed_study_has_no_saturated_row(committed):
+    main = committed.having(row.name for row in MAIN_ROWS)
+    f1 = {row.name: fmean(main.values(row.name, "f1")) for row in MAIN_ROWS}
+    assert min(f1.values()) > 0.2
+    assert max(f1.values()) < 0.95
+    assert f1["linear guard in the loop"] <= 0.85
+
+
+def test_what_learned_in_the_committed_study_sampled_as_many_tokens(committed):
+    tokens = {name: fmean(cost.tokens for cost in costs) for name, costs in committed.costs.items()}
+    assert all(tokens[name] == pytest.approx(tokens[WALTZ], rel=0.05) for name in MAIN)
 
 
 def test_as_many_settings_are_tried_for_every_training_on_the_validation_set():

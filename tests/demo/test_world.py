@@ -126,22 +126,37 @@ def test_a_world_of_few_levels_has_no_others():
     assert not any(word in spoken(sensitive_prompts(easy, "train", 50, 0)) for word in BREAKING)
 
 
-def test_no_word_decides():
-    """A linear guard over the words of 1,000 prompts flags held-out ones of either label."""
+def area_under_curve(guard, texts, labels):
+    """How often a guard scores an unsafe pair above a safe one."""
+    scores = [guard.log_odds(*pair) for pair in texts]
+    unsafe, safe = (
+        [score for score, label in zip(scores, labels, strict=True) if label is wanted]
+        for wanted in (True, False)
+    )
+    return sum((u > s) + 0.5 * (u == s) for u in unsafe for s in safe) / (len(unsafe) * len(safe))
+
+
+@pytest.mark.parametrize("with_reply", [False, True])
+def test_no_word_decides(with_reply):
+    """A linear guard over the words of prompts, or of prompts and replies that help, is weak."""
+    draw = random.Random(1)
 
     def texts(split, count):
         prompts = sensitive_prompts(WORLD, split, count, 0)
-        return [(p.request, "") for p in prompts], [p.label == "unsafe" for p in prompts]
+        asked = [READER.read(prompt.request) for prompt in prompts]
+        replies = [reply_text(draw, one, [True] * len(one.tasks)) for one in asked]
+        pairs = [
+            (p.request, r if with_reply else "") for p, r in zip(prompts, replies, strict=True)
+        ]
+        return pairs, [prompt.label != "benign" for prompt in prompts]
 
     guard = LinearGuard.fit(*texts("train", 1000), seed=0)
-    requests, harmful = texts("test", 480)
-    flagged = [guard.flags(*pair) for pair in requests]
-    rates = [
-        sum(flag for flag, is_bad in zip(flagged, harmful, strict=True) if is_bad is bad)
-        / harmful.count(bad)
-        for bad in (True, False)
-    ]
-    assert abs(rates[0] - rates[1]) < 0.12  # a guard that knows flags 1 of them and 0
+    single = {name for name in LEVELS if name not in ("steps", "nested")}
+    held_out = sensitive_prompts(WORLD, "test", 480, 0)
+    pairs, labels = texts("test", 480)
+    kept = [place for place, prompt in enumerate(held_out) if prompt.category in single]
+    area = area_under_curve(guard, [pairs[n] for n in kept], [labels[n] for n in kept])
+    assert 0.4 < area < 0.75  # of a guard that knows it is 1, of one that guesses 0.5
 
 
 def test_things_and_wrappers_of_the_held_out_splits_occur_in_no_training_prompt():

@@ -17,6 +17,7 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation.study import (
     SeedPrompts,
     SeedResults,
+    StudyClaim,
     StudyIdentity,
     open_study,
     read_seed,
@@ -26,6 +27,7 @@ from waltzrl.evaluation.study import (
 )
 from waltzrl.evaluation.study_report import write_study_report
 from waltzrl.evaluation.study_tables import (
+    claim_tests,
     factor_effects,
     holm,
     markdown,
@@ -176,6 +178,53 @@ def test_effects_are_differences_of_means_of_cells():
     # signed 28 against 37, on 30 against 35, equal levels 33 against 32
     expected = {"reward": -0.09, "label": -0.05, "reward x label": 0.01}
     assert changes == pytest.approx(expected)
+
+
+def test_a_claim_is_resolved_for_or_against_or_not():
+    rows = {
+        "base": [(40, 10 + n) for n in range(9)],
+        "guarded": [(10, 30 + n) for n in range(9)],
+        "noisy": [(40, 10 + n + (n % 2) * 2 - 1) for n in range(9)],
+    }
+    claims = (
+        StudyClaim("a guard lowers ASR", "base", "guarded", "asr", rises=False),
+        StudyClaim("and ORR", "base", "guarded", "orr", rises=False),
+        StudyClaim("ASR more", "base", "guarded", "asr", rises=False, minus="orr"),
+        StudyClaim("ORR stays", "base", "guarded", "orr", rises=None),
+        StudyClaim("noise helps", "base", "noisy", "orr", rises=False),
+        StudyClaim("of a row that no seed has", "base", "later", "orr", rises=False),
+    )
+    tests = claim_tests(small_study(rows, claims=claims))
+    assert [test.verdict for test in tests] == ["for", "against", "for", "against", "no"]
+    changes = [round(100 * test.difference.change.value, 1) for test in tests[:4]]
+    assert changes == [-30.0, 20.0, -50.0, 20.0]
+    # nine seeds that agree: 2 / 2**9, times five after Holm
+    assert tests[0].p_value == pytest.approx(5 * 2 / 2**9)
+
+
+def test_the_table_of_claims_names_rows_and_numbers():
+    claims = (StudyClaim("a guard lowers ASR", "base", "guarded", "asr", False, minus="orr"),)
+    rows = {"base": [(40, 10)] * 2, "guarded": [(10, 30)] * 2}
+    tables = {t.name: t for t in study_tables(small_study(rows, claims=claims))}
+    assert tables["claims"].lines == [
+        (
+            "a guard lowers ASR",
+            "ASR - ORR, base to guarded",
+            "-50.0 (-50.0 to -50.0)",
+            "2",
+            "0.5000",
+            "0.5000",
+            "no",
+        )
+    ]
+
+
+def test_the_interval_of_a_difference_ends_at_100_points():
+    study = small_study({"a": [(1, 0), (99, 0)], "b": [(99, 0), (1, 0)]}, reference="a")
+    tests = next(table for table in study_tables(study) if table.name == "tests")
+    assert (
+        dict(zip(tests.headings, tests.lines[0], strict=True))["ASR"] == "+0.0 (-100.0 to +100.0)"
+    )
 
 
 def whole_study():

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from waltzrl.evaluation.study import StudyClaim
+
 BASE, WALTZ, FROZEN, SINGLE, ONE_MODEL = "base", "waltz", "frozen", "single", "one-model"
 MAIN = (WALTZ, FROZEN, SINGLE, ONE_MODEL)
 """The trainings of the main table. Each samples as many tokens as WALTZ, within a few percent."""
@@ -157,3 +159,35 @@ TUNING_TABLES: Mapping[str, Sequence[ComparedRow]] = {
     for name in dict.fromkeys([*MAIN, *map(cell_training, CELLS)])
 }
 """What is measured on the validation set, with seeds of its own, to choose settings."""
+
+UNTRAINED = "untrained collaboration"
+PAPER_CLAIMS: Sequence[StudyClaim] = (
+    StudyClaim("feedback without training lowers ASR", "base", UNTRAINED, "asr", rises=False),
+    StudyClaim("and ORR", "base", UNTRAINED, "orr", rises=False),
+    StudyClaim("a safeguard raises ORR", "base", "base + safeguard", "orr", rises=True),
+    StudyClaim(
+        "oracle labels lower ASR more than ORR",
+        "base",
+        "oracle labels",
+        "asr",
+        rises=False,
+        minus="orr",
+    ),
+    StudyClaim("WaltzRL lowers ASR", "base", WALTZRL, "asr", rises=False),
+    StudyClaim("and ORR", "base", WALTZRL, "orr", rises=False),
+    StudyClaim(
+        "with the conversation agent trained, too, ORR falls",
+        "WaltzRL, conversation agent frozen",
+        WALTZRL,
+        "orr",
+        rises=False,
+    ),
+    StudyClaim("training makes labels right", UNTRAINED, WALTZRL, "label_accuracy", rises=True),
+    StudyClaim(
+        "and ends feedback on general prompts", UNTRAINED, WALTZRL, "ftr_general", rises=False
+    ),
+    StudyClaim("general capability stays", "base", WALTZRL, "capability", rises=None),
+    StudyClaim("labels: design A above B", "design B", "design A", "label_accuracy", rises=True),
+    StudyClaim("labels: design B above C", "design C", "design B", "label_accuracy", rises=True),
+)
+"""The paper's results in kind, of its tables and ablations, that the study can test."""

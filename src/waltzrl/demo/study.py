@@ -20,6 +20,7 @@ from waltzrl.demo.arms import (
     BASE,
     CELL_ROWS,
     FACTORS,
+    PAPER_CLAIMS,
     STUDY_TABLES,
     TUNING_TABLES,
     WALTZRL,
@@ -88,6 +89,7 @@ class StudyPlan:
             reference=WALTZRL,
             factors={name: (low, high) for name, (low, high) in FACTORS.items()},
             cells={row: cell for cell, row in CELL_ROWS.items()},
+            claims=tuple(PAPER_CLAIMS),
         )
 
     def _recipe_lines(self) -> Iterator[bytes]:

@@ -178,6 +178,20 @@ def read_seed(folder: Path, seed: int) -> SeedResults | None:
     return SeedResults(prompts, {row.row: row for row in rows})
 
 
+class StudyClaim(msgspec.Struct, frozen=True):
+    """What others report, to be tested by a study: how a number of one row lies to another's."""
+
+    text: str
+    before: str
+    after: str
+    """Rows."""
+    metric: str
+    rises: bool | None
+    """From `before` to `after`; None if it is said to stay."""
+    minus: str = ""
+    """Another metric that is subtracted; empty for none."""
+
+
 class StudyIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """What a study is of. Folders of different studies are never mixed."""
 
@@ -193,6 +207,7 @@ class StudyIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Of a factorial design, by name: the two levels."""
     cells: dict[str, tuple[str, ...]] = {}
     """The rows of the design, with their levels in the order of `factors`."""
+    claims: tuple[StudyClaim, ...] = ()
 
     @property
     def rows(self) -> list[str]:

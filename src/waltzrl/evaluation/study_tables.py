@@ -14,7 +14,7 @@ from statistics import fmean
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import percent, plain
 from waltzrl.evaluation.paired import SeedDifference, compare_seeds, mean_over_seeds
-from waltzrl.evaluation.study import Study
+from waltzrl.evaluation.study import Study, StudyClaim
 
 COLUMNS = {
     "asr": "ASR",
@@ -61,6 +61,24 @@ class PairedTest:
         return self.p_value < SIGNIFICANT
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimTest:
+    """A claim and what the study says of it."""
+
+    claim: StudyClaim
+    difference: SeedDifference
+    p_value: float
+    """The test of random signs, adjusted for the number of claims after Holm."""
+
+    @property
+    def verdict(self) -> str:
+        """Return whether the difference is resolved, and for or against the claim."""
+        change = self.difference.change.value
+        if self.p_value >= SIGNIFICANT or change is None:
+            return "no"
+        return "for" if self.claim.rises is (change > 0) else "against"
+
+
 def study_tables(study: Study) -> list[StudyTable]:
     """Return the tables of a study, each over the seeds that have all its rows.
 
@@ -73,6 +91,8 @@ def study_tables(study: Study) -> list[StudyTable]:
         tables.append(_by_category(main))
     if study.identity.reference and len(main.seeds) > 1:
         tables.append(_tests(main))
+    if claims := claim_tests(study):
+        tables.append(_claims(claims))
     if study.identity.cells and len(cells.seeds) > 1:
         tables.append(_effects(cells))
     tables.append(_trainings(study))
@@ -95,6 +115,28 @@ def paired_tests(study: Study) -> list[PairedTest]:
         PairedTest(row=row, changes=change, p_value=p_value)
         for row, change, p_value in zip(others, changes, adjusted, strict=True)
     ]
+
+
+def claim_tests(study: Study) -> list[ClaimTest]:
+    """Test every claim that two seeds or more have the rows and numbers of."""
+    found: list[tuple[StudyClaim, SeedDifference]] = []
+    for claim in study.identity.claims:
+        both = study.having([claim.before, claim.after])
+        arms = [_claimed(both, claim, row) for row in (claim.before, claim.after)]
+        if min(map(len, arms)) > 1:
+            found.append((claim, compare_seeds(*arms)))
+    adjusted = holm([difference.sign_p_value for _, difference in found])
+    return [
+        ClaimTest(claim=claim, difference=difference, p_value=p_value)
+        for (claim, difference), p_value in zip(found, adjusted, strict=True)
+    ]
+
+
+def _claimed(study: Study, claim: StudyClaim, row: str) -> list[float]:
+    values = study.values(row, claim.metric)
+    if not claim.minus:
+        return values
+    return [a - b for a, b in zip(values, study.values(row, claim.minus), strict=True)]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -195,11 +237,38 @@ def _tests(study: Study) -> StudyTable:
         lines=[
             (
                 test.row,
-                *(_cell(test.changes[metric].change, _points) for metric in TESTED),
+                *(_cell(_bounded(test.changes[metric].change, 1.0), _points) for metric in TESTED),
                 _p(test.changes["f1"].sign_p_value),
                 _p(test.changes["f1"].t_p_value),
                 _p(test.p_value),
                 "yes" if test.resolved else "no",
+            )
+            for test in tests
+        ],
+    )
+
+
+def _claims(tests: Sequence[ClaimTest]) -> StudyTable:
+    def measured(claim: StudyClaim) -> str:
+        metric = COLUMNS[claim.metric] + (f" - {COLUMNS[claim.minus]}" if claim.minus else "")
+        return f"{metric}, {claim.before} to {claim.after}"
+
+    return StudyTable(
+        name="claims",
+        title="What the paper reports, in kind",
+        note="Change from the first row to the second, paired over the seeds that have both; points"
+        " of percent with 95 % intervals. p: exact test of random signs, two-sided; adjusted: after"
+        f" Holm, for {len(tests)} claims. Resolved where the adjusted p is below 0.05.",
+        headings=("", "measured by", "change", "seeds", "p", "adjusted p", "resolved"),
+        lines=[
+            (
+                test.claim.text,
+                measured(test.claim),
+                _cell(_bounded(test.difference.change, 2.0 if test.claim.minus else 1.0), _points),
+                str(test.difference.change.n),
+                _p(test.difference.sign_p_value),
+                _p(test.p_value),
+                test.verdict,
             )
             for test in tests
         ],
@@ -221,7 +290,7 @@ def _effects(study: Study) -> StudyTable:
         lines=[
             (
                 name,
-                *(_cell(effects[metric][name].change, _points) for metric in shown),
+                *(_cell(_bounded(effects[metric][name].change, 1.0), _points) for metric in shown),
                 _p(effects["f1"][name].sign_p_value),
             )
             for name in effects["f1"]
@@ -234,7 +303,8 @@ def _trainings(study: Study) -> StudyTable:
         name="trainings",
         title="What each training took",
         note="Means over the seeds that have it. Tokens are those that both agents sampled in "
-        "rollouts; minutes are of one core.",
+        "rollouts; minutes are wall-clock time of a process "
+        "with one thread, beside others.",
         headings=("", "thousand tokens", "minutes"),
         lines=[
             (
@@ -248,11 +318,16 @@ def _trainings(study: Study) -> StudyTable:
 
 
 def _mean(values: Sequence[float], metric: str) -> Estimate:
-    """Return the mean over seeds; the interval of a share ends where shares do, at 0 and 1."""
     estimate = mean_over_seeds(values)
-    if metric == "tokens" or estimate.low is None or estimate.high is None:
+    return estimate if metric == "tokens" else _bounded(estimate, 1.0, least=0.0)
+
+
+def _bounded(estimate: Estimate, most: float, least: float | None = None) -> Estimate:
+    """End the interval where the number does: a share at 0 and 1, a difference at -1 and 1."""
+    if estimate.low is None or estimate.high is None:
         return estimate
-    return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
+    low = max(-most if least is None else least, estimate.low)
+    return replace(estimate, low=low, high=min(most, estimate.high))
 
 
 def _seeds(study: Study) -> str:

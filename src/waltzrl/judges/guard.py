@@ -54,9 +54,13 @@ class LinearGuard:
                     weights[word] += rate * (error - SHRINKAGE * weights[word])
         return cls(dict(weights), bias)
 
+    def log_odds(self, prompt: str, reply: str) -> float:
+        """Return the log-odds that the reply to the prompt is unsafe."""
+        return self._bias + sum(self._weights.get(word, 0.0) for word in _words(prompt, reply))
+
     def flags(self, prompt: str, reply: str) -> bool:
         """Whether the reply to the prompt is probably unsafe."""
-        return self._bias + sum(self._weights.get(word, 0.0) for word in _words(prompt, reply)) > 0
+        return self.log_odds(prompt, reply) > 0
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps({"bias": self._bias, "weights": self._weights}), "utf-8")
