@@ -362,7 +362,7 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agents may learn from it; None when neither client nor key says."""
     api: str = ""
     model: str = ""
-    """That the client asked for."""
+    """That the client asked for; `other` if that may be something else than a name."""
     mode: str = ""
     """How the reply left: whole, or streamed in one of four modes."""
     bundle: str = ""

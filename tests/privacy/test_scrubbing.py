@@ -16,6 +16,7 @@ from waltzrl.records import (
     Round,
     Tokens,
     ToolCall,
+    Usage,
 )
 
 ADDRESS = "ada@example.com"
@@ -54,6 +55,16 @@ def test_no_text_of_a_collaboration_keeps_an_address_and_its_names_stay():
 def test_tokens_spell_the_texts_and_are_not_kept():
     scrubbed = scrub_collaboration(said_everywhere("Hello."), scrub)
     assert [reply.tokens for reply in scrubbed.replies] == [None, None]
+
+
+def test_the_name_of_a_model_is_text_of_the_client_and_has_an_end():
+    usage = Usage(input_tokens=1, output_tokens=2, model=f"I am {ADDRESS} {'m' * 1000}")
+    bare = Collaboration(
+        prompt=Prompt(id="r", messages=(Message(role="user", content="Hi"),)),
+        draft=Reply(text="Fine.", usage=usage),
+    )
+    kept = scrub_collaboration(bare, scrub).draft.usage
+    assert kept == replace(usage, model=("I am [REDACTED:email] " + "m" * 1000)[:200])
 
 
 def test_without_rounds_and_answer_there_is_less_to_scrub():

@@ -14,6 +14,7 @@ AFTER_THE_ANSWER = {
     "serving/metrics.py",
     "serving/events.py",
     "telemetry/counters.py",
+    "serving/model_names.py",
     "build/bundles.py",
     "build/gateway.py",
 }

@@ -37,7 +37,7 @@ def request(subject, turns=("hello",)):
         said = (*said, Message(role="user", content="go on"))
     prompt = Prompt(id="wz1", messages=said)
     chat = ChatRequest(api="chat", prompt=prompt, body={}, model="m", subject=subject)
-    return GatewayRequest(chat=chat, caller=Caller(name="ada"))
+    return GatewayRequest(chat=chat, caller=Caller(name="ada"), model="m")
 
 
 class Database:

@@ -84,4 +84,5 @@ def exchange(mode, **fields):
 
 def request(mode):
     chat = ChatRequest(api="chat", prompt=PROMPT, body={"user": SECRET}, model="llama")
-    return GatewayRequest(chat=chat, caller=Caller(name="ada"), mode=mode, bearer=SECRET)
+    caller = Caller(name="ada")
+    return GatewayRequest(chat=chat, caller=caller, model="llama", mode=mode, bearer=SECRET)

@@ -23,7 +23,7 @@ from waltzrl.audit import LocalLog, Log
 from waltzrl.build.audit import contents_expire, log_key, log_settings
 from waltzrl.build.bundles import Bundles
 from waltzrl.config.gateway import GatewayRecipe
-from waltzrl.errors import WaltzError
+from waltzrl.errors import MissingExtraError, WaltzError
 from waltzrl.records import Prompt
 from waltzrl.serving.access import AccessControl, KeyRing
 from waltzrl.serving.app import App
@@ -40,6 +40,7 @@ from waltzrl.serving.gateway import (
 from waltzrl.serving.health import OK, Health, Readiness
 from waltzrl.serving.keys import ANONYMOUS, Caller
 from waltzrl.serving.metrics import GatewayMetrics, GatewayStatus, OtherMetrics
+from waltzrl.serving.model_names import ModelNames
 from waltzrl.serving.shares import RateTable, WorkerLoad
 from waltzrl.serving.split import PercentageSplit
 from waltzrl.serving.stream import StreamSettings
@@ -134,13 +135,25 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             },
         )
         yield App(
-            Gateway(selector=selector, decisions=decisions),
+            Gateway(selector=selector, decisions=decisions, names=_model_names(recipe, bundles)),
             access,
             streams=StreamSettings(stream_mode, partial(_window, rules)),
             metrics=metrics,
             readiness=readiness,
             extra=ExtraRoutes(memory, _routing(recipe, shared_memory), recipe.pass_through),
         )
+
+
+def _model_names(recipe: GatewayRecipe, bundles: Bundles) -> ModelNames:
+    """Return which names of models may be recorded; without the scanner only known ones."""
+    if recipe.audit is None and recipe.memory is None and not recipe.traces:
+        return ModelNames(bundles.knows_model)
+    from waltzrl.build.redaction import open_redaction
+
+    try:
+        return ModelNames(bundles.knows_model, open_redaction({}, None).scrub)
+    except MissingExtraError:
+        return ModelNames(bundles.knows_model)
 
 
 def _routing(

@@ -5,26 +5,8 @@ import re
 from collections import Counter
 
 from waltzrl.privacy.detection import DataPattern, PatternHit
+from waltzrl.privacy.vendor_keys import LOOSE, vendor_formats
 
-_PREFIXED = (
-    r"\b(?:sk|pk|rk)[-_](?:live_|test_|ant-|proj-)?[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic, Stripe
-    r"\bgh[oprsu]_[A-Za-z0-9]{30,}\b",
-    r"\bgithub_pat_[A-Za-z0-9_]{22,}\b",
-    r"\bglpat-[A-Za-z0-9_-]{20,}",
-    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
-    r"\bAIza[0-9A-Za-z_-]{35}",
-    r"\bya29\.[0-9A-Za-z_-]{20,}",
-    r"\bxox[abeoprs]-[0-9A-Za-z-]{10,}",
-    r"\bxapp-[0-9]-[0-9A-Za-z-]{20,}",
-    r"\bhf_[A-Za-z0-9]{30,}\b",
-    r"\bnpm_[A-Za-z0-9]{36}\b",
-    r"\bpypi-[A-Za-z0-9_-]{50,}",
-    r"\bSG\.[A-Za-z0-9_-]{16,32}\.[A-Za-z0-9_-]{16,64}",
-    r"\bdop_v1_[0-9a-f]{64}\b",
-    r"\bshp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}\b",
-    r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{33}\b",  # Telegram
-    r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JSON web token
-)
 _PEM_TITLE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM = (
     _PEM_TITLE + r"(?:[^-]|-[^-])*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
@@ -53,12 +35,15 @@ _WORD = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
 _MIN_ENTROPY = 2.8
 """Bits per character; words with a number have less."""
 _MIN_KEY_LENGTH = 8
+_LONGEST_WORD = 20
+"""Letters; a longer part of a name of small and capital letters is no word."""
 
 
 def credential_patterns() -> list[DataPattern]:
     """Return the patterns of keys, tokens and passwords."""
-    patterns = [DataPattern("secret", regex, _prefixed) for regex in _PREFIXED]
-    patterns += [DataPattern("secret", regex, _prefixed, _PEM_TITLE) for regex in _PEM]
+    patterns = [DataPattern("secret", regex, _key, key) for regex, key in vendor_formats()]
+    patterns += [DataPattern("secret", regex, _loose_key) for regex in LOOSE]
+    patterns += [DataPattern("secret", regex, _key, _PEM_TITLE) for regex in _PEM]
     return [
         *patterns,
         DataPattern("secret", _PASSWORD + _BETWEEN + _VALUE, _password, _PASSWORD),
@@ -68,11 +53,22 @@ def credential_patterns() -> list[DataPattern]:
     ]
 
 
-def _prefixed(text: bytes, start: int, end: int) -> PatternHit | None:
-    """Accept a value with letters and digits; a plain word may have such a prefix too."""
+def _key(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept a value of a vendor's form unless it is a placeholder or published for tests."""
     value = text[start:end].decode("latin-1")
-    is_key = _is_mixed(value) and not _TEST_KEY.fullmatch(value)
-    return PatternHit(start, end, 0.95, "prefix") if is_key else None
+    if _TEST_KEY.fullmatch(value) or entropy(value) < _MIN_ENTROPY:
+        return None
+    return PatternHit(start, end, 0.95, "prefix")
+
+
+def _loose_key(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept a value that also looks random; names of packages have such a prefix too."""
+    value = text[start:end].decode("latin-1")
+    words = max(map(len, re.split("[-_]", value)))
+    is_random = _is_mixed(value) or (
+        words >= _LONGEST_WORD and re.search("[a-z][A-Z]", value) is not None
+    )
+    return _key(text, start, end) if is_random else None
 
 
 def _password(text: bytes, start: int, end: int) -> PatternHit | None:

@@ -24,14 +24,19 @@ _MAIL = (
     rf"(?:[A-Za-z]{{2,24}}|[{SMALL}{UNCASED}]{{2,24}})"
 )
 
-_JOINT = r"(?: ?[.-] ?| )"
+_JOINT = r"(?:[ \t\r]{0,2}[./\n-][ \t]{0,2}|[ \t]{1,3})"
+"""Between the groups of a number; a message in parts has a line break between them."""
 _CARDS = (
     r"\b[2-9][0-9]{12,18}\b",
     rf"\b[2-9][0-9]{{3}}(?:{_JOINT}[0-9]{{4}}){{3}}(?:{_JOINT}?[0-9]{{1,3}})?\b",
     rf"\b3[0-9]{{3}}{_JOINT}[0-9]{{6}}{_JOINT}[0-9]{{4,5}}\b",
     rf"\b4[0-9]{{3}}(?:{_JOINT}[0-9]{{3}}){{3}}\b",
 )
-_IBAN = r"\b[A-Za-z]{2}[0-9]{2}(?:[ -]?[A-Za-z0-9]){11,30}"
+_SPLIT_CARD = r"\b[2-9][0-9 ./-]{0,22}\r?\n[0-9 ./-]{0,22}[0-9]\b"
+"""A card of which a line break stands in the middle of a group."""
+_SPLIT_CARD_KEY = r"[0-9 ./-]\r?\n[0-9 ./-]"
+_IBAN = rf"\b[A-Za-z]\n?[A-Za-z]\n?[0-9]\n?[0-9](?:{_JOINT}?[A-Za-z0-9]){{11,30}}"
+_IBAN_KEY = rf"\b[A-Za-z]\n?[A-Za-z]\n?[0-9]\n?[0-9]{_JOINT}?[A-Za-z0-9]"
 _V4 = r"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b"
 _V6 = r"[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{0,32}(?:\.[0-9]{1,3}){0,3}"
 
@@ -59,7 +64,8 @@ def all_patterns(regions: Sequence[str]) -> list[DataPattern]:
         DataPattern("email", _MAIL, _email, "@"),
         *phone_patterns(regions),
         *(DataPattern("credit_card", regex, _card) for regex in _CARDS),
-        DataPattern("iban", _IBAN, _account, r"\b[A-Za-z]{2}[0-9]{2}[ -]?[A-Za-z0-9]{4}"),
+        DataPattern("credit_card", _SPLIT_CARD, _card, _SPLIT_CARD_KEY),
+        DataPattern("iban", _IBAN, _account, _IBAN_KEY),
         *national_patterns(),
         DataPattern("ip_address", _V4, _ipv4),
         DataPattern("ip_address", _V6, _ipv6, r":[0-9A-Fa-f]{0,4}:"),
@@ -90,15 +96,17 @@ _TEST_CARD = re.compile(
 )
 """Numbers that payment providers publish for tests."""
 _GROUP_END = re.compile(rb"\d(?!\d)")
-_ROW = re.compile(rb"\b\d{4}(?:[ -]\d{4}){8,}")
+_ROW = re.compile(rb"\b\d{4}(?:[ \t-]{1,3}\d{4}){8,}")
 """More groups of four digits than two cards have: a row of a table."""
-_ROW_REACH = 50
-"""Bytes around a candidate that are searched for such a row."""
+_COLUMN = re.compile(rb"[ \t\d.,/|-]*\d[ \t\d.,/|-]*")
+"""A line of numbers only."""
+_TABLE_REACH = 80
+"""Bytes around a candidate that are searched for a table."""
 
 
 def _card(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept the longest card number at the start of the candidate; drop groups that follow it."""
-    if not stands_apart(text, start, start) or _is_in_table(text, start):
+    if not stands_apart(text, start, start) or _is_in_table(text, start, end):
         return None
     for match in reversed(list(_GROUP_END.finditer(text, start, end))):
         number = re.sub(rb"\D", b"", text[start : match.end()]).decode()
@@ -113,10 +121,18 @@ def _card(text: bytes, start: int, end: int) -> PatternHit | None:
     return None
 
 
-def _is_in_table(text: bytes, position: int) -> bool:
-    first = max(position - _ROW_REACH, 0)
-    rows = _ROW.finditer(text, first, position + _ROW_REACH)
-    return any(row.start() <= position < row.end() for row in rows)
+def _is_in_table(text: bytes, start: int, end: int) -> bool:
+    """Whether a candidate is part of a row of groups, or of a column of numbers."""
+    first = max(start - _TABLE_REACH, 0)
+    if any(
+        row.start() <= start < row.end() for row in _ROW.finditer(text, first, start + _TABLE_REACH)
+    ):
+        return True
+    if b"\n" not in text[start:end]:
+        return False
+    lines_before = text[first:start].split(b"\n")[-2:-1]
+    lines_behind = text[end : end + _TABLE_REACH].split(b"\n")[1:2]
+    return any(_COLUMN.fullmatch(line) for line in (*lines_before, *lines_behind))
 
 
 def _is_issued(number: str) -> bool:
@@ -134,7 +150,7 @@ _ALPHANUMERIC = re.compile(rb"[0-9A-Za-z]")
 
 def _account(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an IBAN at the start of the candidate; its country tells how long it is."""
-    country = text[start : start + 2].decode().upper()
+    country = text[start : start + 3].replace(b"\n", b"").decode()[:2].upper()
     structure = _STRUCTURES.info(country)[0][1].get("bban", "")
     length = 4 + sum(map(int, _FIELD_LENGTH.findall(structure)))
     ends = [match.end() for match in _ALPHANUMERIC.finditer(text, start, end)]
@@ -143,7 +159,8 @@ def _account(text: bytes, start: int, end: int) -> PatternHit | None:
     stop = ends[length - 1]
     if text[stop : stop + 1].isalnum():
         return None
-    if iban.is_valid(text[start:stop].decode(), check_country=False):
+    number = b"".join(_ALPHANUMERIC.findall(text, start, stop)).decode()
+    if iban.is_valid(number, check_country=False):
         return PatternHit(start, stop, 1.0, "mod97")
     return None
 

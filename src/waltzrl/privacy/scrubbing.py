@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
-from waltzrl.records import Collaboration, Feedback, Message, Reply, ToolCall
+from waltzrl.records import Collaboration, Feedback, Message, Reply, ToolCall, Usage
 
 Scrub: TypeAlias = Callable[[str], str]
 """Returns a text without personal data, as `RedactionRules.scrub` does."""
+LONGEST_MODEL_NAME = 200
+"""Characters."""
 
 
 def scrub_collaboration(collaboration: Collaboration, scrub: Scrub) -> Collaboration:
@@ -56,8 +58,14 @@ def _reply(reply: Reply, scrub: Scrub) -> Reply:
         text=scrub(reply.text),
         reasoning=scrub(reply.reasoning),
         calls=_calls(reply.calls, scrub),
+        usage=None if reply.usage is None else _usage(reply.usage, scrub),
         tokens=None,
     )
+
+
+def _usage(usage: Usage, scrub: Scrub) -> Usage:
+    """Servers return the name of the model as the client wrote it."""
+    return replace(usage, model=scrub(usage.model)[:LONGEST_MODEL_NAME])
 
 
 def _calls(calls: Iterable[ToolCall], scrub: Scrub) -> tuple[ToolCall, ...]:

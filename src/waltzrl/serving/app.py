@@ -389,6 +389,7 @@ class App:
         return GatewayRequest(
             chat=chat,
             caller=http.caller,
+            model=self._gateway.names.recorded(chat.model),
             bearer=self._bearer(http),
             context=http.headers.context,
             mode=mode,

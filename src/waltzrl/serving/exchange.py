@@ -270,6 +270,8 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     chat: ChatRequest
     caller: Caller
+    model: str = ""
+    """Name of the model that was asked for, as it may be recorded."""
     bearer: str | None = None
     """The client's key, if it is meant for the upstream."""
     mode: Mode = "whole"

@@ -46,6 +46,7 @@ from waltzrl.serving.exchange import (
     total_counts,
 )
 from waltzrl.serving.health import OK, Health
+from waltzrl.serving.model_names import ModelNames
 
 Listener = Callable[[ServedChoice], None]
 """Called with every choice that was served; must not block and must not raise."""
@@ -143,6 +144,8 @@ class Gateway:
 
     selector: BundleSelector
     decisions: DecisionLog
+    names: ModelNames = field(default_factory=ModelNames)
+    """Says under which names models are recorded."""
 
     async def answers(self, request: GatewayRequest) -> list[Answer]:
         """Answer every choice of a request that is not streamed.
@@ -225,7 +228,7 @@ class Gateway:
                 subject=request.chat.subject,
                 may_learn=request.may_learn,
                 api=request.chat.api,
-                model=request.chat.model,
+                model=request.model,
                 mode=request.mode,
                 bundle=bundle.id,
                 stage=bundle.stage,
