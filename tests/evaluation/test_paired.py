@@ -8,6 +8,7 @@ from waltzrl.evaluation.intervals import Pairs, mcnemar
 from waltzrl.evaluation.paired import (
     SIGN_DRAWS,
     compare_seeds,
+    joint_sign_tests,
     mean_over_seeds,
     sign_test,
     t_quantile,
@@ -46,7 +47,11 @@ def test_equal_arms_differ_by_nothing():
     assert compare_seeds([0.0, 0.0], [1.0, 1.0]).t_p_value == 0.0
 
 
-@given(st.lists(st.integers(-40, 40).map(lambda tenths: tenths / 10), max_size=8))
+VALUES = st.integers(-40, 40).map(lambda tenths: tenths / 10)
+DIFFERENCES = st.lists(VALUES, max_size=8)
+
+
+@given(DIFFERENCES)
 @settings(deadline=None)
 def test_the_sign_test_counts_all_patterns(differences):
     reached = abs(sum(differences)) - 1e-9
@@ -69,3 +74,32 @@ def test_with_one_vote_a_prompt_the_sign_test_is_mcnemars(worse, better):
 def test_many_uneven_differences_are_drawn_and_still_resolved():
     uneven = [1 + 0.001 * 1.3**n for n in range(40)]
     assert sign_test(uneven) == 1 / (1 + SIGN_DRAWS)
+
+
+def test_joint_sign_tests_are_those_of_a_pen():
+    # of the eight patterns of three signs, two add the first row up to 3, and two the second: 4 / 8
+    assert joint_sign_tests([[1, 1, 1], [1, -1, 1]]) == [0.5, 1.0]
+    assert joint_sign_tests([[1, -1, 1], [1, 1, 1]]) == [1.0, 0.5]
+    assert joint_sign_tests([]) == []
+
+
+@given(DIFFERENCES)
+def test_rows_that_rise_and_fall_together_are_one_test(differences):
+    alone = sign_test(differences)
+    doubled = [2 * one for one in differences]
+    assert joint_sign_tests([differences]) == pytest.approx([alone])
+    assert joint_sign_tests([differences, doubled]) == pytest.approx([alone, alone])
+
+
+@given(st.lists(st.tuples(VALUES, VALUES, VALUES), min_size=2, max_size=7))
+def test_a_joint_sign_test_is_never_below_the_test_alone(rows):
+    rows = [list(row) for row in zip(*rows, strict=True)]
+    for joint, row in zip(joint_sign_tests(rows), rows, strict=True):
+        assert sign_test(row) - 1e-9 <= joint <= 1
+
+
+def test_joint_sign_tests_of_many_seeds_are_drawn():
+    rows = [[1.0 + 0.01 * n for n in range(20)], [(-1.0) ** n for n in range(20)]]
+    first, second = joint_sign_tests(rows)
+    assert first < 1e-3
+    assert second > 0.9

@@ -13,7 +13,12 @@ from statistics import fmean
 
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import percent, plain
-from waltzrl.evaluation.paired import SeedDifference, compare_seeds, mean_over_seeds
+from waltzrl.evaluation.paired import (
+    SeedDifference,
+    compare_seeds,
+    joint_sign_tests,
+    mean_over_seeds,
+)
 from waltzrl.evaluation.study import Study, StudyClaim
 
 COLUMNS = {
@@ -54,7 +59,7 @@ class PairedTest:
     changes: Mapping[str, SeedDifference]
     """Reference minus row, of each metric in TESTED."""
     p_value: float
-    """The test of random signs of F1, adjusted for the number of rows after Holm."""
+    """The test of random signs of F1, adjusted for the other rows."""
 
     @property
     def resolved(self) -> bool:
@@ -68,7 +73,7 @@ class ClaimTest:
     claim: StudyClaim
     difference: SeedDifference
     p_value: float
-    """The test of random signs, adjusted for the number of claims after Holm."""
+    """The test of random signs, adjusted for the other claims."""
 
     @property
     def verdict(self) -> str:
@@ -110,7 +115,8 @@ def paired_tests(study: Study) -> list[PairedTest]:
         }
         for row in others
     ]
-    adjusted = holm([change["f1"].sign_p_value for change in changes])
+    best = study.values(reference, "f1")
+    adjusted = joint_sign_tests([_minus(best, study.values(row, "f1")) for row in others])
     return [
         PairedTest(row=row, changes=change, p_value=p_value)
         for row, change, p_value in zip(others, changes, adjusted, strict=True)
@@ -120,12 +126,15 @@ def paired_tests(study: Study) -> list[PairedTest]:
 def claim_tests(study: Study) -> list[ClaimTest]:
     """Test every claim that two seeds or more have the rows and numbers of."""
     found: list[tuple[StudyClaim, SeedDifference]] = []
+    by_seed: list[list[float]] = []
     for claim in study.identity.claims:
         both = study.having([claim.before, claim.after])
-        arms = [_claimed(both, claim, row) for row in (claim.before, claim.after)]
-        if min(map(len, arms)) > 1:
-            found.append((claim, compare_seeds(*arms)))
-    adjusted = holm([difference.sign_p_value for _, difference in found])
+        before, after = (_claimed(both, claim, row) for row in (claim.before, claim.after))
+        if min(len(before), len(after)) > 1:
+            found.append((claim, compare_seeds(before, after)))
+            changes = dict(zip(both.seeds, _minus(after, before), strict=True))
+            by_seed.append([changes.get(seed, 0.0) for seed in study.seeds])
+    adjusted = joint_sign_tests(by_seed)
     return [
         ClaimTest(claim=claim, difference=difference, p_value=p_value)
         for (claim, difference), p_value in zip(found, adjusted, strict=True)
@@ -136,19 +145,11 @@ def _claimed(study: Study, claim: StudyClaim, row: str) -> list[float]:
     values = study.values(row, claim.metric)
     if not claim.minus:
         return values
-    return [a - b for a, b in zip(values, study.values(row, claim.minus), strict=True)]
+    return _minus(values, study.values(row, claim.minus))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values so that any of them is below 5 % by chance in 5 % of all studies.
-
-    Holm (1979), A simple sequentially rejective multiple test procedure.
-    """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, (len(p_values) - rank) * p_values[place])
-        adjusted[place] = min(1.0, largest)
-    return adjusted
+def _minus(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    return [one - other for one, other in zip(first, second, strict=True)]
 
 
 def factor_effects(study: Study, metric: str) -> dict[str, SeedDifference]:
@@ -231,8 +232,9 @@ def _tests(study: Study) -> StudyTable:
         name="tests",
         title=f"{reference} against each other row",
         note=f"{reference} minus the row, paired over {_seeds(study)}, points of percent with 95 % "
-        "intervals. p: test of random signs of F1, exact, two-sided; adjusted: after Holm, for "
-        f"{len(tests)} rows. A difference is resolved where the adjusted p is below 0.05.",
+        "intervals. p: test of random signs of F1, exact, two-sided; adjusted: for "
+        f"{len(tests)} rows, after Westfall and Young. A difference is resolved where the adjusted "
+        "p is below 0.05.",
         headings=("", "F1", "ASR", "ORR", "p", "t test", "adjusted p", "resolved"),
         lines=[
             (
@@ -257,8 +259,9 @@ def _claims(tests: Sequence[ClaimTest]) -> StudyTable:
         name="claims",
         title="What the paper reports, in kind",
         note="Change from the first row to the second, paired over the seeds that have both; points"
-        " of percent with 95 % intervals. p: exact test of random signs, two-sided; adjusted: after"
-        f" Holm, for {len(tests)} claims. Resolved where the adjusted p is below 0.05.",
+        " of percent with 95 % intervals. p: exact test of random signs, two-sided; adjusted: for"
+        f" {len(tests)} claims, after Westfall and Young. Resolved where the adjusted p is below"
+        " 0.05.",
         headings=("", "measured by", "change", "seeds", "p", "adjusted p", "resolved"),
         lines=[
             (
