@@ -65,12 +65,26 @@ def test_the_papers_setting_is_in_the_8b_recipe():
     assert feedback.learns == ("feedback",)
     assert joint.learns == ("conversation", "feedback")
     assert joint.epochs == 5
+    assert recipe.judge == "llm:meta-llama/Llama-3.3-70B-Instruct@http://127.0.0.1:8000/v1"
+    assert recipe.data.prompts == (
+        "wildjailbreak:data/wildjailbreak/train.tsv",
+        "or-bench:data/or-bench/or-bench-80k.csv",
+    )
+    assert recipe.data.held_out == ("wildjailbreak:data/wildjailbreak/eval.tsv",)
+    assert recipe.data.validation == ("xstest:data/xstest/xstest_prompts.csv",)
     assert (feedback.coefficients.label, joint.coefficients.label) == (0.65, 0.0)
     for stage in (feedback, joint):
         assert stage.optimizer.learning_rate == 5e-7
         assert (stage.coefficients.improvement, stage.coefficients.format) == (0.65, 0.1)
         assert (stage.algorithm.kl_weight, stage.algorithm.clip_low) == (0.01, 0.2)
         assert (stage.prompts_per_step, stage.reward) == (32, "paper")
+        assert stage.algorithm.aggregation == "sequence"
+
+
+def test_a_pair_goes_on_with_our_reward_its_label_term_and_replayed_drafts():
+    (joint,) = load_recipe(RECIPES / "continue.toml").reinforcements
+    assert joint.learns == ("conversation", "feedback")
+    assert (joint.reward, joint.coefficients.label, joint.replayed_share) == ("signed", 0.65, 0.5)
 
 
 def test_overrides_reach_every_depth_and_the_last_one_wins(path):

@@ -160,6 +160,27 @@ def test_another_precision_of_the_sampler_is_a_truncated_factor_and_no_ratio():
     assert moved.ratio.clipped == 0.5
 
 
+def test_the_divergence_is_measured_in_one_precision_whatever_the_sampler_computed_in():
+    def step(by, seed, kl_weight):
+        team = tiny_pair.two_models()
+        learner = Learner(team.weights["conversation"], OPTIMIZER, 1, torch.bfloat16)
+        other = tiny_pair.two_models(seed).roles["conversation"].reference
+        samples = [
+            shifted(sampled(learner.scorer, ids, 1.0), by) for ids in ((10, 11, 12), (20, 21))
+        ]
+        settings = ReinforceSettings(kl_weight=kl_weight)
+        return reinforce(learner, samples, learner.scorer.with_weights(other), settings)
+
+    # The reference is where the policy starts: the sampler's rounding is no distance from it.
+    unmoved = step(0.5, 0, 1.0)
+    assert unmoved.kl == 0.0
+    assert unmoved.advantage_sigma == pytest.approx(0.0, abs=1e-6)
+    assert unmoved.ratio.sampler_mean == pytest.approx(2.0)
+    exact, rounded = (step(by, 1, 1.0) for by in (1.0, 0.5))
+    assert exact.kl == rounded.kl > 0
+    assert exact.advantage_sigma == rounded.advantage_sigma > 0
+
+
 def test_in_later_passes_the_ratio_is_to_the_learners_own_probabilities():
     def ratio(by):
         weights = tiny_pair.two_models().weights["conversation"]

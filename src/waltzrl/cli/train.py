@@ -29,7 +29,7 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl train recipes/tiny.toml --dry-run`
 
-    `waltzrl train recipes/tiny.toml --set stages.joint.reward=signed --out runs/signed`
+    `waltzrl train recipes/tiny.toml --set seed=1 --out runs/seed-1`
 
     `waltzrl train recipes/continue.toml --from sqlite:///runs/memory.db --export agents-2`
     """

@@ -84,9 +84,11 @@ def reinforce(
     measured whatever its weight.
     """
     references = None if reference is None else reference.score(samples)
-    batch = _RolloutBatch.of(samples, references, settings)
-    # Autocast rounds elsewhere than the sampler's bfloat16 weights do.
-    objective = _Objective(batch, settings, other_sampler=learner.scorer.dtype != torch.float32)
+    own = None
+    if learner.scorer.dtype != torch.float32:  # autocast rounds elsewhere than the sampler does
+        own = learner.scorer.score(samples)
+    batch = _RolloutBatch.of(samples, own, references, settings)
+    objective = _Objective(batch, settings)
     steps = [learner.step(samples, objective) for _ in range(settings.passes)]
     return UpdateResult(
         score_mean=sum(sample.score for sample in samples) / len(samples),
@@ -104,6 +106,8 @@ def reinforce(
 class _RolloutBatch:
     """What is computed once of all samples, on the CPU."""
 
+    old_logprobs_BT: Tensor
+    """Before the step, in the learner's precision, which is the reference's too."""
     advantages_BT: Tensor
     weights_BT: Tensor
     """What each token weighs in the loss; they add up to 1."""
@@ -115,16 +119,26 @@ class _RolloutBatch:
     def of(
         cls,
         samples: Sequence[Sample],
+        own: list[list[float]] | None,
         references: list[list[float]] | None,
         settings: ReinforceSettings,
     ) -> "_RolloutBatch":
-        """Whiten the samples' advantages, and measure the policy that sampled them."""
+        """Whiten the samples' advantages, and measure the policy before the step.
+
+        Args:
+            samples: of the update.
+            own: [samples][tokens] log-probabilities by the learner; None where the sampler's are
+                of the same precision.
+            references: as `own`, by the reference.
+            settings: of the algorithm.
+        """
         length = max(len(sample.tokens.ids) for sample in samples)
 
         def padded(rows: Sequence[Sequence[float]]) -> Tensor:
             return torch.tensor([[*row, *[0.0] * (length - len(row))] for row in rows])
 
-        old = padded([sample.tokens.logprobs for sample in samples])
+        sampler = padded([sample.tokens.logprobs for sample in samples])
+        old = sampler if own is None else padded(own)
         mask = padded([[1.0] * len(sample.tokens.ids) for sample in samples]).bool()
         reference = old if references is None else padded(references)
         scores = torch.tensor([sample.score for sample in samples])
@@ -133,10 +147,11 @@ class _RolloutBatch:
         weights = WEIGHTS[settings.aggregation](mask)
         earned = returns(token_rewards(scores, old, reference, mask, settings.kl_weight), mask)
         return cls(
+            old_logprobs_BT=old,
             advantages_BT=whiten(earned, weights, settings.sigma_floor),
             weights_BT=weights,
             advantage_sigma=moments(earned, weights)[1].item(),
-            entropy=-old[mask].mean().item(),
+            entropy=-sampler[mask].mean().item(),
             kl=None if references is None else k3(old, reference)[mask].mean().item(),
         )
 
@@ -144,21 +159,8 @@ class _RolloutBatch:
 class _Objective:
     """The loss of an update, micro-batch by micro-batch; remembers the ratios that it saw."""
 
-    def __init__(
-        self, batch: _RolloutBatch, settings: ReinforceSettings, *, other_sampler: bool
-    ) -> None:
-        """Prepare the loss.
-
-        Args:
-            batch: of all samples of the update.
-            settings: of the algorithm.
-            other_sampler: the tokens were sampled in another precision than the learner's.
-        """
-        self._batch = batch
-        self._settings = settings
-        self._other_sampler = other_sampler
-        self._before: dict[tuple[int, ...], Tensor] = {}
-        """The learner's log-probabilities before its first step: those of the first pass."""
+    def __init__(self, batch: _RolloutBatch, settings: ReinforceSettings) -> None:
+        self._batch, self._settings = batch, settings
         self._sums: list[Tensor] = []
         self._maxima: list[Tensor] = []
         self._tokens = 0
@@ -166,20 +168,18 @@ class _Objective:
     def __call__(self, logprobs_BT: Tensor, batch: Batch, positions: list[int]) -> Tensor:
         """Return this micro-batch's share of the loss; is a `LossOfMicroBatch`."""
         settings, length = self._settings, batch.mask_BT.shape[1]
-        advantages_BT, weights_BT = (
-            whole[positions, :length].to(logprobs_BT.device)
-            for whole in (self._batch.advantages_BT, self._batch.weights_BT)
+        whole = self._batch
+        old_BT, advantages_BT, weights_BT = (
+            values_BT[positions, :length].to(logprobs_BT.device)
+            for values_BT in (whole.old_logprobs_BT, whole.advantages_BT, whole.weights_BT)
         )
-        before_BT = self._before.setdefault(tuple(positions), logprobs_BT.detach())
-        old_BT = before_BT if self._other_sampler else batch.old_logprobs_BT
         losses_BT = policy_losses(
             logprobs_BT, old_BT, advantages_BT, settings.clip_low, settings.clip_high
         )
         if settings.dual_clip is not None:
             losses_BT = dual_clip(losses_BT, advantages_BT, settings.dual_clip)
-        sampler_ratio_BT = ratios(before_BT, batch.old_logprobs_BT)
-        if self._other_sampler:
-            losses_BT = losses_BT * sampler_ratio_BT.clamp(max=SAMPLER_RATIO_LIMIT)  # Eq. 8
+        sampler_ratio_BT = ratios(old_BT, batch.old_logprobs_BT)  # exactly 1 in one precision
+        losses_BT = losses_BT * sampler_ratio_BT.clamp(max=SAMPLER_RATIO_LIMIT)  # Eq. 8
         ratio_BT = ratios(logprobs_BT.detach(), old_BT)
         clipped_BT = clipped(ratio_BT, advantages_BT, settings.clip_low, settings.clip_high)
         seen = torch.stack([ratio_BT, clipped_BT, sampler_ratio_BT]).where(batch.mask_BT, 0.0)

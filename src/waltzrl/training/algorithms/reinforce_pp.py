@@ -14,8 +14,8 @@ Journal of Computational and Graphical Statistics 17(2), 2008.
     (7)  L     = sum of w_t * l_t      w_t: tokens.sequence_weights (the paper's) or token_weights
     (8)  l_t   = l_t * min(pi_old(a_t) / pi_sampler(a_t), c_s)       truncated importance sampling
 
-(8) is for a sampler that computes in another precision than the learner: then pi_old in (4) is the
-learner's own probability before the step, and the difference stands in this factor alone.
+(8) is for a sampler that computes in another precision than the learner: then pi_old in (1) and (4)
+is the learner's own probability before the step, and the difference stands in this factor alone.
 
 Each policy has its own batch: one pool for both agents would mix two scales of reward.
 Shapes: B replies, T tokens. The mask is True on the tokens that the policy wrote itself, its
@@ -60,7 +60,7 @@ def token_rewards(
 
     Args:
         scores_B: [B] R, one score per reply.
-        old_logprobs_BT: [B, T] under the policy that sampled the tokens.
+        old_logprobs_BT: [B, T] under the policy before the step, in the reference's precision.
         reference_logprobs_BT: [B, T] under the frozen reference.
         mask_BT: [B, T] bool.
         kl_weight: beta; 0.01 is usual.
@@ -113,7 +113,7 @@ def policy_losses(
 
     Args:
         logprobs_BT: [B, T] under the policy now; the only input with a gradient.
-        old_logprobs_BT: [B, T] under the policy that sampled the tokens.
+        old_logprobs_BT: [B, T] under the policy before the step.
         advantages_BT: [B, T].
         clip_low: the objective gains nothing from a ratio below 1 - clip_low; 0.2 is usual.
         clip_high: nor from one above 1 + clip_high.
