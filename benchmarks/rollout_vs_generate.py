@@ -26,6 +26,7 @@ from work import COMPLETIONS, NEW_TOKENS, new_model, new_prompts, new_tokenizer
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate
 from waltzrl.policies import Sampling
+from waltzrl.policies.blocks import fuse
 from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.policies.weights import store_transposed
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Usage
@@ -149,7 +150,8 @@ def contestants(limits: Sequence[int]) -> dict[str, Callable[[], list[Collaborat
     half = [copy.deepcopy(model).to(torch.bfloat16) for model in exact]
     ours = copy.deepcopy(exact)
     for model in ours:
-        store_transposed(model)  # as `load_causal_lm` does
+        fuse(model)  # as `load_causal_lm` does
+        store_transposed(model)
     found: dict[str, Callable[[], list[Collaboration]]] = {}
     for name, models, dtype in (("float32", exact, None), ("bfloat16", half, torch.bfloat16)):
         policies = [LocalPolicy(model, tokenizer, decoding=Decoding(dtype=dtype)) for model in ours]

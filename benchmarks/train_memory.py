@@ -5,7 +5,7 @@
 Each case is a process of its own, which takes two steps of both agents on a CPU (the second one has
 an optimiser with a state) with random weights. Measured is the highest resident memory, less what
 was resident before the models were made. The processes give freed blocks back at once (FREEING), as
-glibc otherwise keeps them; `--case NAME` measures one case as the environment says.
+a run otherwise keeps them; `--case NAME` measures one case as the environment says.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from work import PROMPT_TOKENS, new_tokenizer
 
 from waltzrl.agents import load_wording
+from waltzrl.policies.blocks import fuse
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.weights import CausalLM
 from waltzrl.training import ROLES, AgentSettings, Learner, ModelSettings, OptimizerSettings
@@ -99,6 +100,7 @@ def measure(case: Case) -> dict[str, float]:
         models = ModelSettings(base=folder, layout=case.layout, rank=16)
         before = resident("VmRSS")
         base = CausalLM(model=Qwen2ForCausalLM(case.config).eval(), tokenizer=tokenizer)
+        fuse(base.model)  # as `load_causal_lm` does
         parameters = sum(parameter.numel() for parameter in base.model.parameters())
         team = make_roles(models, agents, base, compute, seed=0)
         del base

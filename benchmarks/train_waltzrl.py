@@ -24,6 +24,7 @@ from work import (
 import waltzrl
 from waltzrl.agents import Wording
 from waltzrl.collaboration import OracleReviewer, draft_only
+from waltzrl.policies.compute import ComputeSettings, resolve_compute
 from waltzrl.policies.local import Decoding
 from waltzrl.policies.weights import Weights, load_causal_lm, narrow
 from waltzrl.records import Message, Prompt, Reply, Verdict
@@ -53,7 +54,7 @@ class LastWord:
 
 def main() -> None:
     """Take a step for every line on the standard input."""
-    dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[sys.argv[1]]
+    dtype = resolve_compute(ComputeSettings(device="cpu", dtype=sys.argv[1])).dtype
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder)
         models = [load_causal_lm(folder, "cpu") for _ in range(2)]

@@ -21,6 +21,8 @@ try:
         PreTrainedTokenizerBase,
     )
     from transformers.utils import logging as transformers_logging
+
+    from waltzrl.policies.blocks import fuse
 except ImportError as missing:
     raise MissingExtraError("a local policy", "PyTorch", "train") from missing
 
@@ -85,6 +87,7 @@ def load_causal_lm(
             " save the checkpoint again or load an earlier one"
         )
     model = model.to(device).eval()
+    fuse(model)
     if model.device.type == "cpu":
         store_transposed(model)
     source = str(folder.resolve()) if folder.is_dir() else name_or_path

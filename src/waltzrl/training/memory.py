@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from waltzrl.policies.attention import BLOCK
+from waltzrl.policies.blocks import fuse
 from waltzrl.policies.local import Decoding
 from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow, role_parameters
 from waltzrl.records import Tokens
@@ -85,6 +86,7 @@ def _peak(config: PretrainedConfig, update: Update, turns: Turns) -> int:
     """Return the most bytes that are alive at once in an update."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        fuse(model)
         causal_lm, adapter = CausalLM(model=model, tokenizer=create_tokenizer(())), None
         if update.adapter_rank is not None:
             adapter = ROLES[0]

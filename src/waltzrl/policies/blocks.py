@@ -1,0 +1,177 @@
+"""Parts of Llama-like blocks with fewer passes over memory than transformers make.
+
+Each part computes what the module's own code computes, up to rounding in float32. A module is
+recognised by its code, so one that computes anything else keeps its own.
+
+Shapes: N tokens, E size of a hidden state, H heads, D size of a head.
+"""
+
+from types import FunctionType, MethodType
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F  # noqa: N812
+from transformers import PreTrainedModel
+from transformers.activations import SiLUActivation
+from transformers.models.llama import modeling_llama as llama
+
+
+def fuse(model: PreTrainedModel) -> None:
+    """Replace the norms, the activations and the rotary embeddings of the blocks, in place."""
+    for module in model.modules():
+        forward = type(module).forward
+        if _same(forward, llama.LlamaRMSNorm.forward):
+            module.forward = MethodType(_norm, module)
+        elif _same(forward, llama.LlamaMLP.forward) and isinstance(
+            module.act_fn, nn.SiLU | SiLUActivation
+        ):
+            module.forward = MethodType(_mlp, module)
+        elif _same(_global(forward, ROTARY), llama.apply_rotary_pos_emb):
+            module.forward = MethodType(_with_rotary(forward), module)
+
+
+ROTARY = "apply_rotary_pos_emb"
+"""What transformers calls the rotary embedding wherever an attention uses one."""
+
+
+def _same(function: object, other: FunctionType) -> bool:
+    """Return whether two functions have the same code, whatever they are called."""
+    return isinstance(function, FunctionType) and _code(function) == _code(other)
+
+
+def _code(function: FunctionType) -> tuple[object, ...]:
+    code = function.__code__
+    numbers = [constant for constant in code.co_consts if isinstance(constant, int | float)]
+    return code.co_code, code.co_names, numbers
+
+
+def _global(function: object, name: str) -> object:
+    """Return the global of this name that a function uses; None if it uses none."""
+    if isinstance(function, FunctionType) and name in function.__code__.co_names:
+        return function.__globals__.get(name)
+    return None
+
+
+def _with_rotary(forward: FunctionType) -> FunctionType:
+    """Copy an attention's forward, with our rotary embedding in place of its own."""
+    names = {**forward.__globals__, ROTARY: _rotate_both}
+    copied = FunctionType(
+        forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__
+    )
+    copied.__kwdefaults__ = forward.__kwdefaults__
+    return copied
+
+
+def _norm(module: llama.LlamaRMSNorm, hidden_states: Tensor) -> Tensor:
+    if not hidden_states.dtype == module.weight.dtype == torch.float32:
+        plain: Tensor = llama.LlamaRMSNorm.forward(module, hidden_states)
+        return plain
+    return _run(_RMSNorm, hidden_states, module.weight, module.variance_epsilon)
+
+
+def _mlp(module: llama.LlamaMLP, x: Tensor) -> Tensor:
+    projected: Tensor = module.down_proj(_run(_SwiGLU, module.gate_proj(x), module.up_proj(x)))
+    return projected
+
+
+def _rotate_both(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
+) -> tuple[Tensor, Tensor]:
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return _run(_Rotation, q, cos, sin), _run(_Rotation, k, cos, sin)
+
+
+def _run(function: type[Function], *arguments: object) -> Tensor:
+    """Call a function; with a graph only where a gradient is wanted, because that costs time."""
+    result: Tensor = (
+        function.apply(*arguments)  # type: ignore[no-untyped-call]
+        if torch.is_grad_enabled()
+        else function.forward(*arguments)
+    )
+    return result
+
+
+class _Context(Protocol):
+    """What torch gives to a `Function`."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+    epsilon: float
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
+
+
+class _RMSNorm(Function):
+    """y = x s w with s = 1 / sqrt(mean(x^2) + eps)."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        return (x * _scale(x, epsilon)).mul_(weight)
+
+    @staticmethod
+    def setup_context(ctx: _Context, inputs: tuple[Tensor, Tensor, float], _: Tensor) -> None:
+        x, weight, ctx.epsilon = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        scale = _scale(x, ctx.epsilon)
+        product = grad * x
+        slope = (product @ weight).unsqueeze(-1) * scale.pow(3) / -x.shape[-1]
+        wanted = ctx.needs_input_grad[1]
+        grad_weight = scale.flatten() @ product.flatten(0, -2) if wanted else None
+        grad_x = torch.mul(grad, weight, out=product).mul_(scale).addcmul_(x, slope)
+        return grad_x, grad_weight, None
+
+
+def _scale(x: Tensor, epsilon: float) -> Tensor:
+    """Return what each vector [..., E] is multiplied with, [..., 1]."""
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return length.square_().mul_(1 / x.shape[-1]).add_(epsilon).rsqrt_()
+
+
+class _SwiGLU(Function):
+    """y = silu(gate) * up."""
+
+    @staticmethod
+    def forward(gate: Tensor, up: Tensor) -> Tensor:
+        return F.silu(gate).mul_(up)
+
+    @staticmethod
+    def setup_context(ctx: _Context, inputs: tuple[Tensor, Tensor], _: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        grad_gate = torch.ops.aten.silu_backward(grad * up, gate)
+        return grad_gate, F.silu(gate).mul_(grad)
+
+
+class _Rotation(Function):
+    """y = x cos + (-x2, x1) sin, for the halves x1 and x2 of each vector."""
+
+    @staticmethod
+    def forward(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        half = x.shape[-1] // 2
+        y = x * cos
+        y[..., :half].addcmul_(x[..., half:], sin[..., :half], value=-1)
+        y[..., half:].addcmul_(x[..., :half], sin[..., half:])
+        return y
+
+    @staticmethod
+    def setup_context(ctx: _Context, inputs: tuple[Tensor, Tensor, Tensor], _: Tensor) -> None:
+        _, cos, sin = inputs
+        ctx.save_for_backward(cos, sin)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _Rotation.forward(grad, cos, -sin.roll(sin.shape[-1] // 2, -1)), None, None
