@@ -22,7 +22,7 @@ from waltzrl.audit import (
     verify,
 )
 from waltzrl.cli.erase import erase as erase_command
-from waltzrl.compliance.erasure import erase_records, find_records, open_targets
+from waltzrl.compliance.erasure import RecordsOf, erase_records, find_records, open_targets
 from waltzrl.compliance.exports import read_rows
 from waltzrl.errors import InputError
 from waltzrl.memory.erasure import bind_key
@@ -56,8 +56,9 @@ def postgres_site(tmp_path, postgres_url):
         yield site
 
 
-def open_targets_of(site, subject="ada"):
-    return open_targets(subject, site.url, site.key, {site.log: site.log.with_name("audit.key")})
+def open_targets_of(site, whose):
+    whose = RecordsOf(subject=whose) if isinstance(whose, str) else whose
+    return open_targets(whose, site.url, site.key, {site.log: site.log.with_name("audit.key")})
 
 
 def found(site, subject="ada"):
@@ -239,6 +240,50 @@ def test_erasing_twice_is_fine(sqlite_site):
     assert (again.records, again.left) == (0, ())
 
 
+def test_one_request_is_erased_by_its_id_wherever_it_is(site):
+    leave_traces(site, subjects=("ada", ""))
+    memory, whose = site.memory(), RecordsOf(request="-1")  # nobody's
+    gone = erased(site, whose)
+    assert (gone.subject, gone.requests, gone.left) == ("", ("-1",), ())
+    assert gone.records == 10  # an evaluation, a session, samples of two rounds, contents, exports
+    assert {one.id for one in memory.every_evaluation()} == {"-0", "-2", "ada-0", "ada-1", "ada-2"}
+    assert {said.prompt.id for _, said in read_collaborations(site.log)} == {
+        "-0", "-2", "ada-0", "ada-1", "ada-2",
+    }  # fmt: skip
+    assert found(site, whose) == {}
+    (notice,) = notices_after(site.engine, 0)
+    assert (notice.body["requests"], "subject" in notice.body) == (1, False)
+
+
+def test_other_choices_and_the_clients_own_id_belong_to_a_request(sqlite_site):
+    memory = sqlite_site.memory()
+    served = interaction("ada", 1, AN_HOUR_AGO)
+    for name in ("wz1", "wz1/2", "wz1/shadow", "wz12"):
+        client_id = "" if name == "wz12" else "order:17"
+        memory.remember([structs.replace(served, id=name, client_request_id=client_id)])
+    with sqlite_site.open_log():
+        pass
+    gone = erased(sqlite_site, RecordsOf(request="order:17"))
+    assert (gone.requests, gone.left) == (("order:17", "wz1"), ())
+    assert [one.id for one in memory.every_evaluation()] == ["wz12"]
+
+
+def test_who_quotes_what_was_said_is_erased_without_a_name(site):
+    leave_traces(site)
+    whose = RecordsOf(words="I am ADA and my grandmother's ocelot sings")
+    gone = erased(site, whose)
+    assert (gone.requests, gone.left) == (("ada-0", "ada-1", "ada-2"), ())
+    assert gone.records == 30
+    assert {one.id for one in site.memory().every_evaluation()} == {"bob-0", "bob-1", "bob-2"}
+    assert found(site, whose) == {}
+
+
+def test_personal_data_in_a_quotation_is_not_looked_for(sqlite_site):
+    leave_traces(sqlite_site)
+    words = "I am ada, and my grandmother's ocelot ada@example.com sings at dawn"
+    assert sum(found(sqlite_site, RecordsOf(words=words)).values()) == 30
+
+
 def test_an_export_that_was_moved_is_told(sqlite_site):
     moved, *_ = leave_traces(sqlite_site)
     moved.rename(moved.with_name("elsewhere.jsonl"))
@@ -276,7 +321,9 @@ def test_words_that_others_said_too_prove_nothing(sqlite_site):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"subject": ""}, "the subject is empty"),
+        ({"whose": RecordsOf()}, "got nobody to erase; give the client's own name"),
+        ({"whose": RecordsOf(subject="ada", request="1")}, "got subject and request to erase"),
+        ({"whose": RecordsOf(words="I am ada")}, "got too few words to tell a person by: 'I am"),
         ({"subject_key": Path("nowhere")}, "nowhere is missing; without the memory's key"),
         ({"url": "sqlite:///nowhere.db"}, r"nowhere\.db does not exist"),
         ({"logs": {Path("nowhere"): None}}, "nowhere holds no audit log"),
@@ -288,8 +335,11 @@ def test_what_is_not_there_is_named_and_nothing_is_made(
     leave_traces(sqlite_site)
     monkeypatch.chdir(tmp_path)
     given = {
-        "subject": "ada", "url": sqlite_site.url, "subject_key": sqlite_site.key, "logs": {},
-    } | wrong  # fmt: skip
+        "whose": RecordsOf(subject="ada"),
+        "url": sqlite_site.url,
+        "subject_key": sqlite_site.key,
+        "logs": {},
+    } | wrong
     with pytest.raises(InputError, match=message), open_targets(**given):
         pass
     assert not list(tmp_path.glob("nowhere*"))
@@ -297,7 +347,12 @@ def test_what_is_not_there_is_named_and_nothing_is_made(
 
 def test_a_log_without_its_keys_is_named(sqlite_site):
     leave_traces(sqlite_site)
-    given = ("ada", sqlite_site.url, sqlite_site.key, {sqlite_site.log: Path("other.key")})
+    given = (
+        RecordsOf(subject="ada"),
+        sqlite_site.url,
+        sqlite_site.key,
+        {sqlite_site.log: Path("other.key")},
+    )
     with (
         pytest.raises(InputError, match=r"other\.key is not the key of .*give its key"),
         open_targets(*given),
@@ -311,7 +366,7 @@ def test_the_key_of_another_log_finds_nobody_and_is_refused(sqlite_site):
     LocalLog.open(
         sqlite_site.folder / "other", key=other, settings=LogSettings(on_failure="serve")
     ).close()
-    given = ("ada", sqlite_site.url, sqlite_site.key, {sqlite_site.log: other})
+    given = (RecordsOf(subject="ada"), sqlite_site.url, sqlite_site.key, {sqlite_site.log: other})
     with (
         pytest.raises(InputError, match=r"other\.key is not the key of .*the log is"),
         open_targets(*given),
@@ -324,7 +379,7 @@ def test_the_key_of_another_memory_finds_nobody_and_is_refused(site):
     other = site.folder / "other.key"
     bind_key(site.engine, site.digest(""), site.key)
     key_in(other)
-    given = ("ada", site.url, other, {})
+    given = (RecordsOf(subject="ada"), site.url, other, {})
     with (
         pytest.raises(InputError, match=r"other\.key is not the key under which"),
         open_targets(*given),
@@ -367,10 +422,11 @@ def test_the_command_counts_asks_erases_and_looks_again(sqlite_site):
     assert f"3  erased in {sqlite_site.log}" in done.stdout
     assert "checked again: nothing is left" in done.stdout
     nobody = command(*given, "--dry-run")
-    assert nobody.exit_code == 0
-    assert "no records of this subject" in nobody.stdout
+    assert nobody.exit_code == 3
+    assert "nothing found: this subject, request or quotation is unknown" in nobody.stdout
     unknown = command(*given, "--yes")
-    assert "no records of this subject" in unknown.stdout
+    assert unknown.exit_code == 3
+    assert "nothing found: this subject, request or quotation is unknown" in unknown.stdout
     assert "no --audit was given" in unknown.stdout
     assert "checked again" not in unknown.stdout
 

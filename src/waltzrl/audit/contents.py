@@ -8,7 +8,7 @@ file meanwhile. The log of decisions is never touched.
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -90,8 +90,10 @@ def contents_for(folder: Path, record_id: str) -> list[Collaboration]:
     ]
 
 
-def contents_of(folder: Path, digest: str) -> list[Content]:
-    """Return the contents of one subject.
+def contents_of(
+    folder: Path, digest: str, requests: Collection[str] = frozenset()
+) -> list[Content]:
+    """Return the contents of one subject, and of the requests with these ids.
 
     Raises:
         InputError: a line is damaged.
@@ -100,16 +102,17 @@ def contents_of(folder: Path, digest: str) -> list[Content]:
         content
         for path in content_files(folder)
         for _offset, _line, content in read_contents(path)
-        if content.subject == digest
+        if _is_of(content, digest, requests)
     ]
 
 
-def erase_contents(folder: Path, digest: str) -> int:
+def erase_contents(folder: Path, digest: str, requests: Collection[str] = frozenset()) -> int:
     """Overwrite the contents of one subject; they are gone from the files when this returns.
 
     Args:
         folder: of the log.
-        digest: of the subject, under this log's digest key; never empty.
+        digest: of the subject, under this log's digest key; may be empty if there are requests.
+        requests: ids of requests whose contents are overwritten too.
 
     Returns:
         The number of erased contents.
@@ -118,9 +121,9 @@ def erase_contents(folder: Path, digest: str) -> int:
         InputError: a line is damaged, so its subject is unknown.
         OSError: a file cannot be read or written.
     """
-    assert digest, "an empty digest would match everyone who named no subject"
+    assert digest or requests, "an empty digest would match everyone who named no subject"
     return sum(
-        _overwrite(path, lambda content: content.subject == digest)
+        _overwrite(path, lambda content: _is_of(content, digest, requests))
         for path in content_files(folder)
     )
 
@@ -146,6 +149,12 @@ def expire_contents(folder: Path, before: float) -> int:
         if path != paths[-1] and next(read_contents(path), None) is None:
             path.unlink()
     return erased
+
+
+def _is_of(content: Content, digest: str, requests: Collection[str]) -> bool:
+    """Return whether contents are a subject's, or of a choice of one of the requests."""
+    of_subject = bool(digest) and content.subject == digest
+    return of_subject or content.id.partition("/")[0] in requests
 
 
 def _overwrite(path: Path, is_expired: Callable[[Content], bool]) -> int:

@@ -12,6 +12,8 @@ from waltzrl.cli.options import AsJson, print_json
 if TYPE_CHECKING:
     from waltzrl.compliance.erasure import ErasureResult
 
+UNKNOWN = 3
+"""Exit status."""
 Audit = Annotated[
     list[str] | None,
     typer.Option(metavar="FOLDER[=KEY]", help="An audit log with contents; repeatable."),
@@ -19,8 +21,10 @@ Audit = Annotated[
 
 
 def erase(  # noqa: PLR0913, PLR0917 - each parameter is an option
-    subject: Annotated[str, typer.Option(help="The client's own name for its user.")],
     memory: Annotated[str, typer.Option(help="URL of the memory, such as sqlite:///FILE.")],
+    subject: Annotated[str, typer.Option(help="The client's own name for its user.")] = "",
+    request: Annotated[str, typer.Option(help="Id of one request, ours or the client's.")] = "",
+    words: Annotated[str, typer.Option(help="Words of the person, of requests by nobody.")] = "",
     subject_key: Annotated[Path, typer.Option(help="Key of the memory's digests.")] = Path(
         "runs/memory.key"
     ),
@@ -31,23 +35,26 @@ def erase(  # noqa: PLR0913, PLR0917 - each parameter is an option
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase a person from memory, exports and audit contents; exits with 1 if anything is left.
+    """Erase a person from memory, exports and audit contents.
+
+    Exits with 1 if anything is left, and with 3 if nothing was found: the subject is unknown.
 
     **Example**
 
     `waltzrl erase --subject user-17 --memory sqlite:///runs/memory.db --audit runs/audit`
     """
-    from waltzrl.compliance.erasure import erase_records, find_records, open_targets
+    from waltzrl.compliance.erasure import RecordsOf, erase_records, find_records, open_targets
 
     logs = {Path(folder): Path(key) if key else None for folder, key in map(_log, audit or [])}
-    with open_targets(subject, memory, subject_key, logs) as targets:
+    whose = RecordsOf(subject=subject, request=request, words=words)
+    with open_targets(whose, memory, subject_key, logs) as targets:
         if not (dry_run or yes):
             typer.confirm(
                 f"Erase all {find_records(targets).records} records for good?", abort=True, err=True
             )
         erasure = find_records(targets) if dry_run else erase_records(targets)
     print_json(asdict(erasure)) if as_json else print(_report(erasure, logs, dry_run=dry_run))
-    raise typer.Exit(1 if erasure.left else 0)
+    raise typer.Exit(1 if erasure.left else 0 if erasure.records else UNKNOWN)
 
 
 def _log(given: str) -> tuple[str, str]:
@@ -59,7 +66,7 @@ def _report(erasure: "ErasureResult", logs: Collection[Path], *, dry_run: bool) 
     done = "found" if dry_run else "erased"
     lines = [f"{count:>8}  {done} in {where}" for where, count in erasure.found.items()]
     if not lines:
-        lines = ["no records of this subject; check its name and the memory's key"]
+        lines = ["nothing found: this subject, request or quotation is unknown here"]
     if not logs:
         lines.append("no --audit was given; contents beside audit logs were not searched")
     lines += [f"missing export: {path}" for path in erasure.missing]

@@ -2,7 +2,8 @@
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,12 +35,25 @@ def read_rows(path: Path) -> Iterator[ExportRow]:
                 yield row
 
 
-def drop_rows(path: Path, digest: str) -> int:
+def is_of(row: ExportRow, digest: str, requests: Collection[str]) -> bool:
+    """Return whether a row is a subject's, or of a choice of one of the requests."""
+    of_subject = bool(digest) and row.get("subject") == digest
+    return of_subject or exchange_of(row).partition("/")[0] in requests
+
+
+def exchange_of(record: ExportRow) -> str:
+    """Return the id of the exchange of which a row, or a remembered record, was made."""
+    names = ("interaction", "coaching_session_id", "id")
+    return next((str(record[name]) for name in names if record.get(name)), "")
+
+
+def drop_rows(path: Path, digest: str, requests: Collection[str] = frozenset()) -> int:
     """Rewrite an export without the rows of a subject, if it has any.
 
     Args:
         path: of the export.
-        digest: of the subject; never empty.
+        digest: of the subject; may be empty if there are requests.
+        requests: ids of requests whose rows are dropped too.
 
     Returns:
         The number of dropped rows.
@@ -48,17 +62,17 @@ def drop_rows(path: Path, digest: str) -> int:
         InputError: the file is damaged or cannot be written; it stays unchanged.
         MissingExtraError: the file is Parquet, and pyarrow is missing.
     """
-    assert digest, "an empty digest would match rows without a subject"
-    dropped = sum(row.get("subject") == digest for row in read_rows(path))
-    if dropped:
-        write_bytes(path, _without(path, digest))
-    return dropped
+    assert digest or requests, "an empty digest would match rows without a subject"
+    kept = [not is_of(row, digest, requests) for row in read_rows(path)]
+    if not all(kept):
+        write_bytes(path, _only(path, kept))
+    return kept.count(False)
 
 
-def _without(path: Path, digest: str) -> bytes:
+def _only(path: Path, kept: list[bool]) -> bytes:
     if path.suffix == ".parquet":
-        return _parquet_without(path, digest)
-    remaining = [json.dumps(row) for row in read_rows(path) if row.get("subject") != digest]
+        return _parquet_only(path, kept)
+    remaining = [json.dumps(row) for row in compress(read_rows(path), kept)]
     if path.suffix == ".json":
         return "[\n{}\n]\n".format(",\n".join(remaining)).encode()
     return "".join(f"{row}\n" for row in remaining).encode()
@@ -85,11 +99,9 @@ def _parquet(path: Path) -> "pyarrow.Table":
         ) from None
 
 
-def _parquet_without(path: Path, digest: str) -> bytes:
+def _parquet_only(path: Path, kept: list[bool]) -> bytes:
     from pyarrow import parquet
 
-    table = _parquet(path)
-    keep = [subject != digest for subject in table.column("subject").to_pylist()]
     file = io.BytesIO()
-    parquet.write_table(table.filter(keep), file)
+    parquet.write_table(_parquet(path).filter(kept), file)
     return file.getvalue()

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from waltzrl.errors import InputError
 from waltzrl.memory.items import Json
 from waltzrl.memory.search import texts_in, words_of
+from waltzrl.privacy.scanner import PersonalDataScanner
 
 MOST_SENTENCES = 16
 LONGEST_SENTENCE = 60
@@ -25,6 +27,31 @@ def sentences(records: Iterable[Json]) -> list[str]:
         if len(words_of(text[:LONGEST_SENTENCE]).split()) >= FEWEST_WORDS
     )
     return sorted(counts, key=lambda text: (counts[text], -len(text)))[:MOST_SENTENCES]
+
+
+def quoted(words: str) -> list[str]:
+    """Return what to look for in scrubbed texts: the words around personal data.
+
+    Raises:
+        InputError: there are too few words.
+    """
+    parts, position = [], 0
+    for detection in PersonalDataScanner().find(words):
+        parts.append(words_of(words[position : detection.start]))
+        position = detection.end
+    quotes = [part for part in (*parts, words_of(words[position:])) if part]
+    if sum(len(quote.split()) for quote in quotes) < FEWEST_WORDS:
+        raise InputError(
+            f"got too few words to tell a person by: {words!r}; quote {FEWEST_WORDS} words in a "
+            "row, or more, besides names and numbers"
+        )
+    return quotes
+
+
+def says(record: Json, quotes: Sequence[str]) -> bool:
+    """Return whether one text of a record has all the quotes."""
+    said = (f" {words_of(text)} " for text in texts_in(record))
+    return any(all(f" {quote} " in text for quote in quotes) for text in said)
 
 
 def residual_text(

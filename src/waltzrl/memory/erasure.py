@@ -15,10 +15,13 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    and_,
     delete,
     func,
     insert,
     inspect,
+    literal,
+    not_,
     or_,
     select,
 )
@@ -30,6 +33,8 @@ from waltzrl.memory.tables import EXPORTS, ITEMS, SUBJECT_KEY, VECTORS_OF_0_1
 from waltzrl.storage.database import reading, writing
 from waltzrl.storage.notices import NOTICES, give_notice
 
+_RECORDS = "safety.waltzrl."
+"""Beginning of the namespaces whose keys are ids of exchanges."""
 CHECKPOINTS = 3
 """Times that SQLite is asked to fold its write-ahead log in; each waits for readers to end."""
 
@@ -96,25 +101,35 @@ def exports(engine: Engine) -> list[Path]:
         return [Path(path) for path in connection.execute(query).scalars()]
 
 
-def remembered_of(engine: Engine, digest: str) -> Iterator[Remembered]:
-    """Yield what is remembered of a subject."""
-    return _remembered(engine, ITEMS.c.subject == digest)
+def remembered_of(
+    engine: Engine, digest: str, requests: Collection[str] = frozenset()
+) -> Iterator[Remembered]:
+    """Yield what is remembered of a subject, and of the requests with these ids."""
+    with reading(engine) as connection:
+        yield from _remembered(connection, _is_of(connection, digest, requests))
 
 
-def remembered_of_others(engine: Engine, digest: str) -> Iterator[Remembered]:
-    """Yield what is remembered of other subjects, and of requests that name none."""
-    return _remembered(engine, or_(ITEMS.c.subject != digest, ITEMS.c.subject.is_(None)))
+def remembered_of_others(
+    engine: Engine, digest: str, requests: Collection[str] = frozenset()
+) -> Iterator[Remembered]:
+    """Yield what is remembered of all others, and of requests that name no subject."""
+    with reading(engine) as connection:
+        yield from _remembered(connection, not_(_is_of(connection, digest, requests)))
 
 
 def erase_subject(
-    engine: Engine, digest: str, elsewhere: Mapping[str, int] | None = None
+    engine: Engine,
+    digest: str,
+    elsewhere: Mapping[str, int] | None = None,
+    requests: Collection[str] = frozenset(),
 ) -> dict[str, int]:
     """Delete what is remembered of a subject, and add a notice, in one transaction.
 
     Args:
         engine: of the memory.
-        digest: of the subject; never empty.
+        digest: of the subject; may be empty if there are requests.
         elsewhere: for the notice, records erased in other places.
+        requests: ids of requests of which everything is deleted too.
 
     Returns:
         Rows deleted in each namespace.
@@ -122,16 +137,17 @@ def erase_subject(
     Raises:
         StorageError: the database is unavailable; nothing was deleted.
     """
-    assert digest, "requests without a subject cannot be told apart"
-    of_subject = ITEMS.c.subject == digest
+    assert digest or requests, "requests without a subject cannot be told apart"
     with writing(engine) as connection:
+        of_subject = _is_of(connection, digest, requests)
         count = (
             select(ITEMS.c.namespace, func.count()).where(of_subject).group_by(ITEMS.c.namespace)
         )
         deleted = {str(namespace): int(rows) for namespace, rows in connection.execute(count)}
         connection.execute(delete(ITEMS).where(of_subject))
         counts = {"memory": sum(deleted.values()), **(elsewhere or {})}
-        give_notice(connection, "erasure", {"subject": digest, **counts})
+        whose = {"subject": digest} if digest else {"requests": len(requests)}
+        give_notice(connection, "erasure", {**whose, **counts})
     return deleted
 
 
@@ -183,11 +199,21 @@ def _compact_sqlite(connection: sqlite3.Connection) -> None:
     raise sqlite3.OperationalError("readers hold its write-ahead log")
 
 
-def _remembered(engine: Engine, condition: ColumnElement[bool]) -> Iterator[Remembered]:
+def _is_of(connection: Connection, digest: str, requests: Collection[str]) -> ColumnElement[bool]:
+    """Return the condition of what is a subject's, or of a choice of one of the requests."""
+    of_subject = and_(literal(digest) != "", func.coalesce(ITEMS.c.subject, "") == digest)
+    if not requests:
+        return of_subject
+    query = select(ITEMS.c.id, ITEMS.c.key, ITEMS.c.interaction)
+    rows = connection.execute(query.where(ITEMS.c.namespace.startswith(_RECORDS)))
+    ids = [id_ for id_, key, exchange in rows if (exchange or key).partition("/")[0] in requests]
+    return or_(of_subject, ITEMS.c.id.in_(ids))
+
+
+def _remembered(connection: Connection, condition: ColumnElement[bool]) -> Iterator[Remembered]:
     query = select(ITEMS.c.namespace, ITEMS.c.value).where(condition).order_by(ITEMS.c.id)
-    with reading(engine) as connection:
-        for namespace, value in connection.execute(query.execution_options(yield_per=500)):
-            yield Remembered(namespace, value)
+    for namespace, value in connection.execute(query.execution_options(yield_per=500)):
+        yield Remembered(namespace, value)
 
 
 def _erasure_times(connection: Connection, digests: Collection[str]) -> dict[str, float]:
