@@ -6,6 +6,7 @@ SEED ?= 0
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+COMPILED := $(VENV)/.compiled
 NPM := $(VENV)/npm
 FRAMEWORKS := .venv-frameworks
 FRAMEWORK_TESTS := tests/integrations/frameworks
@@ -13,17 +14,19 @@ FRAMEWORK_TESTS := tests/integrations/frameworks
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup -q
 
-# What the tests need from npm and the frameworks is installed beside the linters.
-MAKEFLAGS += --jobs=2
+# The linters, and the frameworks' installation and tests, run beside the other tests.
+MAKEFLAGS += --jobs=3
 
 # Threads that wait must not spin: beside other work that costs more than it gives.
 export OMP_WAIT_POLICY = PASSIVE
 export GOMP_SPINCOUNT = 0
 export HF_HUB_OFFLINE ?= 1
 export NO_PROXY ?= 127.0.0.1,localhost
+# Libraries are compiled when they are first imported, because most of their files never are.
+export PYTHONDONTWRITEBYTECODE =
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: help demo study test check lint bench bench-train bench-gateway clean
+.PHONY: help demo study test suite test-frameworks check lint bench bench-train bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -34,12 +37,16 @@ demo: $(READY)  ## Train, measure and compare everything, small, on this machine
 study: $(READY)  ## The demo with 20 seeds and the 2x2x2, for hours; the same command resumes
 	$(BIN)/waltzrl study --out runs/study
 
-test: lint $(NPM)/.ready $(BIN)/promtool $(FRAMEWORKS)/.ready  ## Lint, types, layers and all tests
+test: lint suite test-frameworks  ## Lint, types, layers and all tests
+
+suite: $(COMPILED) $(NPM)/.ready $(BIN)/promtool
 	$(PYTEST)
-	test ! -e $(FRAMEWORKS)/.ready || $(FRAMEWORKS)/bin/pytest -n $(WORKERS) --dist loadgroup -q \
+
+test-frameworks: $(FRAMEWORKS)/.ready
+	test ! -e $< || $(FRAMEWORKS)/bin/pytest -n $(WORKERS) --dist loadgroup -q \
 	-c $(FRAMEWORK_TESTS)/pytest.ini $(FRAMEWORK_TESTS)
 
-check: lint  ## Lint, types, layers and the fast tests
+check: lint $(COMPILED)  ## Lint, types, layers and the fast tests
 	$(PYTEST) -m "not slow"
 
 lint: $(READY)
@@ -61,13 +68,19 @@ bench-gateway: $(READY)  ## The gateway against LiteLLM, NeMo Guardrails and a b
 clean:  ## Remove the environments and caches; runs/ stays
 	rm -rf $(VENV) .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-# torch comes first and pinned, because plain pip would fetch a CUDA build for a wider range.
+# torch comes first and pinned, because plain pip would fetch a CUDA build for a wider range. uv
+# installs the rest in a quarter of pip's time.
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet "torch==2.13.0"
-	$(BIN)/python -m pip install --quiet --editable ".[train,report,flywheel,postgres,parquet,routing]" --group dev
+	$(BIN)/python -m pip install --quiet --no-compile "torch==2.13.0" "uv>=0.13"
+	$(BIN)/uv pip install --quiet --system-certs --python $(VENV) \
+	--editable ".[train,report,flywheel,postgres,parquet,routing]" --group dev
 	touch $(READY)
+
+# Compiles what the tests import, which their processes would all do at the same time.
+$(COMPILED): $(READY)
+	-@$(BIN)/pytest --collect-only -qq > /dev/null
+	touch $@
 
 # What the tests need from npm: OpenAI's client, axe-core and a Chromium that needs neither root nor
 # system libraries. Where the registry is out of reach, the tests that need them are left out.
@@ -83,8 +96,7 @@ $(BIN)/promtool: | $(READY)
 # The frameworks of the adapters need other versions than we do, so they are installed apart.
 $(FRAMEWORKS)/.ready: $(FRAMEWORK_TESTS)/requirements.txt | $(READY)
 	@{ $(BIN)/uv venv --quiet --clear --python $(BIN)/python $(FRAMEWORKS) \
-	&& $(BIN)/uv pip install --quiet --system-certs --compile-bytecode --python $(FRAMEWORKS) \
-	--requirement $< \
+	&& $(BIN)/uv pip install --quiet --system-certs --python $(FRAMEWORKS) --requirement $< \
 	&& $(BIN)/uv pip install --quiet --system-certs --python $(FRAMEWORKS) --no-deps --editable . \
 	&& touch $@; } || echo "warning: no frameworks: the tests of the adapters are left out; run \
 	make test again online" >&2

@@ -1,5 +1,6 @@
 """What every test may ask for."""
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -36,6 +37,9 @@ SLOW = (
 )
 """What simulates, trains or starts processes: slow as a whole, as is every test on PostgreSQL."""
 
+LONGEST = TESTS / "end_to_end/test_flywheel_story.py"
+"""Trains and serves for minutes, while the other workers run everything else."""
+
 settings.register_profile("patient", deadline=None)  # a busy machine is not a failed test
 settings.load_profile("patient")
 
@@ -46,6 +50,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test leaves judges' answers in the home of whoever runs it, or finds those of another.
 os.environ["WALTZRL_JUDGE_CACHE"] = "off"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Import and collect faster: that makes no garbage, so the collector looks at none of it."""
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 def pytest_configure(config):
@@ -71,7 +85,7 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if _is_slow(item.path) or _needs_postgres(item):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    items.sort(key=lambda item: (item.path != LONGEST, not item.get_closest_marker("slow")))
     requirements = {
         "gpu": _has_cuda,
         "browser": find_chromium,

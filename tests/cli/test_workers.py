@@ -3,7 +3,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import active_children
 from pathlib import Path
@@ -56,7 +56,9 @@ def test_the_first_failure_is_told_without_waiting_for_the_other_jobs():
         workers.run([Sleep("a"), Fail("b"), Sleep("c")])
 
 
-def test_stopped_by_hand_all_processes_end_and_say_nothing():
+@contextmanager
+def busy_workers():
+    """Run three long jobs in two workers of a process of its own; yield it when both are busy."""
     code = (
         "from cli.test_workers import Sleep, Workers\n"
         "if __name__ == '__main__':\n"
@@ -74,9 +76,20 @@ def test_stopped_by_hand_all_processes_end_and_say_nothing():
         start_new_session=True,
     ) as process:
         assert {process.stdout.readline(), process.stdout.readline()} == {b"a\n", b"b\n"}
+        yield process
+
+
+def test_stopped_by_hand_all_processes_end_and_say_nothing():
+    with busy_workers() as process:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         assert process.wait(SHORT_SECONDS) == 130
         assert process.stderr.read() == b""
+
+
+def test_the_workers_of_a_killed_process_end():
+    with busy_workers() as process, whose_children_end(process, 3):  # and a resource tracker
+        process.kill()
+        assert process.wait(SHORT_SECONDS) == -signal.SIGKILL
 
 
 def test_beside_an_event_loop_whoever_is_cancelled_waits_for_no_job():
@@ -90,33 +103,29 @@ def test_beside_an_event_loop_whoever_is_cancelled_waits_for_no_job():
         asyncio.run(story(workers))
 
 
-@pytest.mark.parametrize(
-    ("sent", "code", "words"),
-    [
-        (signal.SIGTERM, 130, b"stopped; run demo again to resume"),
-        (signal.SIGKILL, -9, b""),
-    ],
-)
-def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path, sent, code, words):
+def test_a_demo_that_is_told_to_end_leaves_no_process_behind(tmp_path):
     with subprocess.Popen(
-        [sys.executable, "-m", "waltzrl", "demo"],
+        [sys.executable, "-m", "waltzrl", "demo", "coach"],
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         start_new_session=True,
     ) as process:
-        try:
-            wait_until(lambda: list(tmp_path.rglob("recipe.json")), seconds=120)  # its job began
-            children = children_of(process.pid)
-            assert len(children) == 2, "the worker that trains the base, and a resource tracker"
-            process.send_signal(sent)  # as service managers do: it alone hears of it
-            assert process.wait(SHORT_SECONDS) == code
-            assert words in process.stderr.read()
-            wait_until(lambda: not any(child.exists() for child in children))
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        wait_until(lambda: list(tmp_path.rglob("recipe.json")), seconds=120)  # its job began
+        with whose_children_end(process, 2):  # the worker that trains, and a resource tracker
+            process.terminate()  # as service managers do: it alone hears of it
+            assert process.wait(SHORT_SECONDS) == 130
+            assert b"stopped; run demo again to resume" in process.stderr.read()
 
 
-def children_of(pid):
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [Path(f"/proc/{child}") for child in children]
+@contextmanager
+def whose_children_end(process, count):
+    """Wait until the children that the process has now, so many, have ended; or end them."""
+    names = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    children = [Path(f"/proc/{child}") for child in names]
+    try:
+        assert len(children) == count
+        yield
+        wait_until(lambda: not any(child.exists() for child in children))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -99,7 +99,7 @@ def test_the_planted_texts_are_what_they_are_meant_to_be():
     assert len(FORBIDDEN) > len(EXAMPLES) / 2
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(drafts, sizes, st.booleans())
 def test_however_a_draft_is_cut_no_forbidden_byte_leaves_and_none_is_lost(draft, lengths, whole):
     findings, first = RULEBOOK.reply(draft), first_forbidden(draft)
@@ -118,7 +118,7 @@ def test_however_a_draft_is_cut_no_forbidden_byte_leaves_and_none_is_lost(draft,
     assert left + continuation(left, draft) == continuation("", draft) == draft
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(harmless, min_size=60, max_size=80).map("".join), sizes)
 def test_harmless_words_leave_before_the_verdict(draft, lengths):
     assume(len(draft) > RULEBOOK.horizon + 800)
@@ -297,7 +297,7 @@ each_mode = pytest.mark.parametrize("mode", WINDOWS)
 @each_api
 @each_mode
 @given(drafts, sizes)
-@settings(max_examples=100, deadline=None)  # for each of twelve
+@settings(max_examples=40, deadline=None)  # for each of twelve
 def test_no_forbidden_word_is_in_the_bytes_of_any_api(dialect, mode, draft, lengths):
     stream_events = events(bytes_of(dialect, mode, Script(draft, lengths)))
     first = first_forbidden(draft)
@@ -319,7 +319,7 @@ def test_no_forbidden_word_is_in_the_bytes_of_any_api(dialect, mode, draft, leng
 @each_api
 @each_mode
 @given(drafts, drafts, sizes)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_no_forbidden_word_of_a_reasoning_is_in_the_bytes_of_any_api(
     dialect, mode, reasoning, draft, lengths
 ):

@@ -9,7 +9,6 @@ from waltzrl.agents.calibration import CALIBRATION, write_calibration
 from waltzrl.build.calibration import measure_reviewer
 from waltzrl.build.datasets import read_sets
 from waltzrl.build.evaluation import run_evaluation
-from waltzrl.build.training import export_agents, train
 from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.gateway import FeedbackConfig
 from waltzrl.config.training import Recipe
@@ -52,6 +51,9 @@ class TrainingJob:
         return self.folder / "agents"
 
     async def run(self, report: Callable[[int, int], None]) -> None:
+        # Takes seconds to import, and the process that starts the jobs does without it.
+        from waltzrl.build.training import export_agents, train
+
         if not self.agents.exists():
             judge = self.judge and self.judge()
             team = await train(
