@@ -90,7 +90,7 @@ def show_plans(request: PageRequest) -> Response:
         "plans.html",
         rows=[row for _, row in found[:ROWS]],
         state=state,
-        states=STATES,
+        states=[(state, state) for state in STATES],
         note="older plans" if start else "the newest first",
         newest=_list_path(state) if start else "",
         older="" if older is None else _list_path(state, older),

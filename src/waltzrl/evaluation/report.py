@@ -6,7 +6,6 @@ it shows was written by attackers and by the agents they attack.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -23,7 +22,7 @@ from waltzrl.records import Feedback, JudgedCollaboration, Verdict
 from waltzrl.telemetry.files import disk_errors
 
 try:
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 except ModuleNotFoundError as missing:
     raise MissingExtraError("the report", "jinja2", "report") from missing
 
@@ -136,7 +135,8 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
 
 def render_page(template: str, **values: object) -> str:
     """Fill in a template of this package; all text in it is escaped."""
-    return _environment.from_string(_text(template)).render(style=_text("style.css"), **values)
+    page = _environment.get_template(template)
+    return page.render(style=(_TEMPLATES / "style.css").read_text("utf-8"), **values)
 
 
 def write_page(folder: Path, page: str, plots: Mapping[str, Plot]) -> Path:
@@ -247,11 +247,9 @@ def _show(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
-def _text(name: str) -> str:
-    return (files("waltzrl.evaluation") / "templates" / name).read_text("utf-8")
-
-
+_TEMPLATES = Path(__file__).with_name("templates")
 _environment = Environment(
+    loader=FileSystemLoader(_TEMPLATES),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,

@@ -14,6 +14,8 @@ from waltzrl import Guard
 
 COLUMNS = ("request checked", "reply revised", "stream", "tool calls", "tool results", "usage")
 EVERYTHING = frozenset(COLUMNS)
+OF_A_MODEL = EVERYTHING - {"request checked"}
+"""What an adapter promises that stands at the model, which has nowhere to end a run."""
 MODES = ("sync", "async", "stream", "astream")
 
 
@@ -78,13 +80,13 @@ DRIVERS = (
         module="langchain_model",
         name="LangChain, `Runnable`",
         package="langchain-core",
-        columns=EVERYTHING - {"request checked"},
+        columns=OF_A_MODEL,
     ),
     Driver(
         module="langchain_graph",
         name="LangGraph, node",
         package="langgraph",
-        columns=EVERYTHING - {"request checked"},
+        columns=OF_A_MODEL,
     ),
     Driver(
         module="openai_agents",
@@ -96,57 +98,57 @@ DRIVERS = (
         module="pydantic_ai",
         name="Pydantic AI",
         package="pydantic-ai-slim",
-        columns=EVERYTHING - {"request checked"},
+        columns=OF_A_MODEL,
     ),
     Driver(
         module="smolagents_tools",
         name="smolagents, `ToolCallingAgent`",
         package="smolagents",
-        columns=EVERYTHING - {"request checked"},
+        columns=OF_A_MODEL,
         modes=("sync", "stream"),
     ),
     Driver(
         module="llama_index",
         name="LlamaIndex, LLM",
         package="llama-index-core",
-        columns=EVERYTHING - {"request checked"},
+        columns=OF_A_MODEL,
     ),
     Driver(
         module="crewai",
         name="CrewAI, LLM",
         package="crewai",
-        columns=EVERYTHING - {"request checked"},
+        columns=OF_A_MODEL,
     ),
     Driver(
         module="haystack",
         name="Haystack, chat generator",
         package="haystack-ai",
-        columns=EVERYTHING - {"request checked"},
+        columns=OF_A_MODEL,
     ),
     Driver(
         module="autogen",
         name="AutoGen, model client",
         package="autogen-core",
-        columns=EVERYTHING - {"request checked"},
+        columns=OF_A_MODEL,
         modes=("async", "astream"),
     ),
     Driver(
         module="agent_framework",
         name="Microsoft Agent Framework, middleware",
         package="agent-framework-core",
-        columns=EVERYTHING - {"request checked"},
+        columns=OF_A_MODEL,
         modes=("async", "astream"),
     ),
     Driver(
         module="litellm",
         name="LiteLLM, `completion` and `acompletion`",
         package="litellm",
-        columns=EVERYTHING - {"request checked"},
+        columns=OF_A_MODEL,
     ),
     Driver(
         module="dspy",
         name="DSPy, LM",
         package="dspy",
-        columns=EVERYTHING - {"request checked"},
+        columns=OF_A_MODEL,
     ),
 )
