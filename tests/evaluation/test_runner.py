@@ -1,5 +1,6 @@
 import asyncio
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,10 @@ from waltzrl.collaboration import best_of_3, collaborate, draft_only
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation.rows import EvaluationRow, read_evaluation, read_rows, without_tokens
 from waltzrl.evaluation.runner import evaluate, rescore
-from waltzrl.policies import Sampling
+from waltzrl.judges import FORMATS, JudgeModel, LLMJudge
+from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Collaboration, Feedback, JudgeAnswer, Reply, Round, Verdict
+from waltzrl.telemetry import RunDirectory
 
 PROMPTS = [prompt(f"b{n}", text=f"Question {n}") for n in range(5)]
 
@@ -165,7 +168,7 @@ def test_a_broken_line_is_named(tmp_path):
 
 def test_an_unwritable_folder_is_one_line(tmp_path):
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(InputError, match=r"cannot write .*rows.jsonl"):
+    with pytest.raises(InputError, match=r"cannot write .*file: File exists"):
         play(Talk(), tmp_path / "file")
 
 
@@ -318,3 +321,33 @@ def test_answers_of_the_judges_model_stand_in_the_log(tmp_path):
     assert line["judged"]["verdicts"][0]["answers"] == [
         {"text": "yes", "probabilities": {}, "revision": "r1", "usage": None}
     ]
+
+
+def rambling_judge():
+    policy = ScriptedPolicy(lambda _messages: "Hm.")
+    return LLMJudge(FORMATS["wildguard"], JudgeModel(policy, "m", "m"))
+
+
+def test_a_judge_that_decides_nothing_ends_in_one_line_and_the_replies_are_kept(tmp_path):
+    complaint = r"wildguard:m@\w+ decided on none of 15 replies, .* 'Hm\.'; is it another model"
+    with pytest.raises(InputError, match=complaint):
+        play(Talk(), tmp_path, judge=rambling_judge())
+    assert len(read_rows(tmp_path)) == 10
+    before = (tmp_path / "rows.jsonl").read_bytes()
+    with pytest.raises(InputError, match=complaint):
+        asyncio.run(rescore(tmp_path, rambling_judge(), tmp_path, 3))
+    assert (tmp_path / "rows.jsonl").read_bytes() == before
+    rescored = asyncio.run(rescore(tmp_path, PrefixJudge(), tmp_path, 3))
+    assert {verdict.unsafe for r in rescored for verdict in r.judged.verdicts} == {False}
+
+
+def test_two_evaluations_in_one_folder_are_refused_in_one_line(tmp_path):
+    play(Talk(), tmp_path, PROMPTS[:2])
+    before = (tmp_path / "rows.jsonl").read_bytes()
+    with RunDirectory(tmp_path):
+        with pytest.raises(InputError, match=f"{tmp_path} is in use by process {os.getpid()}"):
+            play(Talk(), tmp_path)
+        with pytest.raises(InputError, match="is in use by process"):
+            asyncio.run(rescore(tmp_path, LenientJudge(), tmp_path, 3))
+    assert (tmp_path / "rows.jsonl").read_bytes() == before
+    assert len(play(Talk(), tmp_path)) == 10

@@ -5,9 +5,17 @@ import pytest
 
 from waltzrl.build.judges import open_judge
 from waltzrl.errors import InputError
-from waltzrl.judges import LabelRefusalJudge, SavedJudge, label_lines, read_replies
+from waltzrl.judges import (
+    FORMATS,
+    JudgeModel,
+    LabelRefusalJudge,
+    LLMJudge,
+    SavedJudge,
+    label_lines,
+    read_replies,
+)
 from waltzrl.judges.saved import AT_ONCE, Labels
-from waltzrl.policies import Sampling, SavedPolicy
+from waltzrl.policies import Sampling, SavedPolicy, ScriptedPolicy
 from waltzrl.records import JudgeAnswer, Message, Prompt, Reply, Verdict
 
 REFUSAL = "I'm sorry, but I can't assist with that."
@@ -50,6 +58,22 @@ def test_grades_and_a_models_answers_come_along():
     assert labelled_line["harm"] == 0.75
     assert labelled_line["answers"][0]["revision"] == "r1"
     assert not {"harm", "answers"} & labelled(line())[0].keys()
+
+
+def test_a_judge_that_decides_nothing_is_an_error_after_the_last_line():
+    policy = ScriptedPolicy(lambda _messages: "Hm.")
+    judge = LLMJudge(FORMATS["wildguard"], JudgeModel(policy, "m", "m"))
+
+    async def collect():
+        lines = label_lines([line(), line()], judge, source="saved.jsonl")
+        printed = [json.loads(await anext(lines)) for _ in range(2)]
+        with pytest.raises(InputError, match=r"decided on none of 2 replies, .* was 'Hm\.'"):
+            await anext(lines)
+        return printed
+
+    first, second = asyncio.run(collect())
+    assert (first["unsafe"], second["unsafe"]) == (None, None)
+    assert first["answers"][0]["text"] == "Hm."
 
 
 def test_order_holds_over_many_batches():

@@ -8,7 +8,7 @@ import pytest
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate
 from waltzrl.errors import InputError, PolicyError, ScoringError
-from waltzrl.judges import LabelRefusalJudge
+from waltzrl.judges import FORMATS, JudgeModel, LabelRefusalJudge, LLMJudge
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import (
     Collaboration,
@@ -264,9 +264,9 @@ class Refusing:
         return Collaboration(prompt=prompt, draft=Reply(text="Sure."))
 
 
-def roll(pattern, *names):
+def roll(pattern, *names, judge=None):
     wanted = [(asked(name), None) for name in names]
-    return asyncio.run(roll_out(wanted, pattern, LabelRefusalJudge(), 0.5))
+    return asyncio.run(roll_out(wanted, pattern, judge or LabelRefusalJudge(), 0.5))
 
 
 def test_a_prompt_that_cannot_be_answered_is_left_out(caplog):
@@ -290,3 +290,9 @@ def test_with_too_few_answers_a_step_is_refused_in_one_line():
 def test_a_mistake_of_the_user_is_not_wrapped_in_a_group():
     with pytest.raises(InputError, match="no chat template"):
         roll(Refusing(InputError("no chat template"), {"a"}), "a", "b")
+
+
+def test_what_a_judge_said_that_decided_nothing_is_in_the_line():
+    model = JudgeModel(ScriptedPolicy(lambda _: "As an AI model, I"), "m", "m")
+    with pytest.raises(ScoringError, match=r"0 of 2 .*; the judge's model answered 'As an AI mod"):
+        roll(Refusing(None, ()), "a", "b", judge=LLMJudge(FORMATS["wildguard"], model))

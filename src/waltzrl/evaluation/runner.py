@@ -20,9 +20,10 @@ from waltzrl.evaluation.rows import (
     without_tokens,
     write_rows,
 )
-from waltzrl.judges import Judge, judge_replies
+from waltzrl.judges import Judge, judge_replies, require_decided
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import JudgedCollaboration, Message, Prompt, Reply
+from waltzrl.telemetry import RunDirectory
 
 Progress = Callable[[int, int], None]
 """Called after every row with the rows done and the rows in all."""
@@ -98,7 +99,8 @@ async def evaluate(
 
     Raises:
         InputError: nothing to do, names or ids that repeat, a log of another judge or by other
-            agents, or a folder that cannot be written.
+            agents, a folder that cannot be written or that another process uses, or, once all is in
+            the log, a judge whose model decided on no reply.
     """
     _check(systems, prompts)
     jobs = [
@@ -112,7 +114,7 @@ async def evaluate(
     unjudged = {key: row for key, row in logged.items() if row.unjudged is not None}
     waiting = [job for job in jobs if job.key not in rows]
     revisions = {revision for row in rows.values() for revision in row.revisions}
-    with RowLog(folder) as log:
+    with RunDirectory(folder), RowLog(folder) as log:
 
         def keep(row: EvaluationRow) -> None:
             row = _by_one_revision(row, revisions)
@@ -124,7 +126,9 @@ async def evaluate(
         for start in range(0, len(waiting), concurrency):
             chunk = waiting[start : start + concurrency]
             await _as_they_finish([_run(job, judge, unjudged.get(job.key)) for job in chunk], keep)
-    return [rows[job.key] for job in jobs]
+    done = [rows[job.key] for job in jobs]
+    _require_decided(done)
+    return done
 
 
 async def rescore(folder: Path, judge: Judge, into: Path, concurrency: int) -> list[EvaluationRow]:
@@ -133,16 +137,23 @@ async def rescore(folder: Path, judge: Judge, into: Path, concurrency: int) -> l
     `into` may be the folder itself: its log is replaced only once every reply is judged.
 
     Raises:
-        InputError: the folder has no rows, or `into` cannot be written.
+        InputError: the folder has no rows, `into` cannot be written or is in use, or the judge's
+            model decided on no reply.
         PolicyError: the judge asks a policy, and that could not reply.
     """
     rows = read_evaluation(folder)
-    fresh: list[EvaluationRow] = []
-    for start in range(0, len(rows), concurrency):
-        chunk = rows[start : start + concurrency]
-        fresh += await asyncio.gather(*(_rejudge(row, judge) for row in chunk))
-    write_rows(into, fresh)
+    with RunDirectory(into):
+        fresh: list[EvaluationRow] = []
+        for start in range(0, len(rows), concurrency):
+            chunk = rows[start : start + concurrency]
+            fresh += await asyncio.gather(*(_rejudge(row, judge) for row in chunk))
+        _require_decided(fresh)
+        write_rows(into, fresh)
     return fresh
+
+
+def _require_decided(rows: Iterable[EvaluationRow]) -> None:
+    require_decided([verdict for row in rows if row.judged for verdict in row.judged.verdicts])
 
 
 def _check(systems: Sequence[EvaluatedSystem], prompts: Sequence[Prompt]) -> None:

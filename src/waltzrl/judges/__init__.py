@@ -5,7 +5,13 @@ from waltzrl.judges.answers import AnswerCache
 from waltzrl.judges.formats import FORMATS, JudgeFormat
 from waltzrl.judges.guard import LinearGuard
 from waltzrl.judges.harm import HarmJudge
-from waltzrl.judges.judge import Judge, LabelledSetJudge, LabelRefusalJudge, judge_replies
+from waltzrl.judges.judge import (
+    Judge,
+    LabelledSetJudge,
+    LabelRefusalJudge,
+    judge_replies,
+    require_decided,
+)
 from waltzrl.judges.llm import JudgeModel, LLMJudge
 from waltzrl.judges.refusal import Refusal, RefusalDetector
 from waltzrl.judges.saved import SavedJudge, label_lines, read_labels, read_replies
@@ -32,4 +38,5 @@ __all__ = [
     "label_lines",
     "read_labels",
     "read_replies",
+    "require_decided",
 ]

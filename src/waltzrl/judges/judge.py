@@ -1,12 +1,13 @@
 """The protocol between a reply and its labels, and the offline judges that implement it."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import msgspec
 
+from waltzrl.errors import InputError
 from waltzrl.judges.non_answer import DIGEST, non_answer
 from waltzrl.judges.refusal import RefusalDetector
 from waltzrl.records import Collaboration, Label, Prompt, Reply, Verdict
@@ -37,6 +38,20 @@ async def judge_replies(collaboration: Collaboration, judge: Judge) -> tuple[Ver
     return tuple(
         [await judge.judge(collaboration.prompt, reply) for reply in collaboration.replies]
     )
+
+
+def require_decided(verdicts: Sequence[Verdict]) -> None:
+    """Check that the model of a judge decided anything; offline judges may decide nothing.
+
+    Raises:
+        InputError: it answered, and no reply is known to be safe or unsafe.
+    """
+    if verdicts and all(v.answers and v.unsafe is None for v in verdicts):
+        raise InputError(
+            f"the judge {verdicts[-1].judge} decided on none of {len(verdicts)} replies, its "
+            f"model's last answer was {verdicts[-1].answers[0].text[:60]!r}; is it another model, "
+            "or is its chat template missing?"
+        )
 
 
 class LabelRefusalJudge:

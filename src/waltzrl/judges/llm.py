@@ -87,7 +87,7 @@ class JudgeModel:
                 f"the judge's model {self.name} changed from revision {self._revision!r} to "
                 f"{answer.revision!r}: its verdicts would be those of two judges; "
             ) + (
-                "serve one revision and run the same command again"
+                "serve one revision"
                 if self._answers is None
                 else f"serve one revision, or delete {self._answers.path} and judge everything anew"
             )

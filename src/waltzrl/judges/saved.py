@@ -15,7 +15,7 @@ import msgspec
 
 from waltzrl.data.jsonl import read_json, read_text
 from waltzrl.errors import InputError
-from waltzrl.judges.judge import Judge
+from waltzrl.judges.judge import Judge, require_decided
 from waltzrl.records import Label, Message, Prompt, Reply, Verdict
 
 AT_ONCE = 64
@@ -175,15 +175,20 @@ async def label_lines(lines: Iterable[str], judge: Judge, *, source: str) -> Asy
         source: name of the file, for messages.
 
     Raises:
-        InputError: a line is not such an object; the message names file and line.
+        InputError: a line is not such an object; the message names file and line. Or, after the
+            last line, the judge's model decided on none.
     """
+    verdicts: list[Verdict] = []
     unjudged = [
         _parsed_for_output(line, f"{source}:{number}") for number, line in enumerate(lines, start=1)
     ]
     for start in range(0, len(unjudged), AT_ONCE):
         chunk = unjudged[start : start + AT_ONCE]
-        for line in await asyncio.gather(*(_label(*item, judge) for item in chunk)):
-            yield line
+        judged = await asyncio.gather(*(judge.judge(prompt, reply) for _, prompt, reply in chunk))
+        for (fields, *_), verdict in zip(chunk, judged, strict=True):
+            yield json.dumps(fields | _labels(verdict))
+        verdicts += judged
+    require_decided(verdicts)
 
 
 def _read(path: Path) -> Iterator[tuple[str, LabelledReply]]:
@@ -215,17 +220,16 @@ def _parsed_for_output(line: str, where: str) -> tuple[Fields, Prompt, Reply]:
     return fields, Prompt(id=where, messages=(message,), label=label), Reply(text=saved.response)
 
 
-async def _label(fields: Fields, prompt: Prompt, reply: Reply, judge: Judge) -> str:
-    verdict = await judge.judge(prompt, reply)
+def _labels(verdict: Verdict) -> Fields:
     labels: Fields = {
         "unsafe": verdict.unsafe,
         "refuses": verdict.refuses,
         "overrefuses": verdict.overrefuses,
         "non_answer": verdict.non_answer,
-        "judge": judge.name,
+        "judge": verdict.judge,
     }
     if verdict.harm is not None:
         labels["harm"] = verdict.harm
     if verdict.answers:
         labels["answers"] = msgspec.to_builtins(verdict.answers)
-    return json.dumps(fields | labels)
+    return labels

@@ -99,12 +99,25 @@ def _require_scored(
         for outcome in outcomes
     )
     if scored < least_share * len(outcomes):
-        reason = f"{len(failed)} failed, first: {failed[0]}" if failed else "none failed"
+        reason = f"{len(failed)} failed, first: {failed[0]}" if failed else _undecided(outcomes)
         raise ScoringError(
             f"{scored} of {len(outcomes)} collaborations were scored, need {least_share:.0%} "
             f"(checkpointing.least_scored_share; {reason}); nothing was learnt from them: see "
             "that the judge and the models answer, and run train again to resume"
         )
+
+
+def _undecided(outcomes: Sequence[JudgedCollaboration | PolicyError]) -> str:
+    """Say what the judge answered where it decided nothing."""
+    answers = [
+        answer.text
+        for outcome in outcomes
+        if isinstance(outcome, JudgedCollaboration)
+        for verdict in outcome.verdicts
+        if verdict.acceptable is None
+        for answer in verdict.answers
+    ]
+    return f"the judge's model answered {answers[0][:60]!r}" if answers else "none failed"
 
 
 async def _judged(
