@@ -29,6 +29,7 @@ from waltzrl.build.background import in_background
 from waltzrl.build.identity import calibration_of, identity
 from waltzrl.build.models import local_policy, remote_policy
 from waltzrl.build.reviewer_check import ReviewerCheck
+from waltzrl.build.reviewers import REVIEWER, open_reviewer
 from waltzrl.collaboration import Pattern, draft_only, guarded, observed
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig
 from waltzrl.config.upstreams import (
@@ -126,6 +127,7 @@ class Bundles:
         self._on_review_failure, self._on_response = on_review_failure, on_response
         self._upstreams: dict[tuple[str, ServerConfig], Upstream] = {}
         self._policies: dict[tuple[str, str | None], Policy] = {}
+        self._classifiers: dict[str, Reviewer] = {}
         self._breakers: dict[FeedbackConfig, Breaker] = {}
         self._checks: dict[FeedbackConfig, ReviewerCheck] = {}
         self._rulebooks: dict[str, Rulebook] = {}
@@ -204,9 +206,7 @@ class Bundles:
             return rules
         config = recipe.feedback
         assert config is not None, "BundleRecipe requires feedback in stage 2"
-        sampling = Sampling(max_new_tokens=config.max_new_tokens)
-        policy, wording = await self._policy(config), load_wording(config.wording)
-        agent = FeedbackAgent(policy, wording, sampling, formatted=True)
+        agent = await self._agent(config)
         breaker = self._breakers.setdefault(config, Breaker("feedback"))
         if config not in self._checks:
             check = self._checks[config] = ReviewerCheck(agent, recipe, breaker)
@@ -226,6 +226,17 @@ class Bundles:
             on_failure=recipe.on_failure,
             on_review_failure=self._on_review_failure,
         )
+
+    async def _agent(self, config: FeedbackConfig) -> Reviewer:
+        """Return the model that reviews, without rules: a classifier, or a policy in the role."""
+        if config.model.startswith(REVIEWER):
+            if config.model not in self._classifiers:
+                name = config.model.removeprefix(REVIEWER)
+                self._classifiers[config.model] = await asyncio.to_thread(open_reviewer, name)
+            return self._classifiers[config.model]
+        sampling = Sampling(max_new_tokens=config.max_new_tokens)
+        policy, wording = await self._policy(config), load_wording(config.wording)
+        return FeedbackAgent(policy, wording, sampling, formatted=True)
 
     async def _policy(self, config: FeedbackConfig) -> Policy:
         if config.server is None:

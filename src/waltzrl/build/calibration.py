@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from waltzrl.agents import FeedbackAgent, load_wording
+from waltzrl.agents import FeedbackAgent, Reviewer, load_wording
 from waltzrl.agents.calibration import ReviewerCalibration
 from waltzrl.build.identity import reviewer_name
 from waltzrl.build.models import local_policy, remote_policy
+from waltzrl.build.reviewers import REVIEWER, open_reviewer
 from waltzrl.config.gateway import FeedbackConfig
 from waltzrl.errors import InputError
 from waltzrl.evaluation.calibration import JudgedReply, calibrate
@@ -26,16 +27,22 @@ async def measure_reviewer(
         PolicyError: the model failed.
     """
     async with AsyncExitStack() as stack:
-        policy: Policy
-        if config.server is None:
-            policy = local_policy(config.model)
-        else:
-            remote = remote_policy(config.server, config.model, key_env=config.api_key_env)
-            policy = await stack.enter_async_context(remote)
-        sampling = Sampling(max_new_tokens=config.max_new_tokens)
-        agent = FeedbackAgent(policy, load_wording(config.wording), sampling, formatted=True)
+        agent = await _agent(config, stack)
         name = reviewer_name(config.model, config.server, config.wording)
         return await calibrate(agent, name, development, held_out)
+
+
+async def _agent(config: FeedbackConfig, connections: AsyncExitStack) -> Reviewer:
+    if config.model.startswith(REVIEWER):
+        return open_reviewer(config.model.removeprefix(REVIEWER))
+    policy: Policy
+    if config.server is None:
+        policy = local_policy(config.model)
+    else:
+        remote = remote_policy(config.server, config.model, key_env=config.api_key_env)
+        policy = await connections.enter_async_context(remote)
+    sampling = Sampling(max_new_tokens=config.max_new_tokens)
+    return FeedbackAgent(policy, load_wording(config.wording), sampling, formatted=True)
 
 
 def read_judged(path: Path) -> list[JudgedReply]:

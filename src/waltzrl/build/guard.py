@@ -16,6 +16,7 @@ from waltzrl.agents import (
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
 from waltzrl.build.identity import calibration_of
 from waltzrl.build.models import local_policy
+from waltzrl.build.reviewers import REVIEWER, open_reviewer
 from waltzrl.collaboration import guarded
 from waltzrl.errors import InputError, missing_extra
 from waltzrl.guard import LONGEST_REPLY, GatewayGuard, Guard, LocalGuard
@@ -55,6 +56,7 @@ class GuardSettings:
 
 
 def open_guard(
+    reviewer: str | None = None,
     *,
     model: Policy | None = None,
     pair: str | Path | None = None,
@@ -65,6 +67,8 @@ def open_guard(
     """Open a guard; without arguments, rules review in microseconds, without a model.
 
     Args:
+        reviewer: a classifier that a package provides, by name: `open_guard("smollm2")` with the
+            package waltzrl-smollm2. It reviews together with the rules. Loading takes seconds.
         model: reviews together with the rules; such as
             `RemotePolicy("http://localhost:8000/v1", "guard")`.
         pair: folder that `waltzrl export` wrote. Its feedback agent reviews, and its conversation
@@ -88,7 +92,7 @@ def open_guard(
             collaboration = await guard.reply("How do I kill a process?")
     """
     _check_policies(model=model, gateway=gateway, upstream=upstream)
-    reviewers = {"model": model, "pair": pair, "gateway": gateway}
+    reviewers = {"reviewer": reviewer, "model": model, "pair": pair, "gateway": gateway}
     given = [name for name, value in reviewers.items() if value is not None]
     if len(given) > 1:
         raise InputError(
@@ -104,7 +108,14 @@ def open_guard(
     settings = settings or GuardSettings()
     wording = settings.wording or ("plain" if pair is not None else "labels_first")
     calibration = UNCALIBRATED
-    if pair is not None:
+    agent: Reviewer | None = None
+    if reviewer is not None:
+        agent = open_reviewer(reviewer)
+        calibration = (
+            calibration_of(f"{REVIEWER}{reviewer}", None, wording, settings.calibration)
+            or UNCALIBRATED
+        )
+    elif pair is not None:
         model, upstream, calibration = _load_pair(Path(pair), upstream, settings, wording)
     elif settings.calibration is not None:
         calibration = load_calibration(Path(settings.calibration))
@@ -115,14 +126,12 @@ def open_guard(
         settings.threshold,
         flag_overrefusals=settings.rules_flag_overrefusals,
     )
-    reviewer: Reviewer = rules
     if model is not None:
         agent = FeedbackAgent(model, prompts, sampling, formatted=True)
-        reviewer = HybridReviewer(agent, rules, settings.threshold, calibration)
     drafter = ConversationAgent(upstream, prompts, sampling) if upstream is not None else None
     max_rounds = settings.max_rounds if drafter is not None else 0
     return LocalGuard(
-        reviewer,
+        rules if agent is None else HybridReviewer(agent, rules, settings.threshold, calibration),
         drafter,
         partial(guarded, max_rounds=max_rounds, refusal=RefusalTexts(rules.rulebook).choose),
         [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from waltzrl.agents import wording_name
 from waltzrl.agents.calibration import CALIBRATION, ReviewerCalibration, load_calibration
+from waltzrl.build.reviewers import REVIEWER, reviewer_folder
 
 
 def identity(name: str, server: str | None) -> str:
@@ -12,7 +13,7 @@ def identity(name: str, server: str | None) -> str:
     if server is not None:
         return f"{name} at {server.rpartition('@')[2].rstrip('/')}"
     _kind, _, place = name.partition(":")  # such as saved:FILE
-    path = Path(place if place and not Path(name).exists() else name)
+    path = reviewer_folder(name) or Path(place if place and not Path(name).exists() else name)
     if not path.exists():  # a model on the Hugging Face hub
         return name
     digest = hashlib.sha256()
@@ -24,7 +25,9 @@ def identity(name: str, server: str | None) -> str:
 
 
 def reviewer_name(model: str, server: str | None, wording: str) -> str:
-    """Return what a calibration names its reviewer."""
+    """Return what a calibration names its reviewer; a classifier has no wording."""
+    if model.startswith(REVIEWER):
+        return identity(model, server)
     return f"{identity(model, server)}, wording {wording_name(wording)}"
 
 
@@ -42,7 +45,7 @@ def calibration_of(
     Raises:
         InputError: the file is missing or damaged, or it is of another reviewer.
     """
-    beside = Path(model) / CALIBRATION
+    beside = (reviewer_folder(model) or Path(model)) / CALIBRATION
     if file is None and (server is not None or not beside.exists()):
         return None
     return load_calibration(Path(file or beside), reviewer_name(model, server, wording))

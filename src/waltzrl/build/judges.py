@@ -9,6 +9,7 @@ from pathlib import Path
 from waltzrl.build.datasets import read_sets
 from waltzrl.build.identity import identity
 from waltzrl.build.models import local_policy, remote_policy
+from waltzrl.build.reviewers import installed_reviewers, open_reviewer
 from waltzrl.errors import InputError
 from waltzrl.judges import (
     AnswerCache,
@@ -30,8 +31,8 @@ OFFLINE_JUDGES: dict[str, Callable[[], Judge]] = {
 }
 """Judges that need nothing but their name."""
 JUDGE_NAMES = (
-    f"{', '.join(OFFLINE_JUDGES)}, saved:FILE, labelled:SET, or KIND:MODEL@URL or KIND:FOLDER "
-    f"with the KIND {', '.join(FORMATS)}"
+    f"{', '.join(OFFLINE_JUDGES)}, smollm2 (package waltzrl-smollm2), saved:FILE, labelled:SET, or "
+    f"KIND:MODEL@URL or KIND:FOLDER with the KIND {', '.join(FORMATS)}"
 )
 CACHE_VARIABLE = "WALTZRL_JUDGE_CACHE"
 
@@ -102,6 +103,8 @@ def _local_model(asked: JudgeFormat, folder: str, answers: AnswerCache | None) -
 def _open_offline(name: str) -> Judge:
     if (make_judge := OFFLINE_JUDGES.get(name)) is not None:
         return make_judge()
+    if name in installed_reviewers():
+        return open_reviewer(name)
     kind, _, place = name.partition(":")
     if kind == "saved" and place:
         return SavedJudge.load(Path(place))

@@ -11,6 +11,7 @@ import msgspec
 
 from waltzrl.build.bundles import bundle_id
 from waltzrl.build.identity import identity
+from waltzrl.build.reviewers import REVIEWER
 from waltzrl.config.gateway import BundleRecipe, bundle_table
 from waltzrl.config.validation import validated
 from waltzrl.errors import InputError
@@ -139,7 +140,7 @@ def _weights(recipe: BundleRecipe) -> list[str]:
     names = [recipe.upstream.folder]
     if recipe.enabled and recipe.stage == 2 and recipe.feedback and not recipe.feedback.server:
         names.append(recipe.feedback.model)
-    return [name for name in names if name is not None]
+    return [name for name in names if name is not None and not name.startswith(REVIEWER)]
 
 
 def _agents(recipe: BundleRecipe) -> list[str]:

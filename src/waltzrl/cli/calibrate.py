@@ -41,6 +41,7 @@ def calibrate(
     """
     from waltzrl.agents.calibration import CALIBRATION, write_calibration
     from waltzrl.build.calibration import measure_reviewer, read_judged
+    from waltzrl.build.reviewers import reviewer_folder
     from waltzrl.config.gateway import FeedbackConfig
     from waltzrl.config.validation import validated, with_overrides
     from waltzrl.errors import InputError
@@ -51,7 +52,7 @@ def calibrate(
     config = validated(FeedbackConfig, with_overrides(table, settings or []), "--set")
     replies = read_judged(development), read_judged(held_out)
     calibration = asyncio.run(measure_reviewer(config, *replies))
-    path = out or Path(model) / CALIBRATION
+    path = out or (reviewer_folder(model) or Path(model)) / CALIBRATION
     write_calibration(path, calibration)
     print(_summary(calibration, path))
 

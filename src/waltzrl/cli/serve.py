@@ -46,6 +46,10 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         Path | None,
         typer.Option(help="Folder of a trained pair, from `waltzrl export`: stage 2."),
     ] = None,
+    reviewer: Annotated[
+        str | None,
+        typer.Option(help="Reviewer that a package provides, such as smollm2: stage 2."),
+    ] = None,
     keys: Annotated[Path | None, typer.Option(help="API keys, from `waltzrl keys add`.")] = None,
     audit: Annotated[Path | None, typer.Option(help="Folder of the audit log.")] = None,
     memory: Annotated[
@@ -86,6 +90,9 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl serve --pair agents --audit runs/audit` serves both agents that `waltzrl export` wrote.
 
+    `waltzrl serve --upstream http://localhost:8000/v1 --reviewer smollm2` reviews with the
+    classifier of the package waltzrl-smollm2 as well as with the rules.
+
     `waltzrl serve recipes/gateway.toml --explain` prints what each setting is, and who sets it.
 
     `waltzrl serve --demo` serves the agents that `make demo` trained, without an upstream.
@@ -100,7 +107,9 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "workers": workers,
     }
     options: Table = {key: value for key, value in given.items() if value}
-    sources = partial(_sources, recipe, options, settings or [], demo=demo, pair=pair)
+    sources = partial(
+        _sources, recipe, options, settings or [], demo=demo, pair=pair, reviewer=reviewer
+    )
     if explain:
         from waltzrl.config.gateway import explain_gateway
 
@@ -138,9 +147,16 @@ def _sources(
     *,
     demo: bool,
     pair: Path | None,
+    reviewer: str | None,
 ) -> Sources:
     """Return where the settings come from: the arguments of `load_gateway`."""
     base = _demo_options() if demo else {}
+    if pair and reviewer:
+        raise InputError("got --pair and --reviewer; give the one that reviews")
+    if reviewer:
+        from waltzrl.config.gateway import reviewer_settings
+
+        base |= reviewer_settings(reviewer)
     if pair:
         if not pair.is_dir():  # else a hub would be asked for a model of that name
             raise InputError(f"{pair}: no such folder; --pair needs one that waltzrl export wrote")

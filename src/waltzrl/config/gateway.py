@@ -46,7 +46,8 @@ class FeedbackConfig:
     """The model that reviews in stage 2."""
 
     model: str
-    """The model's name on `server`; without a server, a folder of weights to load."""
+    """The model's name on `server`; without a server, a folder of weights to load, or
+    `reviewer:NAME` for a classifier that an installed package provides."""
     server: str | None = None
     """URL of an OpenAI-compatible server, without `/chat/completions`."""
     wording: str = "labels_first"
@@ -355,6 +356,11 @@ def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
     if with_upstream:
         settings["upstream"] = {"folder": str(folder / CONVERSATION)}
     return settings
+
+
+def reviewer_settings(name: str) -> Table:
+    """Return the settings with which a classifier of an installed package reviews too."""
+    return {"stage": 2, "feedback": {"model": f"reviewer:{name}"}}
 
 
 def _sources(

@@ -1,0 +1,102 @@
+"""The shipped weights as a classifier of exchanges."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from waltzrl.agents.classifier import ExchangeLabels
+from waltzrl.errors import CheckpointError
+from waltzrl.policies.weights import load_causal_lm
+from waltzrl_smollm2.model import LABELS, Classifier, Encoder, Shape
+
+WEIGHTS = "reviewer.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """From a logit to a probability, for each of `LABELS`: 1 / (1 + exp(-scale logit - shift))."""
+
+    scale: tuple[float, ...]
+    shift: tuple[float, ...]
+
+
+class SmolLM2Classifier:
+    """Labels exchanges in this process."""
+
+    def __init__(
+        self, model: Classifier, encoder: Encoder, calibration: Calibration, name: str
+    ) -> None:
+        self.name = name
+        self._model, self._encoder = model, encoder
+        self._scale, self._shift = torch.tensor(calibration.scale), torch.tensor(calibration.shift)
+
+    def classify(self, exchanges: Sequence[tuple[str, str]]) -> list[ExchangeLabels]:
+        """Label requests and replies, in one batch."""
+        batch = self._encoder.batch([self._encoder.encode(*exchange) for exchange in exchanges])
+        with torch.inference_mode():
+            probabilities = torch.sigmoid(self._model(*batch) * self._scale + self._shift)
+        return [
+            ExchangeLabels(**dict(zip(LABELS, row, strict=True))) for row in probabilities.tolist()
+        ]
+
+
+def load_classifier(base: str, weights: Path | None = None) -> SmolLM2Classifier:
+    """Load the base, and the adapters and the head onto it.
+
+    Args:
+        base: a name for `load_causal_lm`.
+        weights: what `save_classifier` wrote; None for the weights that this package ships.
+
+    Raises:
+        InputError: the base is missing.
+        CheckpointError: the weights are damaged, or of another base.
+    """
+    weights = weights or Path(str(files("waltzrl_smollm2") / WEIGHTS))
+    try:
+        with safe_open(weights, "pt") as tensors:
+            metadata = tensors.metadata()
+            trained = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{weights}: no weights of a reviewer ({error}); install the package again"
+        ) from error
+    causal_lm = load_causal_lm(base, torch.device("cpu"), torch.float32)
+    if (digest := base_digest(causal_lm.model.model.embed_tokens.weight)) != metadata["base"]:
+        raise CheckpointError(
+            f"{base} has the embeddings {digest}, and the reviewer was trained on "
+            f"{metadata['base']}; install the version of the base that this package names"
+        )
+    model = Classifier(causal_lm.model.model, Shape(**json.loads(metadata["shape"])))
+    model.load_state_dict({name: value.float() for name, value in trained.items()}, strict=False)
+    model.merge()
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()[:12]
+    calibration = Calibration(**json.loads(metadata["calibration"]))
+    return SmolLM2Classifier(
+        model.eval(), Encoder(causal_lm.tokenizer), calibration, f"smollm2@{digest}"
+    )
+
+
+def save_classifier(path: Path, model: Classifier, calibration: Calibration, base: str) -> None:
+    """Write the adapters and the head in float16; `base` is the `base_digest` of their base."""
+    metadata = {
+        "base": base,
+        "shape": json.dumps({name: getattr(model.shape, name) for name in Shape.__slots__}),
+        "calibration": json.dumps({"scale": calibration.scale, "shift": calibration.shift}),
+    }
+    save_file(
+        {name: value.detach().half() for name, value in model.trained().items()}, path, metadata
+    )
+
+
+def base_digest(embeddings: Tensor) -> str:
+    """Identify a base by the first rows of its embeddings, in 16 hexadecimal digits."""
+    rows = embeddings[:1000].detach().float().contiguous()
+    return hashlib.sha256(rows.numpy().tobytes()).hexdigest()[:16]

@@ -1,0 +1,168 @@
+"""The first layers of a language model with low-rank adapters, and a head that labels an exchange.
+
+One pass reads the request and the reply in the model's chat format. The model is causal, so what is
+pooled over the request knows nothing of the reply, and what is pooled over the reply has read the
+request.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import LlamaModel, PreTrainedTokenizerBase
+
+LABELS = ("harmful", "unsafe", "refuses")
+"""The request asks for something harmful; the reply gives it; the reply declines."""
+TURN_MARKS = re.compile(r"<\|[a-z_]{1,20}\|>")
+ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of the classifier; stored with its weights."""
+
+    layers: int = 10
+    """Layers of the base that are used."""
+    frozen: int = 4
+    """The first of them, which have no adapters."""
+    rank: int = 16
+    hidden: int = 128
+    """Width of the head."""
+
+
+class Adapted(nn.Module):
+    """A frozen linear map plus a low-rank one: y = W x + B A x (Hu et al., 2021)."""
+
+    def __init__(self, base: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.base = base
+        self.down = nn.Parameter(torch.empty(rank, base.in_features))
+        self.up = nn.Parameter(torch.zeros(base.out_features, rank))
+        nn.init.normal_(self.down, std=base.in_features**-0.5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[.., in] -> [.., out]."""
+        low = functional.linear(inputs, self.down.to(inputs.dtype))
+        return self.base(inputs) + functional.linear(low, self.up.to(inputs.dtype))
+
+    def merged(self) -> nn.Linear:
+        """Return one linear map that does the same."""
+        with torch.no_grad():
+            self.base.weight += (self.up @ self.down).to(self.base.weight.dtype)
+        return self.base
+
+
+class Classifier(nn.Module):
+    """Labels exchanges of a request and a reply."""
+
+    def __init__(self, base: LlamaModel, shape: Shape) -> None:
+        """Take the first layers of `base`, which is changed: its other layers are dropped."""
+        super().__init__()
+        self.shape = shape
+        base.layers = base.layers[: shape.layers]
+        base.config.num_hidden_layers = shape.layers
+        base.norm = nn.Identity()
+        self.base = base.requires_grad_(requires_grad=False)
+        for layer in base.layers[shape.frozen :]:
+            for block in (layer.self_attn, layer.mlp):
+                for name in ADAPTED:
+                    if hasattr(block, name):
+                        setattr(block, name, Adapted(getattr(block, name), shape.rank))
+        width = 3 * base.config.hidden_size
+        self.of_request = nn.Sequential(
+            nn.Linear(width, shape.hidden), nn.GELU(), nn.Linear(shape.hidden, 1)
+        )
+        self.of_reply = nn.Sequential(
+            nn.Linear(2 * width, shape.hidden), nn.GELU(), nn.Linear(shape.hidden, 2)
+        )
+
+    def forward(self, tokens: Tensor, requests: Tensor, replies: Tensor) -> Tensor:
+        """Compute the logits of `LABELS`.
+
+        Args:
+            tokens: [B, T] ids, padded at the end.
+            requests: [B, T] true where the request is.
+            replies: [B, T] true where the reply is.
+
+        Returns:
+            [B, 3]
+        """
+        states = self.base(input_ids=tokens, use_cache=False).last_hidden_state
+        request, reply = _pooled(states, requests), _pooled(states, replies)
+        return torch.cat(
+            [self.of_request(request), self.of_reply(torch.cat([request, reply], -1))], -1
+        )
+
+    def trained(self) -> dict[str, Tensor]:
+        """Return what was trained, by name: adapters and head."""
+        return {name: value for name, value in self.named_parameters() if value.requires_grad}
+
+    def merge(self) -> None:
+        """Add the adapters to the base, so that a pass costs no more than without them."""
+        for layer in self.base.layers[self.shape.frozen :]:
+            for block in (layer.self_attn, layer.mlp):
+                for name in ADAPTED:
+                    if hasattr(block, name):
+                        setattr(block, name, getattr(block, name).merged())
+
+
+def _pooled(states: Tensor, mask: Tensor) -> Tensor:
+    """Mean, maximum and last of the marked states, each normalised: [B, T, D] -> [B, 3 D]."""
+    states, mask = states.float(), mask.unsqueeze(-1)
+    mean = (states * mask).sum(1) / mask.sum(1).clamp(min=1)
+    highest = states.masked_fill(~mask, -1e4).amax(1)
+    positions = torch.arange(mask.shape[1]).unsqueeze(-1)
+    last = states[torch.arange(len(states)), (positions * mask).amax(1).squeeze(-1)]
+    return torch.cat(
+        [functional.layer_norm(part, part.shape[-1:]) for part in (mean, highest, last)], -1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Turns exchanges into batches; long texts keep their beginning and end."""
+
+    tokenizer: PreTrainedTokenizerBase
+    longest_request: int = 192
+    """Tokens."""
+    longest_reply: int = 320
+
+    def encode(self, request: str, reply: str) -> tuple[list[int], int, int]:
+        """Return the ids, and where the request and the reply begin; each ends with its turn."""
+        opening, between, end = (
+            self._ids(text)
+            for text in ("<|im_start|>user\n", "\n<|im_start|>assistant\n", "<|im_end|>")
+        )
+        asked = [*_shortened(self._text_ids(request), self.longest_request), *end]
+        said = [*_shortened(self._text_ids(reply), self.longest_reply), *end]
+        ids = [*opening, *asked, *between, *said]
+        return ids, len(opening), len(ids) - len(said)
+
+    def batch(self, encoded: Sequence[tuple[list[int], int, int]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Pad a batch; see `Classifier.forward`."""
+        longest, between = (
+            max(len(ids) for ids, *_ in encoded),
+            len(self._ids("\n<|im_start|>assistant\n")),
+        )
+        tokens = torch.zeros(len(encoded), longest, dtype=torch.long)
+        requests, replies = (torch.zeros(len(encoded), longest, dtype=torch.bool) for _ in range(2))
+        for row, (ids, request, reply) in enumerate(encoded):
+            tokens[row, : len(ids)] = torch.tensor(ids)
+            requests[row, request : reply - between] = True
+            replies[row, reply : len(ids)] = True
+        return tokens, requests, replies
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    def _text_ids(self, text: str) -> list[int]:
+        """Ids of what somebody wrote, who must not be able to end a turn."""
+        return self._ids(TURN_MARKS.sub(" ", text))
+
+
+def _shortened(ids: list[int], longest: int) -> list[int]:
+    return ids if len(ids) <= longest else [*ids[: longest // 2], *ids[-(longest // 2) :]]

@@ -1,0 +1,300 @@
+"""The public sets that the reviewer learns from and is measured on, as labelled exchanges.
+
+A set has one role: `train`, `validate` (thresholds and choices) or `test` (the table of the card).
+The roles were fixed before anything was measured. Near duplicates of a test or validation request
+leave the training rows.
+"""
+
+import hashlib
+import json
+import random
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from waltzrl.data import leaks
+from waltzrl.records import Message, Prompt
+
+HERE = Path(__file__).parent
+Role = Literal["train", "validate", "test"]
+Line = dict[str, str]
+WRAPPED = 0.2
+"""The share of training requests in a jailbreak's text."""
+TEXTS = tomllib.loads((HERE / "replies.toml").read_text("utf-8"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A request, a reply, and what is known of them; None where the set does not say."""
+
+    source: str
+    request: str
+    reply: str = ""
+    """Empty for a prompt without a reply of its own."""
+    harmful: bool | None = None
+    unsafe: bool | None = None
+    refuses: bool | None = None
+    goal: str = ""
+    """What the request asks for without a jailbreak's text around it: compared for leaks."""
+
+    @property
+    def asked(self) -> str:
+        return self.goal or self.request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicSet:
+    """How a file of a public set is used."""
+
+    role: Role
+    limit: int
+    licence: str
+    keeps: Callable[[Line], bool] = lambda _: True
+
+
+def _of(*categories: str) -> Callable[[Line], bool]:
+    return lambda line: line["category"] in categories
+
+
+def _from(*sources: str) -> Callable[[Line], bool]:
+    return lambda line: line["source"] in sources
+
+
+def _question(low: int, high: int) -> Callable[[Line], bool]:
+    return lambda line: low <= _number(line["prompt"]) % 100 < high
+
+
+PROMPTS: dict[str, list[PublicSet]] = {
+    "guardreasoner5k_prompts": [
+        PublicSet(
+            role="train", limit=3000, licence="ODC-BY (WildGuardMix)", keeps=_of("WildGuardTrainR")
+        ),
+        PublicSet(role="test", limit=300, licence="CC-BY-4.0 (Aegis)", keeps=_of("AegisTrainR")),
+        PublicSet(
+            role="test", limit=500, licence="CC-BY-NC-4.0 (ToxicChat)", keeps=_of("ToxicChatTrainR")
+        ),
+    ],
+    "red_instruct_harmful_questions": [
+        PublicSet(
+            role="train",
+            limit=900,
+            licence="Apache-2.0",
+            keeps=_from("harmfulqa", "adversarialqa", "dangerousqa"),
+        ),
+        PublicSet(role="validate", limit=150, licence="Apache-2.0", keeps=_from("catqa_english")),
+    ],
+    "advbench": [PublicSet(role="train", limit=300, licence="MIT")],
+    "malicious_instruct_tdc2023": [PublicSet(role="train", limit=200, licence="MIT")],
+    "trustllm_misuse": [
+        PublicSet(
+            role="train",
+            limit=600,
+            licence="MIT",
+            keeps=_from("trustllm/misuse_add", "trustllm/Do-anything-now"),
+        )
+    ],
+    "gsm8k_train": [PublicSet(role="train", limit=100, licence="MIT")],
+    "mmlu_1000": [PublicSet(role="train", limit=200, licence="MIT")],
+    "coconot_eval": [PublicSet(role="validate", limit=400, licence="ODC-BY")],
+    "coconot_contrast_eval": [PublicSet(role="validate", limit=300, licence="ODC-BY")],
+    "jailbreakbench_behaviors": [PublicSet(role="test", limit=200, licence="MIT")],
+    "simplesafetytests": [PublicSet(role="test", limit=100, licence="CC-BY-4.0")],
+    "oktest": [PublicSet(role="test", limit=250, licence="none stated")],
+    "do_not_answer": [PublicSet(role="test", limit=200, licence="CC-BY-NC-SA-4.0")],
+    "alert_prompts": [PublicSet(role="test", limit=200, licence="CC-BY-NC-SA-4.0")],
+    "alpaca_instructions": [PublicSet(role="test", limit=200, licence="CC-BY-NC-4.0")],
+    "truthfulqa_mc_817": [PublicSet(role="test", limit=200, licence="Apache-2.0")],
+    "gsm8k_test": [PublicSet(role="test", limit=100, licence="MIT")],
+}
+REPLIES: dict[str, list[PublicSet]] = {
+    "gptfuzzer_responses_train": [
+        PublicSet(role="train", limit=900, licence="MIT", keeps=_question(0, 65)),
+        PublicSet(role="validate", limit=100, licence="MIT", keeps=_question(65, 80)),
+        PublicSet(role="test", limit=150, licence="MIT", keeps=_question(80, 100)),
+    ],
+    "coconot_pref": [PublicSet(role="train", limit=927, licence="ODC-BY")],
+    "user_oriented": [PublicSet(role="train", limit=252, licence="Apache-2.0")],
+    "jbb_artifacts_responses": [PublicSet(role="test", limit=150, licence="MIT")],
+    "refusal_direction_completions": [PublicSet(role="test", limit=150, licence="Apache-2.0")],
+    "pku_saferlhf_pairs": [PublicSet(role="test", limit=150, licence="CC-BY-NC-4.0")],
+    "safety_tuned_llamas_sft": [PublicSet(role="test", limit=100, licence="CC-BY-NC-4.0")],
+    "alpaca_gpt4_demo_sft": [PublicSet(role="test", limit=100, licence="CC-BY-NC-4.0")],
+}
+TEMPLATES: dict[Role, str] = {
+    "train": "inthewild_jailbreak_templates",
+    "test": "gptfuzzer_templates",
+}
+
+
+def exchanges(data: Path) -> dict[Role, list[Exchange]]:
+    """Read every set.
+
+    Args:
+        data: folder with the files named above, as JSON Lines.
+
+    Returns:
+        The exchanges of each role, in an order that is random but fixed. Requests of the training
+        rows are not nearly those of others.
+    """
+    found: dict[Role, list[Exchange]] = {"train": [], "validate": [], "test": []}
+    for name, parts in (PROMPTS | REPLIES).items():
+        lines = _read(data / f"{name}.jsonl")
+        for part in parts:
+            kept = sorted(filter(part.keeps, lines), key=_hash)[: part.limit]
+            found[part.role].extend(_exchange(name, line) for line in kept)
+    for exchange in _contrast():
+        found["validate" if _number(exchange.request) % 5 == 0 else "train"].append(exchange)
+    found["test"].extend(_wrapped_test(data, found["test"]))
+    held_out = found["test"]
+    for role in ("validate", "train"):
+        leaked = _leaked(found[role], held_out)
+        found[role] = [one for one in found[role] if one.asked not in leaked]
+        held_out = [*held_out, *found[role]]
+    return {
+        role: sorted(rows, key=lambda one: _number(one.request + one.reply))
+        for role, rows in found.items()
+    }
+
+
+def _leaked(exchanges: Sequence[Exchange], held_out: Sequence[Exchange]) -> set[str]:
+    """Name the requests that are nearly one of those held out."""
+    requests, kept_back = (
+        {one.asked: _prompt(one) for one in rows} for rows in (exchanges, held_out)
+    )
+    return {leak.test.request for leak in leaks(list(kept_back.values()), list(requests.values()))}
+
+
+def _exchange(name: str, line: Line) -> Exchange:
+    source = {
+        "AegisTrainR": "aegis",
+        "ToxicChatTrainR": "toxicchat",
+        "WildGuardTrainR": "wildguardmix",
+    }.get(line.get("category", ""), name)
+    request, reply = line.get("prompt", line.get("instruction", "")), line.get("response", "")
+    match name:
+        case "coconot_eval":
+            return Exchange(
+                source=name,
+                request=request,
+                harmful=line["category"] == "Requests with safety concerns",
+            )
+        case "coconot_contrast_eval":
+            return Exchange(source=name, request=request, harmful=False)
+        case "coconot_pref":
+            return Exchange(
+                source=name,
+                request=request,
+                reply=line["chosen"],
+                harmful=False,
+                unsafe=False,
+                refuses=False,
+            )
+        case "user_oriented":
+            output = line["instances"][0]["output"]
+            return Exchange(
+                source=name,
+                request=request,
+                reply=output,
+                harmful=False,
+                unsafe=False,
+                refuses=False,
+            )
+    label = {"unsafe": True, "benign": False}.get(line["label"])
+    if name in REPLIES:
+        unsafe = line.get("response_label") == "unsafe" and label is not False
+        return Exchange(
+            source=name,
+            request=request,
+            reply=reply,
+            harmful=label,
+            unsafe=unsafe,
+            goal=line.get("goal", ""),
+        )
+    return Exchange(source=source, request=request, harmful=label)
+
+
+def _contrast() -> Iterator[Exchange]:
+    for line in (HERE / "contrast.txt").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            label, request = line.split("\t")
+            yield Exchange(source="contrast", request=request, harmful=label == "unsafe")
+
+
+def _wrapped_test(data: Path, test: Sequence[Exchange]) -> Iterator[Exchange]:
+    """JailbreakBench's goals and benign requests in templates that training never sees."""
+    templates = [line["prompt"] for line in _read(data / f"{TEMPLATES['test']}.jsonl")]
+    for one in test:
+        if one.source == "jailbreakbench_behaviors":
+            template = templates[_number(one.request) % len(templates)]
+            wrapped = template.replace("[INSERT PROMPT HERE]", one.request)
+            yield replace(
+                one, source="jailbreakbench in templates", request=wrapped, goal=one.request
+            )
+
+
+def training_templates(data: Path) -> list[str]:
+    return [line["prompt"] for line in _read(data / f"{TEMPLATES['train']}.jsonl")]
+
+
+def answered(one: Exchange, draw: random.Random, templates: Sequence[str]) -> Exchange:
+    """Give a training request that has no reply a written one, and some a jailbreak's text."""
+    if one.reply:
+        return one
+    request = one.request
+    if (
+        templates
+        and one.source not in ("wildguardmix", "gsm8k_train", "mmlu_1000")
+        and draw.random() < WRAPPED
+    ):
+        template = draw.choice(templates)
+        request = f"{template}\n\n{request}" if draw.random() < 0.8 else f"{request}\n\n{template}"
+    refuses = draw.random() < 0.35
+    text = draw.choice(TEXTS["refuses" if refuses else "complies"])
+    words = sorted(set(one.request.split()), key=len)[-4:]
+    reply = text.format(
+        request=one.request.rstrip("?.! "),
+        topic=" ".join(w for w in one.request.split() if w in words),
+    )
+    return replace(
+        one,
+        request=request,
+        reply=reply,
+        goal=one.asked,
+        refuses=refuses,
+        unsafe=one.harmful and not refuses,
+    )
+
+
+def hollow(one: Exchange) -> Exchange:
+    """Give a held-out request a hollow answer: it complies in form and says nothing."""
+    return replace(
+        one,
+        reply=TEXTS["test"]["unsafe" if one.harmful else "benign"],
+        unsafe=one.harmful,
+        refuses=False,
+    )
+
+
+def refused(one: Exchange) -> Exchange:
+    """Give a held-out request a standard refusal."""
+    texts = TEXTS["test"]["refusals"]
+    return replace(one, reply=texts[_number(one.request) % len(texts)], unsafe=False, refuses=True)
+
+
+def _prompt(one: Exchange) -> Prompt:
+    return Prompt(id=one.source, messages=(Message(role="user", content=one.asked),))
+
+
+def _read(path: Path) -> list[Line]:
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _hash(line: Line) -> str:
+    return hashlib.sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])

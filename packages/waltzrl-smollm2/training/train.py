@@ -1,0 +1,143 @@
+"""Train the reviewer.
+
+    python training/train.py DATA_DIR BASE OUT_DIR
+
+DATA_DIR holds the public sets of `data.py`, BASE the language model in Hugging Face format.
+Checkpoints in OUT_DIR let the same command go on after it was stopped. One thread, bfloat16: fast
+where the processor has AMX.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoTokenizer, LlamaModel
+
+from data import Exchange, answered, exchanges, training_templates
+from waltzrl_smollm2.model import Classifier, Encoder, Shape
+
+SEED = 0
+BATCH = 32
+POOL = 16
+"""Batches that are sorted by length together."""
+ADAPTER_RATE, HEAD_RATE = 6e-4, 1e-3
+WARM_UP = 10
+"""Steps."""
+LABEL_WEIGHTS = torch.tensor([1.0, 1.0, 0.4])
+CHECKPOINT_STEPS = 10
+LONGEST_REQUEST, LONGEST_REPLY = 64, 40
+"""Tokens in training; shorter than in use, to save time."""
+LONG, LONG_SHARE = 400, 0.25
+"""Of the requests with more characters this share is learned from, to save time."""
+
+
+def main(data: Path, base: str, out: Path) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    out.mkdir(parents=True, exist_ok=True)
+    encoder = Encoder(AutoTokenizer.from_pretrained(base), LONGEST_REQUEST, LONGEST_REPLY)
+    batches = list(_batches(training_rows(data, out), encoder))
+    model = Classifier(LlamaModel.from_pretrained(base, dtype=torch.bfloat16), Shape())
+    heads = [*model.of_request.parameters(), *model.of_reply.parameters()]
+    adapters = [p for name, p in model.trained().items() if not name.startswith("of_")]
+    optimizer = torch.optim.AdamW(
+        [{"params": adapters, "lr": ADAPTER_RATE}, {"params": heads, "lr": HEAD_RATE}],
+        weight_decay=0.01,
+    )
+    pace = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, len(batches)))
+    first, checkpoint = 0, out / "checkpoint.pt"
+    if checkpoint.exists():
+        saved = torch.load(checkpoint)
+        model.load_state_dict(saved["model"], strict=False)
+        optimizer.load_state_dict(saved["optimizer"])
+        pace.load_state_dict(saved["pace"])
+        first = saved["step"]
+    tokens = sum(len(ids) for encoded, _ in batches for ids, *_ in encoded)
+    print(f"{len(batches)} batches, {tokens} tokens", flush=True)
+    started, losses = time.process_time(), []
+    for step, (encoded, labels) in enumerate(batches[first:], first + 1):
+        loss = _loss(model(*encoder.batch(encoded)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([*adapters, *heads], 1.0)
+        optimizer.step()
+        pace.step()
+        losses.append(loss.item())
+        if step % CHECKPOINT_STEPS == 0 or step == len(batches):
+            mean = sum(losses) / len(losses)
+            seconds = time.process_time() - started
+            print(f"step {step}/{len(batches)} loss {mean:.3f} cpu {seconds:.0f} s", flush=True)
+            losses.clear()
+            saved = {
+                "model": model.trained(),
+                "optimizer": optimizer.state_dict(),
+                "pace": pace.state_dict(),
+                "step": step,
+            }
+            torch.save(saved, checkpoint.with_suffix(".new"))
+            checkpoint.with_suffix(".new").rename(checkpoint)
+
+
+def training_rows(data: Path, out: Path) -> list[Exchange]:
+    """Return what is learned from, in its order."""
+    draw = random.Random(SEED)
+    templates = training_templates(data)
+    rows = [
+        answered(one, draw, templates)
+        for one in cached_exchanges(data, out)["train"]
+        if len(one.request) <= LONG or draw.random() < LONG_SHARE
+    ]
+    draw.shuffle(rows)
+    return rows
+
+
+def cached_exchanges(data: Path, out: Path) -> dict[str, list[Exchange]]:
+    """Read the sets, or what an earlier run made of them; the gate between them takes minutes."""
+    cache = out / "exchanges.pt"
+    if not cache.exists():
+        torch.save(exchanges(data), cache)
+    rows: dict[str, list[Exchange]] = torch.load(cache, weights_only=False)
+    return rows
+
+
+def _batches(
+    rows: Sequence[Exchange], encoder: Encoder
+) -> Iterator[tuple[list[tuple[list[int], int, int]], Tensor]]:
+    """Yield batches of rows of like length, in random order."""
+    encoded = [(encoder.encode(one.request, one.reply), _labels(one)) for one in rows]
+    draw, batches = random.Random(SEED), []
+    for start in range(0, len(encoded), POOL * BATCH):
+        pool = sorted(encoded[start : start + POOL * BATCH], key=lambda pair: len(pair[0][0]))
+        some = [pool[at : at + BATCH] for at in range(0, len(pool), BATCH)]
+        draw.shuffle(some)
+        batches.extend(some)
+    for batch in batches:
+        yield [pair[0] for pair in batch], torch.tensor([pair[1] for pair in batch])
+
+
+def _labels(one: Exchange) -> list[float]:
+    """1 and 0, and -1 where the label is unknown."""
+    return [
+        -1.0 if label is None else float(label) for label in (one.harmful, one.unsafe, one.refuses)
+    ]
+
+
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+    each = functional.binary_cross_entropy_with_logits(
+        logits, labels.clamp(min=0), reduction="none"
+    )
+    known = labels >= 0
+    return (each * known / known.sum(0).clamp(min=1) * LABEL_WEIGHTS).sum()
+
+
+def _rate(step: int, steps: int) -> float:
+    return min((step + 1) / WARM_UP, max(0.02, 1 - step / steps))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,63 @@
+"""Reviewers that packages provide: classifiers with weights, found by their entry points.
+
+A package's entry point in the group `waltzrl.reviewers` names a function without arguments that
+loads an `ExchangeClassifier`. Weights and calibration are files of the package's folder.
+"""
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
+
+from waltzrl.agents.classifier import ClassifierReviewer, ExchangeClassifier
+from waltzrl.errors import InputError, missing_extra
+
+GROUP = "waltzrl.reviewers"
+REVIEWER = "reviewer:"
+"""Before the name of such a reviewer, where a model is named."""
+
+
+def open_reviewer(name: str) -> ClassifierReviewer:
+    """Load a reviewer by its name, which takes seconds.
+
+    Raises:
+        InputError: no installed package provides it, or its weights are damaged.
+        MissingExtraError: torch is missing.
+    """
+    entry = _entry(name)
+    try:
+        open_classifier = cast("Callable[[], ExchangeClassifier]", entry.load())
+        return ClassifierReviewer(open_classifier())
+    except ModuleNotFoundError as missing:
+        raise missing_extra(missing) or missing from missing
+
+
+def reviewer_folder(model: str) -> Path | None:
+    """Return the folder of a reviewer's package; None where `model` names none.
+
+    Raises:
+        InputError: no installed package provides it.
+    """
+    if not model.startswith(REVIEWER):
+        return None
+    spec = find_spec(_entry(model.removeprefix(REVIEWER)).module)
+    assert spec is not None, "entry points are of packages that are installed"
+    assert spec.origin is not None, "a reviewer's package has an __init__.py"
+    return Path(spec.origin).parent
+
+
+def installed_reviewers() -> list[str]:
+    """Return the names of all reviewers that packages provide."""
+    return sorted(entry_points(group=GROUP).names)
+
+
+def _entry(name: str) -> EntryPoint:
+    found = entry_points(group=GROUP, name=name)
+    if not found:
+        others = ", ".join(installed_reviewers()) or "none"
+        raise InputError(
+            f"no installed package provides the reviewer {name!r} (installed: {others}); "
+            f"pip install waltzrl-{name}"
+        )
+    return next(iter(found))

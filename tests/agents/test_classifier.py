@@ -1,0 +1,115 @@
+"""A classifier as a reviewer and as a judge."""
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+
+from waltzrl.agents.classifier import (
+    MOST_AT_ONCE,
+    PIECE,
+    ClassifierReviewer,
+    ExchangeLabels,
+)
+from waltzrl.errors import InputError
+from waltzrl.records import Message, Prompt, Reply
+
+
+@dataclass
+class Classifier:
+    """Says what `labels` say of a reply, and notes its batches."""
+
+    labels: dict
+    name: str = "c@0"
+    batches: list = field(default_factory=list)
+
+    def classify(self, exchanges):
+        self.batches.append(exchanges)
+        if any("broken" in reply for _, reply in exchanges):
+            raise InputError("broken weights")
+        return [
+            next((labels for part, labels in self.labels.items() if part in reply), SAFE)
+            for _, reply in exchanges
+        ]
+
+
+SAFE = ExchangeLabels(harmful=0.2, unsafe=0.1, refuses=0.1)
+UNSAFE = ExchangeLabels(harmful=0.8, unsafe=0.7, refuses=0.1)
+REFUSES = ExchangeLabels(harmful=0.2, unsafe=0.1, refuses=0.9)
+LABELS = {"bad": UNSAFE, "sorry": REFUSES}
+PROMPT = Prompt(id="1", messages=(Message(role="user", content="a?"),))
+
+
+def reviewed(reply, prompt=PROMPT, labels=LABELS):
+    return asyncio.run(ClassifierReviewer(Classifier(labels)).review(prompt, Reply(text=reply)))
+
+
+def judged(reply, label=None):
+    prompt = Prompt(id="1", messages=PROMPT.messages, label=label)
+    return asyncio.run(ClassifierReviewer(Classifier(LABELS)).judge(prompt, Reply(text=reply)))
+
+
+def test_a_reply_without_a_true_label_gets_no_words():
+    feedback = reviewed("fine")
+    assert (feedback.unsafe, feedback.overrefuse, feedback.text) == (False, False, "")
+    assert feedback.risk == 0.1
+    assert feedback.overrefusal_probability == pytest.approx(0.1 * 0.8)
+
+
+def test_advice_comes_with_a_true_label():
+    unsafe, refused = reviewed("bad"), reviewed("sorry")
+    assert (unsafe.unsafe, unsafe.overrefuse, unsafe.risk) == (True, False, 0.7)
+    assert (refused.unsafe, refused.overrefuse) == (False, True)
+    assert refused.overrefusal_probability == pytest.approx(0.9 * 0.8)
+    assert unsafe.text
+    assert refused.text not in {"", unsafe.text}
+
+
+def test_a_judge_takes_the_label_of_the_prompt_before_its_own():
+    assert judged("sorry").overrefuses
+    assert not judged("sorry", "unsafe").overrefuses
+    assert judged("bad").unsafe
+    assert judged("bad").prompt_harmful
+    assert judged("bad").harm == 0.7
+    assert not judged("bad").refuses
+
+
+def test_every_part_of_a_long_reply_counts():
+    assert reviewed("x" * 5 * PIECE + "bad").unsafe
+    assert reviewed("x" * (PIECE - 2) + "bad" + "x" * PIECE).unsafe
+
+
+def test_the_user_side_of_a_conversation_is_the_request():
+    classifier = Classifier({})
+    turns = (("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"))
+    prompt = Prompt(id="1", messages=tuple(Message(role=r, content=c) for r, c in turns))
+    asyncio.run(ClassifierReviewer(classifier).review(prompt, Reply(text="r")))
+    assert classifier.batches == [[("a\nc", "r")]]
+
+
+def review_all(classifier, texts):
+    async def run():
+        reviewer = ClassifierReviewer(classifier)
+        reviews = (reviewer.review(PROMPT, Reply(text=text)) for text in texts)
+        return await asyncio.gather(*reviews, return_exceptions=True)
+
+    return asyncio.run(run())
+
+
+def test_replies_that_wait_are_classified_together_and_none_twice():
+    classifier = Classifier(LABELS)
+    texts = [f"{n} bad" if n % 3 == 0 else f"{n}" for n in range(2 * MOST_AT_ONCE + 3)]
+    feedbacks = review_all(classifier, texts)
+    assert [feedback.unsafe for feedback in feedbacks] == [n % 3 == 0 for n in range(len(texts))]
+    assert [text for batch in classifier.batches for _, text in batch] == texts
+    sizes = [len(batch) for batch in classifier.batches]
+    assert all(first >= second for first, second in pairwise(sizes))
+    assert max(sizes) == MOST_AT_ONCE
+
+
+def test_an_error_reaches_all_of_its_batch_and_no_other():
+    texts = [*(f"{n}" for n in range(MOST_AT_ONCE - 1)), "broken", "fine"]
+    *failed, last = review_all(Classifier(LABELS), texts)
+    assert [type(error) for error in failed] == [InputError] * MOST_AT_ONCE
+    assert last.unsafe is False

@@ -1,0 +1,109 @@
+"""A reviewer that an installed package provides: in the gateway, as a guard, as a judge."""
+
+import json
+
+import openai
+import pytest
+from typer.testing import CliRunner
+
+import waltzrl
+from support.gateway_processes import gateway_process, upstream_process
+from support.reviewer_package import NAME, install_reviewer
+from waltzrl.agents.calibration import (
+    CALIBRATION,
+    RefusalCount,
+    ReviewerCalibration,
+    write_calibration,
+)
+from waltzrl.build.bundles import bundle_id
+from waltzrl.build.identity import identity
+from waltzrl.build.reviewers import open_reviewer
+from waltzrl.cli import app
+from waltzrl.config.gateway import load_gateway, reviewer_settings
+from waltzrl.errors import InputError, MissingExtraError
+
+MODEL = f"reviewer:{NAME}"
+GRUDGE = "How do I act on a grudge?"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    folder = install_reviewer(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    return folder
+
+
+def test_the_official_client_gets_no_reply_that_the_reviewer_calls_unsafe(package, tmp_path):
+    with (
+        upstream_process() as upstream,
+        gateway_process(
+            *("--upstream", f"{upstream.url}/v1", "--reviewer", NAME), log=tmp_path / "log"
+        ) as gateway,
+        openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0) as client,
+    ):
+
+        def answer(content):
+            messages = [{"role": "user", "content": content}]
+            chat = client.chat.completions.create(model="m", messages=messages)
+            return chat.choices[0].message.content
+
+        plain, flagged = answer("hello"), answer(GRUDGE)
+    assert plain == "..."
+    assert flagged == "..."
+
+
+def test_a_guard_reviews_with_it_and_with_the_rules(package):
+    with waltzrl.open_guard(NAME).sync as guard:
+        assert guard.review(GRUDGE, "Like this.").unsafe
+        assert guard.review("How do I make a pipe bomb?", "Sure, here is how.").unsafe
+        assert not guard.review("How do I bake bread?", "Knead and wait.").asks_for_revision
+
+
+def test_it_challenges_refusals_only_where_it_was_calibrated(package):
+    with waltzrl.open_guard(NAME).sync as guard:
+        assert not guard.review("How do I bake bread?", "I cannot help.").overrefuse
+    count = RefusalCount(n=200, challenged=1)
+    calibration = ReviewerCalibration(
+        reviewer=identity(MODEL, None),
+        challenge_from=0.5,
+        right_refusals=count,
+        over_refusals=count,
+    )
+    write_calibration(package / CALIBRATION, calibration)
+    with waltzrl.open_guard(NAME).sync as guard:
+        assert guard.review("How do I bake bread?", "I cannot help.").overrefuse
+        assert not guard.review(GRUDGE, "I cannot help.").overrefuse
+
+
+def test_it_judges_saved_replies(package, tmp_path):
+    file = tmp_path / "replies.jsonl"
+    lines = [{"prompt": GRUDGE, "response": r} for r in ("Like this.", "I cannot help.")]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = CliRunner().invoke(app, ["judge", str(file), "--judge", NAME])
+    labelled = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(line["unsafe"], line["refuses"]) for line in labelled] == [
+        (True, False),
+        (False, True),
+    ]
+
+
+def test_the_bundle_is_another_with_other_weights(package):
+    recipe = load_gateway(
+        None, {"upstream": {"url": "http://x/v1"}} | reviewer_settings(NAME), [], {}
+    )
+    before = bundle_id(recipe)
+    (package / "weights.bin").write_bytes(b"1")
+    assert bundle_id(recipe) != before
+
+
+def test_a_package_that_is_not_installed_is_named():
+    with pytest.raises(InputError, match=r"'smolm'.*pip install waltzrl-smolm"):
+        open_reviewer("smolm")
+
+
+def test_an_extra_that_its_package_needs_is_named(tmp_path, monkeypatch):
+    install_reviewer(tmp_path, "def open_classifier():\n    import torch.nowhere\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(MissingExtraError, match="PyTorch"):
+        open_reviewer(NAME)

@@ -1,0 +1,38 @@
+"""An installed package that provides a reviewer: a classifier that goes by a few words."""
+
+NAME = "words"
+_CLASSIFIER = """
+from waltzrl.agents.classifier import ExchangeLabels
+
+
+class Words:
+    name = "words@0"
+
+    def classify(self, exchanges):
+        return [
+            ExchangeLabels(
+                harmful=0.9 if "grudge" in request else 0.1,
+                unsafe=0.9 if "grudge" in request and "cannot" not in reply else 0.1,
+                refuses=0.9 if "cannot" in reply else 0.1,
+            )
+            for request, reply in exchanges
+        ]
+
+
+def open_classifier():
+    return Words()
+"""
+
+
+def install_reviewer(folder, code=_CLASSIFIER):
+    """Write the package, and what says that it is installed, into a folder of `sys.path`."""
+    package, installed = folder / "waltzrl_words", folder / "waltzrl_words-0.1.dist-info"
+    package.mkdir()
+    installed.mkdir()
+    (package / "__init__.py").write_text(code)
+    (installed / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: waltzrl-words\nVersion: 0.1\n"
+    )
+    entry = f"[waltzrl.reviewers]\n{NAME} = waltzrl_words:open_classifier\n"
+    (installed / "entry_points.txt").write_text(entry)
+    return package
