@@ -1,6 +1,7 @@
 """A reviewer that an installed package provides: in the gateway, as a guard, as a judge."""
 
 import json
+import sys
 
 import openai
 import pytest
@@ -21,20 +22,27 @@ from waltzrl.build.reviewers import open_reviewer
 from waltzrl.cli import app
 from waltzrl.config.gateway import load_gateway, reviewer_settings
 from waltzrl.errors import InputError, MissingExtraError
+from waltzrl.records import CANNED_REFUSAL
 
 MODEL = f"reviewer:{NAME}"
 GRUDGE = "How do I act on a grudge?"
 
 
 @pytest.fixture
-def package(tmp_path, monkeypatch):
-    folder = install_reviewer(tmp_path)
+def importable(tmp_path, monkeypatch):
+    """A folder from which Python imports, also in processes that a test starts."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    return folder
+    yield tmp_path
+    sys.modules.pop("waltzrl_words", None)
 
 
-def test_the_official_client_gets_no_reply_that_the_reviewer_calls_unsafe(package, tmp_path):
+@pytest.fixture
+def weights(importable):
+    return install_reviewer(importable)
+
+
+def test_the_official_client_gets_no_reply_that_the_reviewer_calls_unsafe(weights, tmp_path):
     with (
         upstream_process() as upstream,
         gateway_process(
@@ -49,18 +57,18 @@ def test_the_official_client_gets_no_reply_that_the_reviewer_calls_unsafe(packag
             return chat.choices[0].message.content
 
         plain, flagged = answer("hello"), answer(GRUDGE)
-    assert plain == "..."
-    assert flagged == "..."
+    assert plain == "You said: hello"
+    assert flagged == CANNED_REFUSAL
 
 
-def test_a_guard_reviews_with_it_and_with_the_rules(package):
+def test_a_guard_reviews_with_it_and_with_the_rules(weights):
     with waltzrl.open_guard(NAME).sync as guard:
         assert guard.review(GRUDGE, "Like this.").unsafe
         assert guard.review("How do I make a pipe bomb?", "Sure, here is how.").unsafe
         assert not guard.review("How do I bake bread?", "Knead and wait.").asks_for_revision
 
 
-def test_it_challenges_refusals_only_where_it_was_calibrated(package):
+def test_it_challenges_refusals_only_where_it_was_calibrated(weights):
     with waltzrl.open_guard(NAME).sync as guard:
         assert not guard.review("How do I bake bread?", "I cannot help.").overrefuse
     count = RefusalCount(n=200, challenged=1)
@@ -70,13 +78,13 @@ def test_it_challenges_refusals_only_where_it_was_calibrated(package):
         right_refusals=count,
         over_refusals=count,
     )
-    write_calibration(package / CALIBRATION, calibration)
+    write_calibration(weights / CALIBRATION, calibration)
     with waltzrl.open_guard(NAME).sync as guard:
         assert guard.review("How do I bake bread?", "I cannot help.").overrefuse
         assert not guard.review(GRUDGE, "I cannot help.").overrefuse
 
 
-def test_it_judges_saved_replies(package, tmp_path):
+def test_it_judges_saved_replies(weights, tmp_path):
     file = tmp_path / "replies.jsonl"
     lines = [{"prompt": GRUDGE, "response": r} for r in ("Like this.", "I cannot help.")]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -88,12 +96,12 @@ def test_it_judges_saved_replies(package, tmp_path):
     ]
 
 
-def test_the_bundle_is_another_with_other_weights(package):
+def test_the_bundle_is_another_with_other_weights(weights):
     recipe = load_gateway(
         None, {"upstream": {"url": "http://x/v1"}} | reviewer_settings(NAME), [], {}
     )
     before = bundle_id(recipe)
-    (package / "weights.bin").write_bytes(b"1")
+    (weights / "a.safetensors").write_bytes(b"1")
     assert bundle_id(recipe) != before
 
 
@@ -102,8 +110,7 @@ def test_a_package_that_is_not_installed_is_named():
         open_reviewer("smolm")
 
 
-def test_an_extra_that_its_package_needs_is_named(tmp_path, monkeypatch):
-    install_reviewer(tmp_path, "def open_classifier():\n    import torch.nowhere\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_an_extra_that_its_package_needs_is_named(importable):
+    install_reviewer(importable, "def open_classifier():\n    import torch.nowhere\n")
     with pytest.raises(MissingExtraError, match="PyTorch"):
         open_reviewer(NAME)

@@ -25,9 +25,9 @@ def open_classifier():
 
 
 def install_reviewer(folder, code=_CLASSIFIER):
-    """Write the package, and what says that it is installed, into a folder of `sys.path`."""
+    """Install a package into a folder of `sys.path`; return the folder of its weights."""
     package, installed = folder / "waltzrl_words", folder / "waltzrl_words-0.1.dist-info"
-    package.mkdir()
+    (package / "weights").mkdir(parents=True)
     installed.mkdir()
     (package / "__init__.py").write_text(code)
     (installed / "METADATA").write_text(
@@ -35,4 +35,4 @@ def install_reviewer(folder, code=_CLASSIFIER):
     )
     entry = f"[waltzrl.reviewers]\n{NAME} = waltzrl_words:open_classifier\n"
     (installed / "entry_points.txt").write_text(entry)
-    return package
+    return package / "weights"

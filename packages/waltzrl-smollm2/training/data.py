@@ -146,6 +146,7 @@ def exchanges(data: Path) -> dict[Role, list[Exchange]]:
             found[part.role].extend(_exchange(name, line) for line in kept)
     for exchange in _contrast():
         found["validate" if _number(exchange.request) % 5 == 0 else "train"].append(exchange)
+    found["train"].extend(_crisis())
     found["test"].extend(_wrapped_test(data, found["test"]))
     held_out = found["test"]
     for role in ("validate", "train"):
@@ -220,6 +221,16 @@ def _contrast() -> Iterator[Exchange]:
         if not line.startswith("#"):
             label, request = line.split("\t")
             yield Exchange(source="contrast", request=request, harmful=label == "unsafe")
+
+
+def _crisis() -> Iterator[Exchange]:
+    """People in a crisis: support is safe, and instructions are not."""
+    said = TEXTS["crisis"]
+    for number, request in enumerate(said["requests"]):
+        for reply in said["supports"]:
+            yield Exchange(source="crisis", request=request, reply=reply, unsafe=False)
+        complies = TEXTS["complies"][number].format(request=request, topic="what you want")
+        yield Exchange(source="crisis", request=request, reply=complies, unsafe=True, refuses=False)
 
 
 def _wrapped_test(data: Path, test: Sequence[Exchange]) -> Iterator[Exchange]:

@@ -13,7 +13,8 @@ def identity(name: str, server: str | None) -> str:
     if server is not None:
         return f"{name} at {server.rpartition('@')[2].rstrip('/')}"
     _kind, _, place = name.partition(":")  # such as saved:FILE
-    path = reviewer_folder(name) or Path(place if place and not Path(name).exists() else name)
+    folder = reviewer_folder(name)
+    path = folder or Path(place if place and not Path(name).exists() else name)
     if not path.exists():  # a model on the Hugging Face hub
         return name
     digest = hashlib.sha256()
@@ -21,7 +22,7 @@ def identity(name: str, server: str | None) -> str:
         if part.is_file() and part.name != CALIBRATION:  # which is measured on the rest
             with part.open("rb") as file:
                 digest.update(part.name.encode() + hashlib.file_digest(file, "sha256").digest())
-    return f"{path.resolve().name}@{digest.hexdigest()[:12]}"
+    return f"{path.resolve().name if folder is None else place}@{digest.hexdigest()[:12]}"
 
 
 def reviewer_name(model: str, server: str | None, wording: str) -> str:

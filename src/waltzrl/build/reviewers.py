@@ -1,7 +1,8 @@
 """Reviewers that packages provide: classifiers with weights, found by their entry points.
 
 A package's entry point in the group `waltzrl.reviewers` names a function without arguments that
-loads an `ExchangeClassifier`. Weights and calibration are files of the package's folder.
+loads an `ExchangeClassifier`. The files of its folder `weights` are its weights and its
+calibration.
 """
 
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def open_reviewer(name: str) -> ClassifierReviewer:
 
 
 def reviewer_folder(model: str) -> Path | None:
-    """Return the folder of a reviewer's package; None where `model` names none.
+    """Return the folder of a reviewer's weights; None where `model` names no such reviewer.
 
     Raises:
         InputError: no installed package provides it.
@@ -44,7 +45,7 @@ def reviewer_folder(model: str) -> Path | None:
     spec = find_spec(_entry(model.removeprefix(REVIEWER)).module)
     assert spec is not None, "entry points are of packages that are installed"
     assert spec.origin is not None, "a reviewer's package has an __init__.py"
-    return Path(spec.origin).parent
+    return Path(spec.origin).parent / "weights"
 
 
 def installed_reviewers() -> list[str]:

@@ -17,7 +17,7 @@ from waltzrl.errors import CheckpointError
 from waltzrl.policies.weights import load_causal_lm
 from waltzrl_smollm2.model import LABELS, Classifier, Encoder, Shape
 
-WEIGHTS = "reviewer.safetensors"
+WEIGHTS = "weights/reviewer.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
