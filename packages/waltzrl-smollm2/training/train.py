@@ -22,7 +22,7 @@ from data import Exchange, answered, exchanges, training_templates
 from waltzrl_smollm2.model import Classifier, Encoder, Shape
 
 SEED = 0
-BATCH = 32
+BATCH, STEPS = 32, 150
 POOL = 16
 """Batches that are sorted by length together."""
 ADAPTER_RATE, HEAD_RATE = 6e-4, 1e-3
@@ -41,7 +41,7 @@ def main(data: Path, base: str, out: Path) -> None:
     torch.manual_seed(SEED)
     out.mkdir(parents=True, exist_ok=True)
     encoder = Encoder(AutoTokenizer.from_pretrained(base), LONGEST_REQUEST, LONGEST_REPLY)
-    batches = list(_batches(training_rows(data, out), encoder))
+    batches = list(_batches(training_rows(data, out)[: STEPS * BATCH], encoder))
     model = Classifier(LlamaModel.from_pretrained(base, dtype=torch.bfloat16), Shape())
     heads = [*model.of_request.parameters(), *model.of_reply.parameters()]
     adapters = [p for name, p in model.trained().items() if not name.startswith("of_")]
