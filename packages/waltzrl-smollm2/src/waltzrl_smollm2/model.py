@@ -46,7 +46,8 @@ class Adapted(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """[.., in] -> [.., out]."""
         low = functional.linear(inputs, self.down.to(inputs.dtype))
-        return self.base(inputs) + functional.linear(low, self.up.to(inputs.dtype))
+        full: Tensor = self.base(inputs)
+        return full + functional.linear(low, self.up.to(inputs.dtype))
 
     def merged(self) -> nn.Linear:
         """Return one linear map that does the same."""
