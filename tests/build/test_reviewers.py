@@ -30,9 +30,8 @@ GRUDGE = "How do I act on a grudge?"
 
 @pytest.fixture
 def importable(tmp_path, monkeypatch):
-    """A folder from which Python imports, also in processes that a test starts."""
+    """A folder from which Python imports."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     yield tmp_path
     sys.modules.pop("waltzrl_words", None)
 
@@ -46,7 +45,9 @@ def test_the_official_client_gets_no_reply_that_the_reviewer_calls_unsafe(weight
     with (
         upstream_process() as upstream,
         gateway_process(
-            *("--upstream", f"{upstream.url}/v1", "--reviewer", NAME), log=tmp_path / "log"
+            *("--upstream", f"{upstream.url}/v1", "--reviewer", NAME),
+            log=tmp_path / "log",
+            imports=tmp_path,
         ) as gateway,
         openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0) as client,
     ):

@@ -45,7 +45,9 @@ FLAGGED = 3 / 7
 risk of both, and 1 - 0.3 is the threshold."""
 RULES_FLAG = 0.3
 BATCH = 16
-MOST_REFUSALS, MOST_RECORDED = 60, 40
+MOST_PROMPTS = {"validate": 300, "test": 100}
+MOST_REFUSALS = {"validate": 155, "test": 30}
+MOST_RECORDED = 30
 """Of each set and label."""
 
 
@@ -61,9 +63,9 @@ class Part:
 
     @classmethod
     def of(cls, name: str, rows: Sequence[Exchange]) -> "Part":
-        prompts = [one for one in rows if not one.reply]
+        prompts = few([one for one in rows if not one.reply], MOST_PROMPTS[name])
         answers = [hollow(one) for one in prompts]
-        refusals = [refused(one) for one in few(prompts, MOST_REFUSALS)]
+        refusals = [refused(one) for one in few(prompts, MOST_REFUSALS[name])]
         recorded = few([one for one in rows if one.reply], MOST_RECORDED)
         end = len(answers) + len(refusals)
         return cls(
@@ -89,7 +91,8 @@ def main(data: Path, base: str, out: Path) -> None:
     exchanges = cached_exchanges(data, out)
     validation, test = (Part.of(role, exchanges[role]) for role in ("validate", "test"))
     columns = cheaper(training_rows(data, out), base, out)
-    columns["trained"] = lambda part: trained_logits(part, base, out)[:, 1]
+    logits = trained_logits(validation, test, base, out)
+    columns["trained"] = lambda part: logits[part.name][:, 1]
     scores = {name: (score(validation), score(test)) for name, score in columns.items()}
     good = ~validation.bad[validation.hollow]
     cuts = {
@@ -108,7 +111,7 @@ def main(data: Path, base: str, out: Path) -> None:
         ranks[f"rules + {name}"] = np.where(by_rules, 1e3, scores[name][1])
     print_hollow(test, flags, ranks)
     print_recorded(test, flags, ranks)
-    on_validation, on_test = trained_logits(validation, base, out), trained_logits(test, base, out)
+    on_validation, on_test = logits["validate"], logits["test"]
     calibration = calibrated(validation, on_validation, cuts["trained"])
     challenge_from = print_refusals(validation, test, on_validation, on_test, calibration)
     print_reliability(test, on_test, calibrated(validation, on_validation, None))
@@ -181,10 +184,13 @@ def loaded(base: str, out: Path) -> Classifier:
     return model
 
 
-def trained_logits(part: Part, base: str, out: Path) -> Array:
-    """[N, 3] logits of the labels."""
+def trained_logits(validation: Part, test: Part, base: str, out: Path) -> dict[str, Array]:
+    """[N, 3] logits of the labels, for each part."""
     encoder = Encoder(AutoTokenizer.from_pretrained(base))
-    return passed(lambda: loaded(base, out), encoder, part.rows, out / f"trained-{part.name}.npy")
+    rows = [*validation.rows, *test.rows]
+    logits = passed(lambda: loaded(base, out), encoder, rows, out / "trained.npy")
+    cut = len(validation.rows)
+    return {"validate": logits[:cut], "test": logits[cut:]}
 
 
 def frozen_features(name: str, rows: Sequence[Exchange], base: str, out: Path) -> Array:
