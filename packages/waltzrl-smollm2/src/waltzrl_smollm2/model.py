@@ -127,9 +127,9 @@ class Encoder:
     """Turns exchanges into batches; long texts keep their beginning and end."""
 
     tokenizer: PreTrainedTokenizerBase
-    longest_request: int = 192
+    longest_request: int = 128
     """Tokens."""
-    longest_reply: int = 320
+    longest_reply: int = 256
 
     def encode(self, request: str, reply: str) -> tuple[list[int], int, int]:
         """Return the ids, and where the request and the reply begin; each ends with its turn."""
