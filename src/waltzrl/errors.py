@@ -139,3 +139,21 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     """Return the error for a failed import of an optional module; None for other modules."""
     extra = OPTIONAL_MODULES.get((error.name or "").partition(".")[0])
     return None if extra is None else MissingExtraError(*extra)
+
+
+def explain(error: Exception) -> WaltzError | None:
+    """Return the error for a missing module or refused memory; None for other failures."""
+    if isinstance(error, ModuleNotFoundError):
+        return missing_extra(error)
+    refused = (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"  # torch's, of a GPU
+        or "can't allocate memory" in str(error)  # torch's RuntimeError, of a CPU
+    )
+    if not refused:
+        return None
+    return WaltzError(
+        "out of memory; what was saved is kept. End other programs, or in training lower"
+        " optimizer.micro_batch_tokens or set compute.checkpoint_activations=true, and run the"
+        " command again; --dry-run plans the memory"
+    )

@@ -95,9 +95,19 @@ def test_of_a_conversation_too_long_to_show_the_reviewer_sees_the_request():
         assert len(request.content) < 9_000
 
 
+def test_the_short_wording_asks_for_the_same_object_in_half_the_words():
+    short, plain = load_wording("short"), load_wording("plain")
+    assert short.format == plain.format
+    for part in ("feedback_system", "revise"):
+        assert len(getattr(short, part).split()) < len(getattr(plain, part).split()) / 2
+    for key in ('"reasoning"', '"unsafe"', '"overrefuse"', '"feedback"'):
+        assert key in short.feedback_system
+
+
 def test_an_unknown_wording_is_reported():
     with pytest.raises(
-        InputError, match="unknown wording 'fancy'; choose plain, tiny or labels_first, or give a f"
+        InputError,
+        match="unknown wording 'fancy'; choose one of plain, tiny, short, labels_first, or",
     ):
         load_wording("fancy")
 

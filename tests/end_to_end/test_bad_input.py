@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from support.small_runs import run, save_model, save_prompts, save_recipe
+from support.tiny_gguf import save_gguf
 from support.tiny_models import tiny_tokenizer
 
 
@@ -97,6 +98,48 @@ def test_weights_that_were_cut_short(tmp_path, recipe, capsys):
     weights.write_bytes(weights.read_bytes()[:-100])
     line = complaint(capsys, "train", recipe, "--out", tmp_path / "run")
     assert str(weights) in line
+
+
+@pytest.mark.parametrize("kept", [3, 30, 20_000])
+def test_a_gguf_file_that_was_cut_short(tmp_path, recipe, capsys, kept):
+    file = tmp_path / "model.gguf"
+    save_gguf(file)
+    file.write_bytes(file.read_bytes()[:kept])
+    line = complaint(capsys, "train", recipe, "--set", f"models.base={file}")
+    assert line.startswith(f"error: {file}")
+    line = complaint(capsys, *evaluation(tmp_path, "--conversation", file))
+    assert line.startswith(f"error: {file}")
+
+
+def test_a_gguf_file_that_cannot_be_dequantised(tmp_path, recipe, capsys, monkeypatch):
+    monkeypatch.setenv("WALTZRL_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "model.gguf"
+    save_gguf(file, architecture="rwkv7")
+    line = complaint(
+        capsys, "train", recipe, "--set", f"models.base={file}", "--out", tmp_path / "run"
+    )
+    assert line.startswith(f"error: {file}: a GGUF file of the architecture 'rwkv7' that cannot be")
+    assert not list((tmp_path / "cache").glob("gguf/*/"))
+
+
+def test_a_package_that_is_not_installed(recipe, tmp_path, capsys):
+    line = complaint(
+        capsys, "train", recipe, "--set", "models.base=package:nowhere", "--out", tmp_path / "run"
+    )
+    assert line == ("error: package:nowhere: there is no such package here: pip install nowhere")
+
+
+def test_a_model_larger_than_the_memory(tmp_path, recipe, capsys):
+    with (tmp_path / "model" / "model.safetensors").open("r+b") as file:
+        file.truncate(2**40)  # a sparse file of 1 TB
+    line = complaint(capsys, "train", recipe, "--out", tmp_path / "run")
+    assert f"{tmp_path / 'model'} needs 1,099.5 GB of memory or more, " in line
+
+
+def test_memory_that_is_refused_while_a_command_runs(tmp_path, recipe, capsys):
+    size = "models.base={hidden=400000,layers=1,heads=2,context=64}"  # 640 GB a matrix
+    line = complaint(capsys, "train", recipe, "--set", size, "--out", tmp_path / "run")
+    assert line.startswith("error: out of memory; what was saved is kept. End other programs, or")
 
 
 def test_a_tokenizer_without_chat_template(tmp_path, recipe, capsys):

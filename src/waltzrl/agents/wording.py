@@ -12,8 +12,9 @@ from waltzrl.errors import InputError
 from waltzrl.policies.json_format import LABEL_VALUES, JsonField, JsonFormat
 from waltzrl.rules import CATEGORIES
 
-SETS = ("plain", "tiny", "labels_first")
-"""For instruction-tuned models; for the demo's small ones; `plain`, but with the labels first."""
+SETS = ("plain", "tiny", "short", "labels_first")
+"""For instruction-tuned models; for the demo's small ones; for instruction-tuned models so small
+that they read `plain` longer than they reply; `plain`, but with the labels first."""
 LABELS_FIRST = "labels_first"
 PARTS = ("conversation_system", "feedback_system", "review", "revise")
 FIELDS = {"review": ("{conversation}", "{reply}"), "revise": ("{feedback}",)}
@@ -90,7 +91,7 @@ def _folder_texts(name: str) -> dict[str, str]:
     folder = Path(name)
     if not folder.is_dir():
         raise InputError(
-            f"unknown wording {name!r}; choose plain, tiny or labels_first, or give a folder with"
+            f"unknown wording {name!r}; choose one of {', '.join(SETS)}, or give a folder with"
             f" {', '.join(f'{part}.md' for part in PARTS)}"
         )
     texts = {}

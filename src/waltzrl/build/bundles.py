@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -39,6 +38,7 @@ from waltzrl.config.upstreams import (
     UpstreamConfig,
 )
 from waltzrl.policies import Policy, Sampling
+from waltzrl.policies.gguf import short_name
 from waltzrl.rules import Rulebook, load_rulebook
 from waltzrl.serving.exchange import Bundle, Upstream
 from waltzrl.serving.limits import Limits
@@ -284,7 +284,7 @@ class Bundles:
     ) -> Upstream:
         if isinstance(config, UpstreamConfig) and config.folder is not None:
             policy = await self._local_policy(config.folder)
-            model = self._model_name or Path(config.folder).name
+            model = self._model_name or short_name(config.folder)
             return PolicyUpstream(model, policy, config.max_new_tokens)
         assert config.url is not None
         variable = config.api_key_env or f"{KEY_VARIABLE}_{name.upper().replace('-', '_')}"

@@ -13,7 +13,6 @@ from contextlib import (
 )
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -24,6 +23,7 @@ from waltzrl.build.audit import contents_expire, log_key, log_settings
 from waltzrl.build.bundles import Bundles
 from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.errors import MissingExtraError, WaltzError
+from waltzrl.policies.gguf import short_name
 from waltzrl.records import Prompt
 from waltzrl.serving.access import AccessControl, KeyRing
 from waltzrl.serving.app import App
@@ -85,7 +85,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         MissingExtraError: the recipe needs an extra that is not installed.
     """
     folder = recipe.upstream.folder
-    model_name = None if folder is None else Path(folder).name
+    model_name = None if folder is None else short_name(folder)
     # The lambdas look up `metrics`, `selector` and `readiness`, assigned below, when called.
     bundles = Bundles(
         recipe.limits,

@@ -6,12 +6,19 @@ from pathlib import Path
 from waltzrl.agents import wording_name
 from waltzrl.agents.calibration import CALIBRATION, ReviewerCalibration, load_calibration
 from waltzrl.build.reviewers import REVIEWER, reviewer_folder
+from waltzrl.policies.gguf import find_gguf
 
 
 def identity(name: str, server: str | None) -> str:
-    """Return the name of an agent, with a hash of local weights: `talk@1f3a9c02d4e5`."""
+    """Return the name of an agent, with a hash of local weights: `talk@1f3a9c02d4e5`.
+
+    Raises:
+        InputError: see `find_gguf`.
+    """
     if server is not None:
         return f"{name} at {server.rpartition('@')[2].rstrip('/')}"
+    if (gguf := find_gguf(name)) is not None:
+        return f"{gguf.title}@{gguf.digest[:12]}"
     _kind, _, place = name.partition(":")  # such as saved:FILE
     folder = reviewer_folder(name)
     path = folder or Path(place if place and not Path(name).exists() else name)

@@ -24,6 +24,7 @@ from waltzrl.judges import (
     SavedJudge,
 )
 from waltzrl.judges.formats import FORMATS, check_model
+from waltzrl.telemetry.files import cache_folder
 
 OFFLINE_JUDGES: dict[str, Callable[[], Judge]] = {
     "refusal": LabelRefusalJudge,
@@ -127,8 +128,7 @@ def answers_on_disk() -> Iterator[AnswerCache | None]:
     if place == "off":
         yield None
         return
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    with AnswerCache(Path(place) if place else caches / "waltzrl" / "judge-answers.sqlite") as kept:
+    with AnswerCache(Path(place) if place else cache_folder() / "judge-answers.sqlite") as kept:
         yield kept
 
 

@@ -33,7 +33,7 @@ def local_policy(name: str, *, in_thread: bool = False) -> "LocalPolicy":
     """Load weights into this process, on the GPU if there is one.
 
     Args:
-        name: of a model in Hugging Face format.
+        name: of a model, as in `load_causal_lm`.
         in_thread: keep the event loop free while it decodes, as a server must.
 
     Raises:

@@ -16,6 +16,7 @@ from waltzrl.config.gateway import BundleRecipe, bundle_table
 from waltzrl.config.validation import validated
 from waltzrl.errors import InputError
 from waltzrl.evaluation import check_candidate, read_evaluation, require_agents
+from waltzrl.policies.gguf import find_gguf
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.plan import ReleasePlan
 from waltzrl.release.state import Release
@@ -85,7 +86,7 @@ def propose(
     else:
         why = _pass_gate(gate, stored_recipe(book, serving), recipe)
     for name in _weights(recipe):
-        if not Path(name).exists():
+        if find_gguf(name) is None and not Path(name).exists():
             log.warning("there is no folder %s here; it is taken for a name on the hub", name)
     candidate = bundle_id(recipe)
     book.add_bundle(candidate, msgspec.json.encode(bundle_table(recipe)).decode())

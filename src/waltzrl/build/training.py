@@ -33,7 +33,7 @@ from waltzrl.training.settings import ReinforcementStage
 
 try:
     from waltzrl.policies.local import LocalPolicy
-    from waltzrl.policies.weights import CausalLM, Weights
+    from waltzrl.policies.weights import BASE_TITLE, CausalLM, Weights
     from waltzrl.training.checkpoints import export_roles, weights_digest
     from waltzrl.training.learner import Learner
     from waltzrl.training.models import continue_roles, make_roles, open_base
@@ -163,12 +163,15 @@ def open_run(folder: Path) -> Team:
 def export_agents(team: Team, folder: Path) -> None:
     """Write every agent as a plain model, and as an adapter if it is one; see `export_roles`.
 
-    The manifest says which validated step the weights are of.
+    The manifest says which validated step the weights are of, and what a dequantised base is.
 
     Raises:
         InputError: the folder holds something else, or is not writable.
     """
     facts: dict[str, Json] = {} if team.best is None else {"validation": team.best._asdict()}
+    model = next(iter(team.weights.values())).causal_lm.model
+    if (title := getattr(model.config, BASE_TITLE, None)) is not None:
+        facts["base"] = title
     export_roles(role_states(team.weights, {}), folder, facts)
 
 

@@ -32,7 +32,7 @@ from waltzrl.cli.serve import serve
 from waltzrl.cli.study import study
 from waltzrl.cli.train import train
 from waltzrl.cli.verify import verification
-from waltzrl.errors import WaltzError, missing_extra
+from waltzrl.errors import WaltzError, explain
 
 TRAIN, EVALUATE, SERVE, DATA = "Train", "Evaluate", "Serve", "Data"
 """Groups of commands in the help."""
@@ -90,10 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(arguments)
     except (WaltzError, OSError) as error:
         _exit_with(error)
-    except ModuleNotFoundError as error:
-        if (missing := missing_extra(error)) is None:
+    except (ModuleNotFoundError, MemoryError, RuntimeError) as error:
+        if (explained := explain(error)) is None:
             raise
-        _exit_with(missing)
+        _exit_with(explained)
     except SystemExit as stop:
         if stop.code == 130:
             command = (sys.argv[1:] if arguments is None else arguments)[0]

@@ -46,7 +46,7 @@ class FeedbackConfig:
     """The model that reviews in stage 2."""
 
     model: str
-    """The model's name on `server`; without a server, a folder of weights to load, or
+    """The model's name on `server`; without a server, weights to load, a folder or a GGUF file, or
     `reviewer:NAME` for a classifier that an installed package provides."""
     server: str | None = None
     """URL of an OpenAI-compatible server, without `/chat/completions`."""

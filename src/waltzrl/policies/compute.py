@@ -1,17 +1,26 @@
-"""Device, dtype and CPU threads: decided once, at the start of a process, and passed on."""
+"""Device, dtype, CPU threads and memory: decided once, at the start of a process, and passed on."""
 
 import ctypes
 import os
+import re
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from waltzrl.errors import RecipeError
+from waltzrl.errors import InputError, RecipeError
 
 if TYPE_CHECKING:
     import torch
+
+CGROUP = Path("/sys/fs/cgroup")
+CGROUPS = (
+    ("memory.max", "memory.stat", "anon"),
+    ("memory/memory.limit_in_bytes", "memory/memory.stat", "total_rss"),
+)
+"""Files of a container's limit, and of its use without the page cache: of versions 2 and 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,3 +89,34 @@ def _keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(M_MMAP_THRESHOLD, 2**30)
+
+
+def require_memory(needed: int, what: str) -> None:
+    """Check that `needed` bytes of memory are free, so that the kernel does not end the process.
+
+    Raises:
+        InputError: there are fewer; nothing was loaded.
+    """
+    free = _free_memory()
+    if free is not None and needed > free:
+        raise InputError(
+            f"{what} needs {needed / 1e9:,.1f} GB of memory or more, {free / 1e9:,.1f} GB are free;"
+            " end other programs, or use a larger machine or a smaller model"
+        )
+
+
+def _free_memory() -> int | None:
+    """Return the bytes that this machine, or this container, has left; None if unknown."""
+    free = _numbers(Path("/proc/meminfo"), r"^MemAvailable: +(\d+) kB")
+    found = [kilobytes * 1024 for kilobytes in free]
+    for limit, statistics, used in CGROUPS:
+        in_use = sum(_numbers(CGROUP / statistics, rf"^{used} (\d+)$"))
+        found += [most - in_use for most in _numbers(CGROUP / limit, r"^(\d+)$")]
+    return min(found, default=None)
+
+
+def _numbers(file: Path, pattern: str) -> list[int]:
+    """Return the numbers that match in a file of the kernel; none where it does not exist."""
+    if not file.exists():
+        return []
+    return [int(number) for number in re.findall(pattern, file.read_text(), re.MULTILINE)]

@@ -1,6 +1,7 @@
 """Weights from disk or the Hugging Face hub, as two full models or one base with two adapters."""
 
 import hashlib
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzrl.errors import CheckpointError, InputError, MissingExtraError
+from waltzrl.policies.compute import require_memory
+from waltzrl.policies.gguf import GgufFile, find_gguf
+from waltzrl.telemetry.files import locked, whole_folder
 
 try:
     import torch
@@ -15,8 +19,10 @@ try:
     from safetensors import SafetensorError, safe_open
     from torch.nn import Embedding, Linear, Parameter
     from transformers import (
+        AutoConfig,
         AutoModelForCausalLM,
         AutoTokenizer,
+        PretrainedConfig,
         PreTrainedModel,
         PreTrainedTokenizerBase,
     )
@@ -28,9 +34,13 @@ except ImportError as missing:
 
 transformers_logging.disable_progress_bar()  # a training run and a server show their own
 
+logger = logging.getLogger(__name__)
+
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 BASE_DIGEST = "base_sha256"
 """Key in the metadata of an exported adapter's weights: `base_digest` of what it was trained on."""
+BASE_TITLE = "waltzrl_base"
+"""Key in the config of a dequantised model, and of all that is made from it: the file's title."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +50,8 @@ class CausalLM:
     model: PreTrainedModel | PeftModel
     tokenizer: PreTrainedTokenizerBase
     source: str | None = None
-    """The folder, or the name on the hub, of exactly these weights (of the base, if there are
-    adapters); None when they are in this process only."""
+    """Where exactly these weights are (those of the base, if there are adapters): a folder, a GGUF
+    file, `package:NAME` or a name on the hub; None when they are in this process only."""
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -63,35 +73,114 @@ def load_causal_lm(
 ) -> CausalLM:
     """Load a causal LM and its tokenizer, in evaluation mode.
 
+    Args:
+        name_or_path: a folder in Hugging Face format, a GGUF file, `package:NAME` of a package that
+            holds one, or a name on the hub. A GGUF file is dequantised once, into the cache.
+        device: to load to.
+        dtype: of the weights.
+
     Raises:
+        InputError: the package is not installed, the memory is too small, or the cache cannot be
+            written.
         CheckpointError: there is no such model, or a file of it is missing, truncated or altered.
     """
-    folder = Path(name_or_path)
+    file = find_gguf(name_or_path)
+    folder = Path(name_or_path) if file is None else _dequantised(file)
     if folder.is_dir():
+        size = sum(weights.stat().st_size for weights in folder.glob("*.safetensors"))
+        require_memory(size, name_or_path)
         _check_weights(folder)
+    causal_lm = _from_pretrained(name_or_path if file is None else str(folder), dtype)
+    model = causal_lm.model.to(device).eval()
+    fuse(model)
+    if file is not None:
+        model.config.name_or_path = file.title
+    if model.device.type == "cpu":
+        store_transposed(model)
+    if file is not None:
+        source = file.source
+    else:
+        source = str(folder.resolve()) if folder.is_dir() else name_or_path
+    return replace(causal_lm, model=model, source=source)
+
+
+def load_config(name_or_path: str) -> PretrainedConfig:
+    """Load the config of a model that is on this machine, without its weights.
+
+    Raises:
+        OSError: there is none here.
+        ValueError: its architecture is unknown.
+        InputError: as in `load_causal_lm`.
+    """
+    file = find_gguf(name_or_path)
+    if file is None or file.cached.is_dir():
+        place = name_or_path if file is None else file.cached
+        return AutoConfig.from_pretrained(place, local_files_only=True)
+    return AutoConfig.from_pretrained(file.path.parent, gguf_file=file.path.name)
+
+
+def _dequantised(file: GgufFile) -> Path:
+    """Return the folder in the cache with the model in float32, which one process makes."""
+    folder = file.cached
+    if folder.is_dir():
+        return folder
+    require_memory(file.parameters * torch.float32.itemsize, str(file.path))
+    with locked(folder.with_name(f"{folder.name}.lock")):
+        if not folder.is_dir():
+            logger.info("dequantising %s once, into %s", file.path, folder)
+            _dequantise(file, folder)
+    return folder
+
+
+def _dequantise(file: GgufFile, folder: Path) -> None:
+    try:
+        from transformers import GgufConfig
+    except ImportError as missing:
+        raise MissingExtraError("a GGUF file", "transformers 5.23", "smollm2") from missing
+    causal_lm = _from_pretrained(
+        str(file.path.parent),
+        torch.float32,
+        file=file,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    setattr(causal_lm.model.config, BASE_TITLE, file.title)
+    with whole_folder(folder) as unfinished:
+        try:
+            causal_lm.model.save_pretrained(unfinished)
+        except SafetensorError as error:  # how it reports a full disk
+            raise OSError(str(error)) from error
+        causal_lm.tokenizer.save_pretrained(unfinished)
+
+
+def _from_pretrained(
+    place: str, dtype: torch.dtype, *, file: GgufFile | None = None, **options: object
+) -> CausalLM:
+    """Load what transformers can load from a folder, from the hub, or from a file in a folder."""
+    named = {} if file is None else {"gguf_file": file.path.name}
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
-            name_or_path, dtype=dtype, output_loading_info=True
+            place, dtype=dtype, output_loading_info=True, **named, **options
         )
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: shapes of another config
+        tokenizer = AutoTokenizer.from_pretrained(place, **named)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        # RuntimeError: shapes of another config; KeyError: metadata that a GGUF file lacks.
         reason = str(error).strip().splitlines()[0]
+        if file is not None:
+            raise CheckpointError(
+                f"{file.path}: a GGUF file of the architecture {file.architecture!r} that cannot be"
+                f" dequantised ({reason}); give a folder in Hugging Face format"
+            ) from error
         raise CheckpointError(
-            f"{name_or_path}: no causal language model could be loaded ({reason});"
-            " give a folder in Hugging Face format or a name on the hub"
+            f"{place}: no causal language model could be loaded ({reason});"
+            " give a folder in Hugging Face format, a GGUF file or a name on the hub"
         ) from error
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise CheckpointError(
-            f"{name_or_path}: missing weights: {missing[0]} and {len(missing) - 1} more;"
-            " save the checkpoint again or load an earlier one"
+            f"{place if file is None else file.path}: missing weights: {missing[0]} and"
+            f" {len(missing) - 1} more; save the checkpoint again or load an earlier one"
         )
-    model = model.to(device).eval()
-    fuse(model)
-    if model.device.type == "cpu":
-        store_transposed(model)
-    source = str(folder.resolve()) if folder.is_dir() else name_or_path
-    return CausalLM(model=model, tokenizer=tokenizer, source=source)
+    return CausalLM(model=model, tokenizer=tokenizer)
 
 
 def store_transposed(model: PreTrainedModel) -> None:

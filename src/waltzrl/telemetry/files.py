@@ -1,5 +1,6 @@
 """Atomic writes of files and folders, and disk errors that tell the user what to do."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -11,6 +12,32 @@ from typing import TypeAlias
 from waltzrl.errors import InputError
 
 Json: TypeAlias = "str | float | bool | Sequence[Json] | Mapping[str, Json] | None"
+
+
+def cache_folder() -> Path:
+    """Return the folder for what can be made again: WALTZRL_CACHE, or `waltzrl` in the user's."""
+    if own := os.environ.get("WALTZRL_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "waltzrl"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an flock on the file `path`; wait for whoever holds it.
+
+    The operating system releases it when the process ends; the file remains and has no meaning.
+
+    Raises:
+        InputError: the folder cannot be written to.
+    """
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:

@@ -57,7 +57,7 @@ class RoleState:
     optimizer: torch.optim.Optimizer | None = None
     """None while the role is frozen."""
     base: str | None = None
-    """Where the base of an adapter is, a folder or a name on the hub; None if the run made it."""
+    """Where the base of an adapter is, as in `CausalLM.source`; None if the run made it."""
 
 
 class Latest(NamedTuple):

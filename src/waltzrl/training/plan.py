@@ -6,9 +6,11 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PretrainedConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 
 from waltzrl.policies.compute import Compute
+from waltzrl.policies.gguf import find_gguf
+from waltzrl.policies.weights import load_config
 from waltzrl.training.memory import Turns, Update, rollout_bytes, update_bytes
 from waltzrl.training.settings import (
     CONVERSATION,
@@ -17,6 +19,7 @@ from waltzrl.training.settings import (
     ImitationStage,
     KnownShape,
     ModelSettings,
+    ModelSize,
     ReinforcementStage,
     StageSettings,
 )
@@ -106,7 +109,7 @@ def plan_run(
     if models.pair is not None:
         base = f"{models.pair}, of each agent its own"
     else:
-        base = models.base if isinstance(models.base, str) else "made from scratch"
+        base = _base_name(models.base)
     # The last revision's: the prompt, and a reply and a feedback of every round.
     context_tokens = data.prompt_tokens + agents.max_rounds * sum(agents.limits.values())
     reinforcements = [stage for stage in stages if isinstance(stage, ReinforcementStage)]
@@ -133,6 +136,13 @@ def plan_run(
         demonstrations=data.demonstrations,
         stages=tuple(_stage_plan(stage, agents, data.prompts) for stage in stages),
     )
+
+
+def _base_name(base: str | ModelSize | None) -> str:
+    if not isinstance(base, str):
+        return "made from scratch"
+    file = find_gguf(base)
+    return base if file is None else f"{base}: {file.title}"
 
 
 def _update(models: ModelSettings, compute: Compute, micro_batch_tokens: int) -> Update:
@@ -215,10 +225,9 @@ def _base_config(models: ModelSettings) -> PretrainedConfig | None:
     base = models.base if models.pair is None else str(Path(models.pair) / CONVERSATION)
     if isinstance(base, str):
         try:
-            config: PretrainedConfig = AutoConfig.from_pretrained(base, local_files_only=True)
+            return load_config(base)
         except (OSError, ValueError):
             return None if models.known_shape is None else _llama(models.known_shape)
-        return config
     return None
 
 

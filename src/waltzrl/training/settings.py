@@ -63,8 +63,9 @@ class ModelSettings:
     """What the roles start from, and which weights they learn."""
 
     base: str | ModelSize | None = None
-    """A folder in Hugging Face format, a name on the hub, or the size of a model to create. Beside
-    a pair of adapters, where their base is now."""
+    """A folder in Hugging Face format, a GGUF file, `package:NAME` of a package that holds one, a
+    name on the hub, or the size of a model to create. Beside a pair of adapters, where their base
+    is now."""
     pair: str | None = None
     """Instead of a base: a folder written by `waltzrl export`. Each role continues from its own
     weights, which are also the reference of its KL penalty."""
@@ -99,8 +100,8 @@ class AgentSettings:
     """Longest feedback; None is `max_new_tokens`. A review needs fewer tokens than an answer, and a
     step waits for its longest turn."""
     wording: str = "plain"
-    """`plain` for instruction-tuned models, `tiny` for small ones made from scratch, or a folder of
-    prompts; see `load_wording`."""
+    """`plain` for instruction-tuned models, `short` for those of a few hundred million parameters,
+    `tiny` for small ones made from scratch, or a folder of prompts; see `load_wording`."""
     max_rounds: Annotated[int, Field(ge=0)] = 1
     """Feedback rounds in a collaboration."""
 
