@@ -33,7 +33,7 @@ class UpstreamConfig(ServerConfig):
     url: str | None = None
     """URL of an OpenAI-compatible server, without `/chat/completions`."""
     folder: str | None = None
-    """Weights to load instead: a folder, whose name is the model's for clients, or a GGUF file."""
+    """Weights to load instead, a folder or a GGUF file; its name is the model's for clients."""
     wording: str = "plain"
     """The prompt that asks for a revision: plain, or tiny for the demo's agents."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 1024
