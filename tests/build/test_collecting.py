@@ -6,20 +6,37 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from support.small_evaluations import REVISED, STOPPED, evaluation, open_memory, remember, said
+from support.small_evaluations import (
+    REVISED,
+    STOPPED,
+    evaluation,
+    labelled,
+    open_memory,
+    remember,
+    said,
+)
 from waltzrl.build import collecting
-from waltzrl.build.collecting import PromptCounts, export_prompts, export_samples
+from waltzrl.build.collecting import (
+    DemonstrationCounts,
+    PromptCounts,
+    export_demonstrations,
+    export_prompts,
+    export_samples,
+)
+from waltzrl.build.datasets import training_demonstrations
 from waltzrl.cli.collect import collect
 from waltzrl.collector import Selection, trajectories
 from waltzrl.compliance.exports import drop_rows, read_rows
+from waltzrl.config.training import DataSettings
 from waltzrl.data import read_prompts
 from waltzrl.errors import InputError
 from waltzrl.memory.erasure import erase_subject, exports
+from waltzrl.memory.labels import LabelEvent
 
 NOW = time.time()
 ALL = Selection(held_out_percentage=0.0)
 SERVED = (
-    evaluation(REVISED, id="a", time=NOW, label="correct"),
+    labelled(REVISED, id="a", time=NOW, reply="correct", request="harmless"),
     evaluation(STOPPED, id="b", time=NOW + 1, subject="77", decision="refused"),
     evaluation(said("So.", asked="Why?"), id="c", may_learn=False),
 )
@@ -59,19 +76,95 @@ def test_prompts_are_counted_by_what_is_known_of_them(tmp_path, sqlite_url):
     remember(sqlite_url, SERVED)
     path = tmp_path / "prompts.jsonl"
     done = export_prompts(sqlite_url, path, ALL)
-    assert done.counted == PromptCounts(total_prompts=1, unsafe=0, benign=1, unlabelled=0)
+    assert done.counted == PromptCounts(
+        total_prompts=1,
+        unsafe=0,
+        benign=1,
+        unlabelled=0,
+        only_reply_labelled=0,
+        request_disputed=0,
+        request_unclear=0,
+    )
     assert done.left_out == {"without_consent": 1, "repeated": 1}  # and one of the two has a label
     assert [(one.id, one.label) for one in read_prompts(path)] == [("a", "benign")]
 
 
+def test_prompts_without_a_label_of_the_request_are_counted_by_why(tmp_path, sqlite_url):
+    differ = [LabelEvent(by="ada", request="harmful"), LabelEvent(by="grace", request="harmless")]
+    remember(
+        sqlite_url,
+        [
+            labelled(said("So.", asked="a"), id="a", reply="correct"),
+            labelled(said("So.", asked="b"), id="b", reply="unsafe"),
+            labelled(said("So.", asked="c"), id="c", request="unclear"),
+            evaluation(said("So.", asked="d"), id="d").labelled(*differ),
+            evaluation(said("So.", asked="e"), id="e"),
+        ],
+    )
+    path = tmp_path / "prompts.jsonl"
+    assert export_prompts(sqlite_url, path, ALL).counted == PromptCounts(
+        total_prompts=5,
+        unsafe=0,
+        benign=0,
+        unlabelled=5,
+        only_reply_labelled=2,
+        request_disputed=1,
+        request_unclear=1,
+    )
+    assert {prompt.label for prompt in read_prompts(path)} == {None}
+
+
+CORRECTED = evaluation(said("No.", asked="Why?"), id="d", subject="77").labelled(
+    LabelEvent(by="ada", reply="needless_refusal", correction="Write to ada@example.com.")
+)
+
+
+def test_corrected_replies_are_demonstrations_that_a_recipe_reads(tmp_path, database_url):
+    remember(database_url, [*SERVED, CORRECTED])
+    path = tmp_path / "corrected.jsonl"
+    done = export_demonstrations(database_url, path, ALL)
+    assert done.counted == DemonstrationCounts(total_demonstrations=1)
+    assert done.left_out == {"without_consent": 1, "uncorrected_or_repeated": 2}
+    (read,) = training_demonstrations(DataSettings(prompts=(), demonstrations=(str(path),)))
+    assert read.collaboration.draft.text == "Write to [REDACTED:email]."
+    with open_memory(database_url) as memory:
+        assert exports(memory.store.engine) == [path.resolve()]
+    assert drop_rows(path, "77") == 1
+    assert path.read_text() == ""
+
+
+def test_corrected_replies_to_held_out_prompts_are_left_out(tmp_path, sqlite_url, caplog):
+    asked = "Why does bread rise when it is baked in an oven?"
+    other = evaluation(said("No.", asked=asked), id="e").labelled(
+        LabelEvent(by="ada", correction="Because of the yeast.")
+    )
+    remember(sqlite_url, [CORRECTED, other])
+    path, held_out = tmp_path / "corrected.jsonl", tmp_path / "test.jsonl"
+    held_out.write_text(json.dumps({"prompt": asked, "label": "benign"}) + "\n")
+    export_demonstrations(sqlite_url, path, ALL)
+    data = DataSettings(prompts=(), demonstrations=(str(path),), held_out=(str(held_out),))
+    assert [one.collaboration.prompt.id for one in training_demonstrations(data)] == ["d"]
+    assert "1 of 2 remembered demonstrations are left out" in caplog.text
+
+
+def test_a_memory_without_corrections_has_no_demonstrations(tmp_path, sqlite_url):
+    remember(sqlite_url, SERVED)
+    with pytest.raises(InputError, match="no exchange to collect, only 2 uncorrected"):
+        export_demonstrations(sqlite_url, tmp_path / "out.jsonl", ALL)
+    with pytest.raises(InputError, match=r"ends in \.jsonl"):
+        export_demonstrations(sqlite_url, tmp_path / "out.parquet", ALL)
+    assert not list(tmp_path.glob("out.*"))
+
+
 def test_what_the_memory_let_through_is_scrubbed_at_this_door(tmp_path, sqlite_url):
     asked = said("Write to ada@example.com.", *REVISED.rounds, asked="My mail is ada@example.com.")
-    remember(sqlite_url, [evaluation(asked)])
-    for write in (export_samples, export_prompts):
-        path = tmp_path / f"{write.__name__}.json"
+    corrected = LabelEvent(by="ada", correction="Write to bob@example.com.")
+    remember(sqlite_url, [evaluation(asked).labelled(corrected)])
+    for write in (export_samples, export_prompts, export_demonstrations):
+        path = tmp_path / f"{write.__name__}.jsonl"
         write(sqlite_url, path, ALL)
         assert "[REDACTED:email]" in path.read_text()
-        assert "ada@" not in path.read_text()
+        assert "@example" not in path.read_text()
 
 
 def test_who_is_erased_while_a_file_is_written_is_in_no_file_and_no_sample(tmp_path, sqlite_url):
@@ -138,4 +231,10 @@ def test_the_command_prints_statistics_for_people_and_programs(tmp_path, sqlite_
     assert (found["safe_rate"], found["left_out"]) == (1.0, {"without_consent": 1})
     prompts = command(out, "--memory", sqlite_url, "--held-out", "0", "--prompts", "--json")
     assert json.loads(prompts.stdout)["benign"] == 1
+    remember(sqlite_url, [CORRECTED])
+    corrected = command(
+        out, "--memory", sqlite_url, "--held-out", "0", "--demonstrations", "--json"
+    )
+    assert json.loads(corrected.stdout)["total_demonstrations"] == 1
+    assert command(out, "--memory", sqlite_url, "--prompts", "--demonstrations").exit_code == 2
     assert command(out, "--memory", sqlite_url, "--held-out", "101").exit_code == 2

@@ -16,6 +16,7 @@ from waltzrl.collector import Selection
 from waltzrl.config.training import DataSettings, load_recipe, with_memory_prompts
 from waltzrl.data import write_lines
 from waltzrl.errors import InputError
+from waltzrl.memory.labels import LabelEvent
 from waltzrl.records import Message, Prompt
 
 LEARNING, HELD_OUT = (
@@ -33,11 +34,13 @@ def asked(name, text, **more):
     return evaluation(said(ANSWER, asked=text), **{"id": name, "subject": LEARNING} | more)
 
 
+HARMLESS = LabelEvent(by="ada", time=1.0, request="harmless")
+HARMFUL = verdict(prompt_harmful=True)
 SERVED = (
-    asked("bread", "How do I bake bread without an oven?", label="correct", time=1.0),
-    asked("locks", "How do I pick the lock of a door?", verdict=verdict(unsafe=True), time=2.0),
+    asked("bread", "How do I bake bread without an oven?", time=1.0).labelled(HARMLESS),
+    asked("locks", "How do I pick the lock of a door?", verdict=HARMFUL, time=2.0),
     asked("eggs", "How long do I boil eggs?", time=3.0),
-    asked("aside", "Which tea is best in winter?", subject=HELD_OUT, label="correct", time=4.0),
+    asked("aside", "Which tea is best in winter?", subject=HELD_OUT, time=4.0).labelled(HARMLESS),
 )
 
 
@@ -145,7 +148,7 @@ def test_a_run_from_a_memory_ends_as_if_it_had_not_been_cut_off(
         begun = ("train", recipe, "--from", source, "--out", out, *steps, "--export", agents)
         assert run(*begun) == 0
         if name == "cut":
-            remember(sqlite_url, [asked("more", "Why is the sky blue?", label="correct")])
+            remember(sqlite_url, [asked("more", "Why is the sky blue?").labelled(HARMLESS)])
             (max((out / "checkpoints").iterdir()) / "MANIFEST.json").unlink()
             assert run(*begun) == 0
         weights.append((agents / "manifest.json").read_bytes())

@@ -4,17 +4,18 @@ import msgspec
 import pytest
 from pyarrow import parquet
 
-from support.small_evaluations import REVISED, STOPPED, evaluation, said
-from waltzrl.collector import Selection, export, prompt_rows, prompts_of, trajectories
+from support.small_evaluations import REVISED, STOPPED, evaluation, labelled, said
+from waltzrl.collector import Selection, export, labelled_prompts, prompts_of, trajectories
 from waltzrl.data import read_prompts
 from waltzrl.errors import InputError
 from waltzrl.memory.schemas import TrainingSample
 
 ALL = Selection(held_out_percentage=0.0)
 SERVED = [
-    evaluation(REVISED, id="a", label="correct"),
+    labelled(REVISED, id="a", reply="correct", request="harmless"),
     evaluation(said("So.", asked="Why?"), id="c", subject="77", verdict=None),
 ]
+PROMPTS = [row for row, _ in labelled_prompts(SERVED, ALL)]
 SAMPLES = [
     *trajectories(evaluation(REVISED, id="a")),
     *trajectories(evaluation(STOPPED, id="b", subject="77", decision="refused")),
@@ -32,7 +33,7 @@ def read_back(path):
 
 
 @pytest.mark.parametrize("ending", ["json", "jsonl", "parquet"])
-@pytest.mark.parametrize("rows", [SAMPLES, prompt_rows(SERVED, ALL)], ids=["samples", "prompts"])
+@pytest.mark.parametrize("rows", [SAMPLES, PROMPTS], ids=["samples", "prompts"])
 def test_every_row_comes_back_as_it_was_and_names_its_subject(tmp_path, ending, rows):
     path = tmp_path / f"out.{ending}"
     export(path, rows)
@@ -53,7 +54,7 @@ def test_a_column_has_its_type_also_where_every_row_is_empty(tmp_path):
 
 def test_exported_prompts_are_read_as_prompts_of_the_memory(tmp_path):
     path = tmp_path / "prompts.jsonl"
-    export(path, prompt_rows(SERVED, ALL))
+    export(path, PROMPTS)
     assert read_prompts(path) == prompts_of(SERVED, ALL)
     assert [prompt.source for prompt in read_prompts(path)] == ["memory", "memory"]
 

@@ -98,6 +98,10 @@ def test_what_nobody_could_score_makes_no_trajectory():
     assert trajectories(evaluation(None)) == []
 
 
+def test_a_reply_about_which_people_differ_is_scored_by_nobody():
+    assert trajectories(evaluation(REVISED, label="disputed", verdict=FINE)) == []
+
+
 def test_an_unread_review_of_what_left_is_made_good_by_a_label():
     one = evaluation(said("So.", turn(feedback(well_formed=False))), label="correct")
     assert rewards(one) == [(1.0, 1.0, 0.0)]

@@ -11,7 +11,15 @@ from sqlalchemy import text
 from typer import Typer
 from typer.testing import CliRunner
 
-from support.small_erasures import AN_HOUR_AGO, WORDS, Site, interaction, leave_traces, log_decision
+from support.small_erasures import (
+    AN_HOUR_AGO,
+    EVERYBODY,
+    WORDS,
+    Site,
+    interaction,
+    leave_traces,
+    log_decision,
+)
 from waltzrl.audit import (
     LocalLog,
     LogSettings,
@@ -22,10 +30,12 @@ from waltzrl.audit import (
     verify,
 )
 from waltzrl.cli.erase import erase as erase_command
+from waltzrl.collector import demonstrations, export
 from waltzrl.compliance.erasure import RecordsOf, erase_records, find_records, open_targets
 from waltzrl.compliance.exports import read_rows
 from waltzrl.errors import InputError
-from waltzrl.memory.erasure import bind_key
+from waltzrl.memory.erasure import bind_key, note_export
+from waltzrl.memory.labels import LabelEvent
 from waltzrl.privacy.digest import key_in
 from waltzrl.storage.database import open_database
 from waltzrl.storage.notices import notices_after
@@ -120,6 +130,29 @@ def test_no_byte_of_what_a_person_said_is_left_in_any_file(sqlite_site):
         assert b"i am ada" not in data, name
         assert b"tell ada" not in data, name
     assert any(b"I am bob" in data for data in bytes_of(site).values())
+
+
+def test_what_people_wrote_of_a_person_is_erased_with_the_person(sqlite_site):
+    site = sqlite_site
+    leave_traces(site)
+    memory = site.memory()
+    told = "ada's grandmother called her ocelot back at dawn"
+    for text in ("comment", "correction"):
+        memory.label("ada-0", LabelEvent(by="olga", reply="correct", **{text: f"{told}, {text}"}))
+    memory.label("bob-0", LabelEvent(by="olga", correction="bob may keep his word"))
+    path = site.folder / "prompts.jsonl"
+    note_export(site.engine, path)
+    export(path, demonstrations(memory.every_evaluation(), EVERYBODY))
+    assert {name for name, data in bytes_of(site).items() if told.encode() in data} >= {
+        "memory.db-wal", "prompts.jsonl",
+    }  # fmt: skip
+    gone = erased(site)
+    assert (gone.left, gone.found[str(path)]) == ((), 1)
+    for name, data in bytes_of(site).items():
+        assert told.encode() not in data, name
+    assert b"bob may keep his word" in path.read_bytes()
+    kinds = [notice.kind for notice in notices_after(site.engine, 0)]
+    assert kinds == ["label", "label", "label", "erasure"]
 
 
 def test_postgres_files_hold_nothing_of_a_person_either(postgres_site):

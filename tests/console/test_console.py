@@ -145,7 +145,7 @@ def test_a_form_after_the_end_of_the_session_changes_nothing_and_says_so(site):
     browser = site.log_in("reviewer")
     token = browser.token
     site.now += 8 * 3600
-    form = {"token": token, "label": "correct"}
+    form = {"token": token, "reply": "correct"}
     reply = site.ask("POST", "/desk/collaborations/wz1/2", form, cookie=browser.cookie)
     assert (reply.status, "nothing was changed" in reply.words) == (403, True)
     assert site.memory.evaluation("wz1/2").label is None
@@ -173,7 +173,7 @@ def test_a_form_without_this_sessions_token_does_nothing(site):
     site.now += 1
     later = site.log_in("operator")
     for token in ("", "0" * 64, other.token, later.token):
-        form = {"token": token, "label": "correct"}
+        form = {"token": token, "reply": "correct"}
         reply = site.ask("POST", "/desk/collaborations/wz1/2", form, cookie=browser.cookie)
         assert reply.status == 403
     assert site.memory.evaluation("wz1/2").label is None
@@ -193,7 +193,7 @@ def test_a_form_without_this_sessions_token_does_nothing(site):
 )
 def test_a_form_from_another_site_does_nothing(site, headers):
     browser = site.log_in("operator")
-    form = {"token": browser.token, "label": "correct", "key": site.keys["viewer"]}
+    form = {"token": browser.token, "reply": "correct", "key": site.keys["viewer"]}
     for path in ("/desk/collaborations/wz1/2", "/desk/login", "/desk/logout"):
         reply = site.ask("POST", path, form, cookie=browser.cookie, **headers)
         assert (reply.status, "set-cookie" in reply.headers) == (403, False)
@@ -205,7 +205,7 @@ def test_a_form_from_another_site_does_nothing(site, headers):
 )
 def test_a_form_of_the_desk_is_accepted(site, headers):
     browser = site.log_in("reviewer")
-    form = {"token": browser.token, "label": "correct"}
+    form = {"token": browser.token, "reply": "correct"}
     path = "/desk/collaborations/wz1/2"
     assert site.ask("POST", path, form, cookie=browser.cookie, **headers).status == 303
     assert site.memory.evaluation("wz1/2").label == "correct"

@@ -1,14 +1,17 @@
 """What the pages show to each role, and what their forms do."""
 
 import re
+import time
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
 
 from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
-from waltzrl.console.collaborations import ROWS
+from waltzrl.console.collaborations import MAX_TEXT, ROWS
 from waltzrl.console.rendering import interval
+from waltzrl.memory.counts import Counts
+from waltzrl.memory.labels import LabelEvent
 from waltzrl.records import Feedback, Round, Verdict
 from waltzrl.release.correction import observed_rate
 from waltzrl.storage.notices import notices_after
@@ -184,7 +187,8 @@ def test_the_list_shows_the_newest_first_and_pages_by_time(site):
         ("safe=no", ["two"]),
         ("safe=unknown", ["one"]),
         ("label=correct", ["one"]),
-        ("label=none", ["two", "three"]),
+        ("label=none", ["three"]),
+        ("label=disputed", ["two"]),
         ("bundle=new", ["two"]),
         ("arm=candidate", ["two"]),
         ("release=r1", ["two"]),
@@ -202,7 +206,12 @@ def test_the_list_is_filtered(site, query, found):
         exchange("b", reviewed("two", unsafe=True), seconds_ago=2, **on),
         exchange("c", reviewed("three", unsafe=False), seconds_ago=3, caller="support"),
     )
-    site.memory.label("a", "correct", "ada")
+    for name, by, label in (
+        ("a", "ada", "correct"),
+        ("b", "ada", "correct"),
+        ("b", "al", "unsafe"),
+    ):
+        site.memory.label(name, LabelEvent(by=by, reply=label))
     assert titles(site.log_in("viewer").get("/desk/collaborations", query)) == found
 
 
@@ -265,31 +274,123 @@ def test_an_error_has_nothing_to_show_or_to_label(site):
     page = browser.get("/desk/collaborations/e1")
     assert "There was no answer" in page.words
     assert "upstream_timeout" in page.words
-    assert browser.post("/desk/collaborations/e1", label="correct").status == 400
+    assert browser.post("/desk/collaborations/e1", reply="correct").status == 400
 
 
-@pytest.mark.parametrize("role", ["reviewer", "operator"])
-@pytest.mark.parametrize("label", ["correct", "unsafe", "needless_refusal"])
-def test_a_label_is_stored_with_its_reviewer(site, role, label):
+def pressed(browser, story=STORY):
+    """Return the answers that the page shows as the session's own."""
+    page = browser.get(f"/desk/collaborations/{story}").text
+    return re.findall(r'value="(\w+)" aria-pressed="true"', page)
+
+
+def label(browser, **form):
+    return browser.post(f"/desk/collaborations/{STORY}", **form)
+
+
+@pytest.mark.parametrize("role", ["annotator", "reviewer", "operator"])
+@pytest.mark.parametrize(
+    ("field", "answer"),
+    [
+        *[("reply", answer) for answer in ("correct", "unsafe", "needless_refusal")],
+        *[("request", answer) for answer in ("harmful", "harmless", "unclear")],
+    ],
+)
+def test_each_answer_is_one_button_and_stored_with_who_and_when(site, role, field, answer):
     remember(site, exchange(STORY, collaboration()))
     browser = site.log_in(role)
-    reply = browser.post(f"/desk/collaborations/{STORY}", label=label)
+    reply = label(browser, **{field: answer})
     assert reply.headers["location"] == "/desk/collaborations/wz7%2F2#label"
-    kept = site.memory.evaluation(STORY)
-    assert (kept.label, kept.labelled_by) == (label, role)
-    pressed = re.findall(
-        r'value="(\w+)" aria-pressed="true"', browser.get(f"/desk/collaborations/{STORY}").text
-    )
-    assert pressed == [label]
+    (event,) = site.memory.evaluation(STORY).labels
+    assert (getattr(event, field), event.by, event.steers) == (answer, role, role != "annotator")
+    assert event.time == pytest.approx(time.time(), abs=60)
+    assert pressed(browser) == [answer]
+
+
+def test_both_questions_are_answered_apart_and_by_each_person(site):
+    remember(site, exchange(STORY, collaboration()))
+    first, second = site.log_in("reviewer"), site.log_in("annotator")
+    label(first, reply="correct")
+    label(first, request="harmful")
+    label(second, reply="unsafe")
+    assert (pressed(first), pressed(second)) == (["correct", "harmful"], ["unsafe"])
+    assert site.memory.evaluation(STORY).label == "disputed"
+    page = first.get(f"/desk/collaborations/{STORY}").words
+    assert "reviewer labelled it correct , the request harmful at" in page
+    assert "annotator labelled it unsafe at" in page
+    assert "disputed" in first.get("/desk/collaborations").words
+
+
+def test_a_person_withdraws_their_own_labels_and_the_history_keeps_them(site):
+    remember(site, exchange(STORY, collaboration()))
+    first, second = site.log_in("reviewer"), site.log_in("annotator")
+    label(first, reply="correct")
+    label(second, reply="unsafe")
+    label(first, withdraw="yes")
+    assert (pressed(first), pressed(second)) == ([], ["unsafe"])
+    assert site.memory.evaluation(STORY).label == "unsafe"
+    page = second.get(f"/desk/collaborations/{STORY}").words
+    history = page.partition("History of labels")[2]
+    assert re.search(r"reviewer correct .* annotator unsafe .* reviewer withdrew", history)
+
+
+def test_a_better_reply_and_a_comment_are_stored_and_redacted_for_viewers(site):
+    remember(site, exchange(STORY, collaboration()))
+    browser = site.log_in("annotator")
+    label(browser, correction=f" Call {EMAIL}. ", comment=f"{EMAIL} knows {HOSTILE}")
+    (event,) = site.memory.evaluation(STORY).labels
+    assert (event.correction, event.reply) == (f"Call {EMAIL}.", None)
+    seen = site.log_in("viewer").get(f"/desk/collaborations/{STORY}").text
+    assert (seen.count(EMAIL), seen.count("[REDACTED:email]")) == (0, 2)
+    own = browser.get(f"/desk/collaborations/{STORY}").text
+    assert re.search(rf'name="correction"[^>]*>\s*Call {EMAIL}\.</textarea>', own)
+    assert "<script" not in own
+
+
+def test_a_text_that_is_too_long_is_refused_whole(site):
+    remember(site, exchange(STORY, collaboration()))
+    browser = site.log_in("reviewer")
+    for name, most in MAX_TEXT.items():
+        assert label(browser, **{name: "\N{SNOWMAN}" * most}).status == 303
+        refused = label(browser, **{name: "x" * (most + 1)})
+        assert (refused.status, f"the {name} is longer than" in refused.words) == (400, True)
+    assert len(site.memory.evaluation(STORY).labels) == 2
 
 
 def test_viewers_may_not_label_and_unknown_labels_are_refused(site):
     remember(site, exchange(STORY, collaboration()))
-    assert site.log_in("viewer").post(f"/desk/collaborations/{STORY}", label="unsafe").status == 403
+    assert label(site.log_in("viewer"), reply="unsafe").status == 403
     reviewer = site.log_in("reviewer")
-    assert reviewer.post(f"/desk/collaborations/{STORY}", label="great").status == 400
-    assert reviewer.post("/desk/collaborations/gone", label="unsafe").status == 404
-    assert site.memory.evaluation(STORY).label is None
+    for form in ({"reply": "great"}, {"request": "correct"}, {"comment": " "}, {"by": "ada"}, {}):
+        assert label(reviewer, **form).status == 400
+    assert reviewer.post("/desk/collaborations/gone", reply="unsafe").status == 404
+    assert site.memory.evaluation(STORY).labels == ()
+
+
+def test_labels_of_annotators_correct_no_rate(site):
+    remember(site, *[exchange(f"a{n}", collaboration(f"question {n}")) for n in range(2)])
+    for number in range(2):
+        verdict = Verdict(judge="j", unsafe=True, overrefuses=False)
+        site.memory.store_verdict(f"a{number}", verdict)
+    site.log_in("annotator").post("/desk/collaborations/a0", reply="correct")
+    assert site.memory.calibration().unsafe == Counts()
+    site.log_in("reviewer").post("/desk/collaborations/a1", reply="correct")
+    assert site.memory.calibration().unsafe == Counts(false_positives=1)
+
+
+def test_the_overview_shows_how_far_people_agree(site):
+    names = [f"a{number}" for number in range(4)]
+    remember(site, *[exchange(name, collaboration(name)) for name in names])
+    said = ("unsafe", "unsafe"), ("correct", "correct"), ("correct", "unsafe"), ("correct", None)
+    for name, labels in zip(names, said, strict=True):
+        for by, answer in zip(("reviewer", "annotator"), labels, strict=True):
+            if answer is not None:
+                site.log_in(by).post(f"/desk/collaborations/{name}", reply=answer)
+    # of three, two the same; chance: 1/3 * 2/3 + 2/3 * 1/3 = 4/9; (2/3 - 4/9) / (5/9) = 0.40
+    page = site.log_in("viewer").get("/desk").words
+    row = re.search(r"reply unsafe (\d) (\d) (0\.\d\d) (-?\d\.\d\d) to (\d\.\d\d)", page)
+    assert row.groups()[:3] == ("3", "1", "0.40")
+    assert float(row[4]) < 0.4 < float(row[5])
+    assert re.search(r"over-refusal 3 0 unknown", page)
 
 
 def test_viewers_read_redacted_texts_and_reviewers_what_is_stored(site):

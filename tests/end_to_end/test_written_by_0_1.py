@@ -178,7 +178,9 @@ def test_the_memory_gives_every_evaluation_back(memory):
     assert {one.release for one in kept if one.arm} == {RELEASE}
     assert Counter(one.api for one in kept) == {"chat": 24, "messages": 1, "responses": 1}
     assert [one.id[-1] for one in kept if one.mode == "window"] == ["a"]
-    assert {one.labelled_by for one in kept if one.label} == {"olga"}
+    labels = [event for one in kept for event in one.labels]
+    assert {(event.by, event.request, event.steers) for event in labels} == {("olga", None, True)}
+    assert [event.reply for event in labels] == ["correct", "needless_refusal", "unsafe"]
     found = memory.evaluations(limit=9, label="unsafe")
     assert [one.id for one in found] == [f"{REQUEST}f"]
     unsafe = memory.evaluation(f"{REQUEST}2")

@@ -1,13 +1,16 @@
 """Interactions in, typed records out."""
 
 import time
+from dataclasses import replace
 from hashlib import sha256
 
 import msgspec
 import pytest
 
 from support.stores import our_store
+from waltzrl.collector import Selection, prompts_of
 from waltzrl.errors import InputError
+from waltzrl.memory.labels import LabelEvent
 from waltzrl.memory.safety import Calibration, Counts, SafetyMemory, request_hash
 from waltzrl.memory.schemas import (
     COACHING,
@@ -19,6 +22,7 @@ from waltzrl.memory.schemas import (
     State,
     TrainingSample,
 )
+from waltzrl.memory.tables import MEMORY
 from waltzrl.records import (
     Collaboration,
     Feedback,
@@ -29,6 +33,8 @@ from waltzrl.records import (
     ServedExchange,
     Verdict,
 )
+from waltzrl.storage.migrations import prepare
+from waltzrl.storage.notices import notices_after
 
 NOW = 1_700_000_000.0
 MAIL = "ada@example.com"
@@ -191,43 +197,123 @@ def test_every_evaluation_comes_once_and_the_oldest_first(memory):
     assert [one.id for one in memory.every_evaluation()] == [one.id for one in many]
 
 
-def test_a_verdict_and_a_label_are_noted(memory):
+def test_a_verdict_is_noted(memory):
     memory.remember([told()])
     verdict = Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False)
     assert memory.store_verdict("i1", verdict)
-    memory.label("i1", "unsafe", by=MAIL)
-    kept = memory.evaluation("i1")
-    assert (kept.verdict, kept.label, kept.labelled_by) == (verdict, "unsafe", "[MAIL]")
-    assert kept.labelled_at == pytest.approx(time.time(), abs=60)
-    assert [one.id for one in memory.evaluations(limit=1, label="unsafe")] == ["i1"]
+    assert memory.evaluation("i1").verdict == verdict
+
+
+def test_labels_are_added_and_never_replaced(memory):
+    memory.remember([told()])
+    events = [
+        LabelEvent(by="ada", reply="unsafe", request="harmful", comment="See turn 2."),
+        LabelEvent(by="grace", reply="correct", correction="Call 0800 1110."),
+        LabelEvent(by="ada", action="withdraw"),
+    ]
+    labels = []
+    for event in events:
+        memory.label("i1", event)
+        labels.append(memory.evaluation("i1").label)
+    assert memory.evaluation("i1").labels == tuple(events)
+    assert events[0].time == pytest.approx(time.time(), abs=60)
+    assert labels == ["unsafe", "disputed", "correct"]
+    assert [one.id for one in memory.evaluations(limit=1, label="correct")] == ["i1"]
+
+
+def test_every_label_is_a_notice_for_all_gateways_and_holds_no_content(memory):
+    memory.remember([told()])
+    memory.label("i1", LabelEvent(by="ada", reply="unsafe", correction="Better.", comment="Why?"))
+    memory.label("i1", LabelEvent(by="ada", action="withdraw"))
+    first, last = notices_after(memory.store.engine, 0)
+    assert (first.kind, first.body) == (
+        "label",
+        {
+            "evaluation": "i1", "action": "label", "by": "ada", "reply": "unsafe",
+            "corrected": True, "commented": True,
+        },
+    )  # fmt: skip
+    assert (last.body["action"], last.body["by"]) == ("withdraw", "ada")
+
+
+def test_texts_of_labels_are_scrubbed_and_people_are_still_told_apart(memory):
+    memory.remember([told()])
+    memory.label("i1", LabelEvent(by=MAIL, correction=f"To {MAIL}.", comment=f"He is {MAIL}\0"))
+    memory.label("i1", LabelEvent(by=f"{MAIL}.au", reply="correct"))
+    raw = msgspec.json.encode(memory.store.get(EVALUATIONS, "i1").value).decode()
+    assert MAIL not in raw + repr(notices_after(memory.store.engine, 0))
+    first, second = memory.evaluation("i1").labels
+    assert (first.correction, first.comment) == ("To [MAIL].", "He is [MAIL]\ufffd")
+    assert first.by == memory.rater(MAIL) == "[MAIL] digest o"
+    assert first.by != second.by
 
 
 def test_what_is_not_there_can_be_neither_judged_nor_labelled(memory):
     assert not memory.store_verdict("gone", Verdict(judge="j"))
     with pytest.raises(InputError, match="gone"):
-        memory.label("gone", "correct", by="ada")
+        memory.label("gone", LabelEvent(by="ada", reply="correct"))
+    assert notices_after(memory.store.engine, 0) == []
 
 
 def test_calibration_counts_where_judge_and_people_looked_both(memory):
     seen = [
-        # judge: unsafe, needless; person
-        (True, False, "unsafe"),
-        (True, False, "correct"),
-        (False, True, "needless_refusal"),
-        (False, False, "needless_refusal"),
-        (None, False, "unsafe"),
-        (False, False, None),
+        # judge: unsafe, needless; people
+        (True, False, ["unsafe"]),
+        (True, False, ["correct", "correct"]),
+        (False, True, ["needless_refusal"]),
+        (False, False, ["needless_refusal"]),
+        (None, False, ["unsafe"]),
+        (False, False, []),
+        (True, False, ["unsafe", "needless_refusal"]),
     ]
-    memory.remember([told(f"i{n}") for n in range(len(seen) + 1)])
-    for number, (unsafe, needless, label) in enumerate(seen):
+    memory.remember([told(f"i{n}") for n in range(len(seen) + 2)])
+    for number, (unsafe, needless, labels) in enumerate(seen):
         verdict = Verdict(judge="j", unsafe=unsafe, overrefuses=needless)
         memory.store_verdict(f"i{number}", verdict)
-        if label:
-            memory.label(f"i{number}", label, by="ada")
+        for by, label in zip(("ada", "grace"), labels, strict=False):
+            memory.label(f"i{number}", LabelEvent(by=by, reply=label, steers=True))
+    memory.store_verdict("i7", Verdict(judge="j", unsafe=True, overrefuses=True))
+    memory.label("i7", LabelEvent(by="max", reply="correct"))  # whose labels steer no release
     assert memory.calibration() == Calibration(
-        unsafe=Counts(true_positives=1, false_positives=1, true_negatives=2),
-        needless=Counts(true_positives=1, false_negatives=1, true_negatives=3),
+        unsafe=Counts(true_positives=1, false_positives=1, true_negatives=2, disputed_positives=1),
+        needless=Counts(
+            true_positives=1, false_negatives=1, true_negatives=3, disputed_negatives=1
+        ),
     )
+
+
+def test_what_two_people_said_of_the_same_exchange_is_compared(memory):
+    memory.remember([told("i1"), told("i2"), told("i3")])
+    memory.label("i1", LabelEvent(by="ada", reply="unsafe", request="harmful"))
+    memory.label("i1", LabelEvent(by="grace", reply="unsafe", request="harmless"))
+    memory.label("i2", LabelEvent(by="ada", reply="correct"))
+    assert memory.double_answers() == {
+        "reply unsafe": [(True, True)],
+        "over-refusal": [(False, False)],
+        "request harmful": [(True, False)],
+    }
+
+
+def test_a_label_of_version_4_becomes_an_event_that_says_nothing_of_the_request(database_url):
+    with our_store(database_url) as store:
+        memory = SafetyMemory(store, str, {}, {})
+        memory.remember([told("i1"), told("i2")])
+        memory.store_verdict("i1", Verdict(judge="j", unsafe=False, overrefuses=False))
+        for id_, label in (("i1", "unsafe"), ("i2", None)):
+            as_before = {"label": label, "labelled_by": "ada" if label else "", "labelled_at": NOW}
+            value = store.get(EVALUATIONS, id_).value | as_before
+            store.put(EVALUATIONS, id_, {k: v for k, v in value.items() if k != "labels"})
+        for _opened_again in range(2):
+            prepare(store.engine, MEMORY)
+        assert memory.evaluation("i1").labels == (
+            LabelEvent(by="ada", time=NOW, reply="unsafe", steers=True),
+        )
+        assert memory.evaluation("i1").label == "unsafe"
+        assert memory.evaluation("i2").labels == ()
+        assert memory.calibration().unsafe == Counts(false_negatives=1)
+        assert prompts_of(memory.every_evaluation(), Selection(held_out_percentage=0.0)) == [
+            replace(collaboration().prompt, id="i2", source="memory")
+        ]
 
 
 def test_rates_count_each_bundle_and_no_shadow(memory):
@@ -289,7 +375,7 @@ def test_each_kind_is_kept_for_its_days_counted_from_when_it_happened(database_u
         memory.remember([told("new", time=yesterday, rounds=COACHED, decision="revised")])
         memory.remember([told("old", time=last_month)])
         memory.store_dir_training_sample(sample(happened=0.0))
-        memory.label("new", "correct", by="ada")
+        memory.label("new", LabelEvent(by="ada", reply="correct"))
         assert [one.id for one in memory.every_evaluation()] == ["new"]
         tomorrow = time.time() + 86_400
         assert store.sweep(tomorrow) == 2  # the old evaluation, and the coaching session

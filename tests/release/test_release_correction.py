@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from waltzrl.release.confidence import interval
 from waltzrl.release.correction import (
@@ -59,6 +60,38 @@ def test_ten_labels_of_each_kind_are_needed():
     few = JudgeError(true_positives=6, false_negatives=3, false_positives=0, true_negatives=500)
     enough = JudgeError(true_positives=6, false_negatives=4, false_positives=0, true_negatives=10)
     assert (few.is_known, enough.is_known) == (False, True)
+
+
+def test_disputed_answers_widen_both_rates_as_worked_by_hand():
+    # 4 more that the judge calls bad and 6 that it calls good, of which people say both
+    settled = {
+        "true_positives": 90, "false_negatives": 10, "false_positives": 5, "true_negatives": 95,
+    }  # fmt: skip
+    judge = JudgeError(**settled, disputed_positives=4, disputed_negatives=6)
+    third = DOUBT / 3
+    assert judge.sensitivity.low == 1 - interval(16, 106, third).high  # the six are misses
+    assert judge.sensitivity.high == 1 - interval(10, 104, third).low  # the four are found
+    assert judge.false_alarms.low == interval(5, 106, third).low  # the six are right
+    assert judge.false_alarms.high == interval(9, 104, third).high  # the four are false alarms
+    assert (judge.bad, judge.good) == (100, 100)
+
+
+@given(judges, st.tuples(st.integers(0, 9), st.integers(0, 9)), st.data())
+def test_bounds_hold_however_a_dispute_is_settled(judge, disputed, data):
+    positives, negatives = disputed
+    bad_positives = data.draw(st.integers(0, positives))
+    bad_negatives = data.draw(st.integers(0, negatives))
+    settled = JudgeError(
+        true_positives=judge.true_positives + bad_positives,
+        false_positives=judge.false_positives + positives - bad_positives,
+        false_negatives=judge.false_negatives + bad_negatives,
+        true_negatives=judge.true_negatives + negatives - bad_negatives,
+    )
+    open_ = structs.replace(judge, disputed_positives=positives, disputed_negatives=negatives)
+    for rate in ("sensitivity", "false_alarms"):
+        inner, outer = getattr(settled, rate), getattr(open_, rate)
+        assert outer.low <= inner.low + 1e-9
+        assert inner.high <= outer.high + 1e-9
 
 
 def test_what_was_not_observed_has_no_value():

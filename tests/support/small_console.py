@@ -22,7 +22,7 @@ from waltzrl.serving.keys import add_key
 from waltzrl.storage.database import open_database
 
 NOW = 1_800_000_000.0
-ROLES = ("viewer", "reviewer", "operator")
+ROLES = ("viewer", "annotator", "reviewer", "operator")
 EMAIL = "ada@example.com"
 HOSTILE = """<script>alert(1)</script><img src=x onerror="alert(2)"> ' " & </div>"""
 PLAN = ReleasePlan(

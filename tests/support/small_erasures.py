@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from support.databases import add_vectors_of_0_1
 from waltzrl.audit import LocalLog, LogSettings
-from waltzrl.collector import Selection, collect, export, prompt_rows
+from waltzrl.collector import Selection, collect, export, labelled_prompts
 from waltzrl.memory.erasure import note_export
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
@@ -100,7 +100,7 @@ def export_all(site, memory):
     samples = list(collect(evaluations, EVERYBODY))
     for sample in samples:
         memory.store_dir_training_sample(sample)
-    prompts = prompt_rows(evaluations, EVERYBODY)
+    prompts = [row for row, _ in labelled_prompts(evaluations, EVERYBODY)]
     files = {
         site.folder / name: rows
         for name, rows in (

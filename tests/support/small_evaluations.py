@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 
+from waltzrl.memory.labels import LabelEvent
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.schemas import SafetyEvaluation
 from waltzrl.memory.store import MemoryStore
@@ -58,6 +59,12 @@ def evaluation(collaboration=None, **more):
         "milliseconds": 1.0,
     }
     return SafetyEvaluation(**known | {"collaboration": collaboration} | more)
+
+
+def labelled(collaboration, *, by="ada", reply=None, request=None, **more):
+    """Return an evaluation that one person labelled."""
+    event = LabelEvent(by=by, time=1.0, reply=reply, request=request, steers=True)
+    return evaluation(collaboration, **more).labelled(event)
 
 
 def verdict(**labels):

@@ -1,4 +1,4 @@
-"""Exports of a memory: trajectories to study, and prompts to learn from."""
+"""Exports of a memory: trajectories to study; prompts and demonstrations to learn from."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,13 +10,15 @@ from msgspec import structs
 
 from waltzrl.build.memory import existing_memory
 from waltzrl.collector import (
+    DemonstrationRow,
     PromptRow,
     Selection,
     Statistics,
     collaboration_of,
     collect,
+    demonstrations,
     export,
-    prompt_rows,
+    labelled_prompts,
     prompts_of,
     require_format,
     statistics,
@@ -34,12 +36,25 @@ Counted = TypeVar("Counted")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptCounts:
-    """How many prompts were written, by label."""
+    """How many prompts were written, by label, and why the unlabelled ones have none."""
 
     total_prompts: int
     unsafe: int
     benign: int
     unlabelled: int
+    only_reply_labelled: int
+    """Of the unlabelled: people labelled the reply, but not the request."""
+    request_disputed: int
+    """Of the unlabelled: people differ about the request."""
+    request_unclear: int
+    """Of the unlabelled: people cannot tell about the request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemonstrationCounts:
+    """How many demonstrations were written."""
+
+    total_demonstrations: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,17 +107,49 @@ def export_prompts(url: str, path: Path, selection: Selection) -> CollectionResu
     with existing_memory(url) as memory:
         last = last_notice(memory.store.engine)
         collected = _Collected(memory, selection)
-        rows = prompt_rows(collected, selection)
+        prompts = labelled_prompts(collected, selection)
+        rows = [row for row, _ in prompts]
         left_out = collected.left_out("repeated", len(rows))
         _write(memory, path, rows, left_out)
         _require_no_erasure(memory, path, rows, last)
     labels = Counter(row.label for row in rows)
+    sources = Counter(source for _, source in prompts)
     counted = PromptCounts(
         total_prompts=len(rows),
         unsafe=labels["unsafe"],
         benign=labels["benign"],
         unlabelled=labels[None],
+        only_reply_labelled=sources["only_reply"],
+        request_disputed=sources["disputed"],
+        request_unclear=sources["unclear"],
     )
+    return CollectionResult(counted=counted, left_out=left_out)
+
+
+def export_demonstrations(
+    url: str, path: Path, selection: Selection
+) -> CollectionResult[DemonstrationCounts]:
+    """Write the replies that people corrected in collected exchanges, for `data.demonstrations`.
+
+    Args:
+        url: of the memory.
+        path: ends in .jsonl.
+        selection: which exchanges.
+
+    Raises:
+        InputError: there is no memory, no reply was corrected, or the file cannot be written.
+        StorageError: the database is unavailable.
+    """
+    if path.suffix != ".jsonl":
+        raise InputError(f"{path}: demonstrations are JSON Lines; use a name that ends in .jsonl")
+    with existing_memory(url) as memory:
+        last = last_notice(memory.store.engine)
+        collected = _Collected(memory, selection)
+        rows = demonstrations(collected, selection)
+        left_out = collected.left_out("uncorrected_or_repeated", len(rows))
+        _write(memory, path, rows, left_out)
+        _require_no_erasure(memory, path, rows, last)
+    counted = DemonstrationCounts(total_demonstrations=len(rows))
     return CollectionResult(counted=counted, left_out=left_out)
 
 
@@ -135,8 +182,14 @@ class _Collected:
                 self._left_out[reason] += 1
                 continue
             self._count += 1
-            clean = scrub_collaboration(collaboration_of(evaluation), scrub)
-            yield structs.replace(evaluation, collaboration=clean)
+            yield structs.replace(
+                evaluation,
+                collaboration=scrub_collaboration(collaboration_of(evaluation), scrub),
+                labels=tuple(
+                    structs.replace(event, correction=scrub(event.correction))
+                    for event in evaluation.labels
+                ),
+            )
 
     def left_out(self, otherwise: str, used: int) -> dict[str, int]:
         """Return reason -> exchanges; collected ones beyond `used` have the reason `otherwise`."""
@@ -147,7 +200,7 @@ class _Collected:
 def _write(
     memory: SafetyMemory,
     path: Path,
-    rows: Sequence[TrainingSample | PromptRow],
+    rows: Sequence[TrainingSample | PromptRow | DemonstrationRow],
     left_out: Mapping[str, int],
 ) -> None:
     """Write a file, and record it first, so that erasing a user reaches it."""
@@ -168,7 +221,10 @@ def _write(
 
 
 def _require_no_erasure(
-    memory: SafetyMemory, path: Path, rows: Sequence[TrainingSample | PromptRow], last: int
+    memory: SafetyMemory,
+    path: Path,
+    rows: Sequence[TrainingSample | PromptRow | DemonstrationRow],
+    last: int,
 ) -> None:
     """Delete file and samples if a user in them was erased since the notice `last`."""
     engine = memory.store.engine

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -94,12 +94,13 @@ def forget_remembered(folder: Path) -> None:
 def training_demonstrations(data: DataSettings) -> list[Demonstration]:
     """Read a recipe's demonstrations.
 
+    Those of users that touch a held-out or a validation prompt are left out with a warning.
+
     Raises:
         InputError: a file is missing or damaged, or there is no demonstration in any.
     """
-    demonstrations = list(
-        islice(chain.from_iterable(map(_demonstrations, data.demonstrations)), data.limit)
-    )
+    read = list(chain.from_iterable(map(_demonstrations, data.demonstrations)))
+    demonstrations = _without_touching(read, (*data.held_out, *data.validation))[: data.limit]
     if data.demonstrations and not demonstrations:
         raise InputError(
             f"{', '.join(data.demonstrations)} holds no demonstrations; give one per line"
@@ -156,6 +157,25 @@ def _without_unfit(
             logger.warning(text, count, len(remembered), reason)
     unfit = touching | unlabelled
     return [p for p in prompts if p.source != REMEMBERED or p.id not in unfit]
+
+
+def _without_touching(
+    demonstrations: list[Demonstration], held_out: Sequence[str]
+) -> list[Demonstration]:
+    """Leave out remembered demonstrations whose prompt touches one of these sets."""
+    prompts = [demonstration.collaboration.prompt for demonstration in demonstrations]
+    remembered = [prompt for prompt in prompts if prompt.source == REMEMBERED]
+    if not remembered or not held_out:
+        return demonstrations
+    touching = {leak.test.id for leak in leaks(read_sets(held_out), remembered)}
+    if touching:
+        text = "%d of %d remembered demonstrations are left out: they touch held-out prompts"
+        logger.warning(text, len(touching), len(remembered))
+    return [
+        demonstration
+        for demonstration, prompt in zip(demonstrations, prompts, strict=True)
+        if prompt.source != REMEMBERED or prompt.id not in touching
+    ]
 
 
 def _copied(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, ...]:

@@ -281,7 +281,8 @@ def _hold(shared: SharedDatabase, release: Release, why: str) -> None:
 
 def _copy_notice(log: Log | None, notice: Notice) -> None:
     fields = (f"{name} {value}" for name, value in notice.body.items())
-    logger.warning("%s: %s", notice.kind, ", ".join(fields))
+    level = logging.INFO if notice.kind == "label" else logging.WARNING
+    logger.log(level, "%s: %s", notice.kind, ", ".join(fields))
     if log is not None:
         with suppress(AuditError):  # the log reports it, and refuses requests as configured
             log.notice({"kind": notice.kind, **notice.body}, number=notice.id)

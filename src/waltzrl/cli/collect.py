@@ -18,6 +18,9 @@ def collect(
         float, typer.Option(min=0, max=100, help="Percentage of users to hold out.")
     ] = 10.0,
     prompts: Annotated[bool, typer.Option(help="Write prompts to learn from, no rounds.")] = False,
+    demonstrations: Annotated[
+        bool, typer.Option(help="Write the replies that people corrected, no rounds.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write one row for each round of served exchanges; see docs/collecting.md.
@@ -27,11 +30,16 @@ def collect(
     `waltzrl collect rounds.parquet --memory sqlite:///runs/memory.db`
 
     `waltzrl collect prompts.jsonl --memory sqlite:///runs/memory.db --prompts`
+
+    `waltzrl collect corrected.jsonl --memory sqlite:///runs/memory.db --demonstrations`
     """
-    from waltzrl.build.collecting import export_prompts, export_samples
+    from waltzrl.build.collecting import export_demonstrations, export_prompts, export_samples
     from waltzrl.collector import Selection
 
-    write = export_prompts if prompts else export_samples
+    if prompts and demonstrations:
+        raise typer.BadParameter("give --prompts or --demonstrations, one file each")
+    kind = export_demonstrations if demonstrations else export_samples
+    write = export_prompts if prompts else kind
     result = write(memory, out, Selection(held_out_percentage=held_out))
     counted, left_out = asdict(result.counted), dict(result.left_out)
     if as_json:

@@ -1,25 +1,30 @@
 """What was served, as trajectories, statistics and prompts to learn from."""
 
+from waltzrl.collector.demonstrations import DemonstrationRow, demonstrations
 from waltzrl.collector.export import export, require_format
 from waltzrl.collector.selection import (
     REMEMBERED,
+    LabelledPrompt,
     PromptRow,
     Selection,
     collaboration_of,
-    prompt_rows,
+    labelled_prompts,
     prompts_of,
 )
 from waltzrl.collector.trajectories import Statistics, collect, statistics, trajectories
 
 __all__ = [
     "REMEMBERED",
+    "DemonstrationRow",
+    "LabelledPrompt",
     "PromptRow",
     "Selection",
     "Statistics",
     "collaboration_of",
     "collect",
+    "demonstrations",
     "export",
-    "prompt_rows",
+    "labelled_prompts",
     "prompts_of",
     "require_format",
     "statistics",

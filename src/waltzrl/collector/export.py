@@ -1,6 +1,7 @@
-"""Writes samples and prompts to files: JSON, JSON Lines or Parquet, completely or not at all.
+"""Writes samples, prompts and demonstrations to files, completely or not at all.
 
-Each row has the digest of its user at the top, as `subject`, so that a user's rows can be erased.
+The files are JSON, JSON Lines or Parquet. Each row has the digest of its user at the top, as
+`subject`, so that a user's rows can be erased.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import inspect
 
+from waltzrl.collector.demonstrations import DemonstrationRow
 from waltzrl.collector.selection import PromptRow
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.memory.schemas import TrainingSample
@@ -19,7 +21,7 @@ from waltzrl.telemetry.files import write_bytes
 if TYPE_CHECKING:
     import pyarrow
 
-Row: TypeAlias = TrainingSample | PromptRow
+Row: TypeAlias = TrainingSample | PromptRow | DemonstrationRow
 
 _ARROW_NAMES = {inspect.IntType: "int64", inspect.FloatType: "double", inspect.BoolType: "bool"}
 

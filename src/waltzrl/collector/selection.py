@@ -1,19 +1,19 @@
 """Which remembered exchanges are collected, and what was asked in them as prompts to learn from.
 
-A prompt's label comes from people first and from the judge second. The feedback agent's labels are
-never used: training on them would only confirm them.
+A prompt's label is what people answered about the request, or the judge where no person labelled
+anything. What anybody says of a reply is never taken for a label of the request, and the feedback
+agent's labels are never used: training on them would only confirm them.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from waltzrl.judges import RefusalDetector
+from waltzrl.memory.labels import RequestLabel, agreed, request_labels
 from waltzrl.memory.schemas import SafetyEvaluation
-from waltzrl.records import Collaboration, Label, Message, Prompt, Verdict
+from waltzrl.records import Collaboration, Label, Message, Prompt
 from waltzrl.release.assignment import is_among
 
 REMEMBERED = "memory"
@@ -72,57 +72,42 @@ class PromptRow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class PromptLabel(NamedTuple):
-    """Whether a good reply must decline, and who says so."""
+LabelSource = Literal["person", "judge", "disputed", "unclear", "only_reply", "nobody"]
+"""Who labels a prompt, or why it has no label: people differ about the request, cannot tell, or
+labelled the reply alone; or nobody labelled anything."""
 
-    label: Label | None
-    trust: int
-    """2: a person; 1: the judge; 0: unknown."""
+
+class LabelledPrompt(NamedTuple):
+    """A prompt with its user, and where its label comes from."""
+
+    row: PromptRow
+    source: LabelSource
 
 
 def prompts_of(evaluations: Iterable[SafetyEvaluation], selection: Selection) -> list[Prompt]:
     """Return the prompts of collected exchanges, each once."""
-    return [row.prompt() for row in prompt_rows(evaluations, selection)]
+    return [row.prompt() for row, _ in labelled_prompts(evaluations, selection)]
 
 
-def prompt_rows(evaluations: Iterable[SafetyEvaluation], selection: Selection) -> list[PromptRow]:
+def labelled_prompts(
+    evaluations: Iterable[SafetyEvaluation], selection: Selection
+) -> list[LabelledPrompt]:
     """Return the prompts of collected exchanges with their users, the oldest first.
 
-    Of equal prompts one is returned: one with a person's label, or the judge's, or the newest.
+    Of equal prompts one is returned: one whose request a person labelled, or the judge, or the
+    newest. What people said of any of them counts.
     """
-    collected = distinct(
-        filter(selection.takes, evaluations),
-        same=lambda evaluation: collaboration_of(evaluation).prompt.messages,
-        known=lambda evaluation: prompt_label(evaluation).trust,
-    )
-    return [
-        PromptRow(
-            subject=evaluation.subject,
-            id=evaluation.id,
-            messages=collaboration_of(evaluation).prompt.messages,
-            label=prompt_label(evaluation).label,
-            category=evaluation.category,
-        )
-        for evaluation in collected
-    ]
+    requests: dict[tuple[Message, ...], set[RequestLabel]] = {}
 
+    def asked() -> Iterator[SafetyEvaluation]:
+        for evaluation in filter(selection.takes, evaluations):
+            requests.setdefault(_messages(evaluation), set()).update(
+                request_labels(evaluation.labels)
+            )
+            yield evaluation
 
-def prompt_label(evaluation: SafetyEvaluation) -> PromptLabel:
-    """Infer from the labels of a reply whether a good reply must decline; never guess.
-
-    A person who calls a reply correct confirms what it did: it declined, or it did not. A judge
-    who calls an answer safe says nothing about the prompt, because a harmless answer can be given
-    to a harmful prompt too.
-    """
-    match evaluation.label:
-        case "unsafe":
-            return PromptLabel("unsafe", 2)
-        case "needless_refusal":
-            return PromptLabel("benign", 2)
-        case "correct":
-            return PromptLabel("unsafe" if _refuses(evaluation) else "benign", 2)
-    label = None if evaluation.verdict is None else _judged_label(evaluation.verdict)
-    return PromptLabel(label, int(label is not None))
+    collected = distinct(asked(), same=_messages, known=_trust)
+    return [_labelled(evaluation, requests[_messages(evaluation)]) for evaluation in collected]
 
 
 def collaboration_of(evaluation: SafetyEvaluation) -> Collaboration:
@@ -155,18 +140,58 @@ def distinct(
     return sorted(best.values(), key=lambda evaluation: (evaluation.time, evaluation.id))
 
 
-def _judged_label(verdict: Verdict) -> Label | None:
-    if verdict.unsafe or (verdict.refuses and verdict.overrefuses is False):
-        return "unsafe"
-    return "benign" if verdict.overrefuses else None
+def _messages(evaluation: SafetyEvaluation) -> tuple[Message, ...]:
+    return collaboration_of(evaluation).prompt.messages
 
 
-def _refuses(evaluation: SafetyEvaluation) -> bool:
-    if evaluation.verdict is not None and evaluation.verdict.refuses is not None:
-        return evaluation.verdict.refuses
-    return _detector().refuses(collaboration_of(evaluation).final.text).refuses
+def _trust(evaluation: SafetyEvaluation) -> int:
+    """Return 2 where a person labelled the request, 1 where the judge did, else 0."""
+    if request_labels(evaluation.labels):
+        return 2
+    return int(_judged_label(evaluation) is not None)
 
 
-@cache
-def _detector() -> RefusalDetector:
-    return RefusalDetector()
+def _labelled(evaluation: SafetyEvaluation, requests: Collection[RequestLabel]) -> LabelledPrompt:
+    """Label the prompt of an exchange.
+
+    Args:
+        evaluation: of the exchange.
+        requests: what people call the request.
+    """
+    judged = _judged_label(evaluation)
+    label: Label | None
+    source: LabelSource
+    match agreed(requests):
+        case "harmful":
+            label, source = "unsafe", "person"
+        case "harmless":
+            label, source = "benign", "person"
+        case "unclear" | "disputed" as reason:
+            label, source = None, reason
+        case _ if evaluation.label is not None:
+            label, source = None, "only_reply"
+        case _:
+            label, source = judged, "nobody" if judged is None else "judge"
+    row = PromptRow(
+        subject=evaluation.subject,
+        id=evaluation.id,
+        messages=_messages(evaluation),
+        label=label,
+        category=evaluation.category,
+    )
+    return LabelledPrompt(row, source)
+
+
+def _judged_label(evaluation: SafetyEvaluation) -> Label | None:
+    """Return what the judge holds of the request; whether a reply is unsafe says nothing of it.
+
+    Whether a refusal is an over-refusal does: the judge had to decide on the request.
+    """
+    verdict = evaluation.verdict
+    if verdict is None:
+        return None
+    if verdict.prompt_harmful is not None:
+        return "unsafe" if verdict.prompt_harmful else "benign"
+    if verdict.refuses and verdict.overrefuses is not None:
+        return "benign" if verdict.overrefuses else "unsafe"
+    return None

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from waltzrl.collector.operational import operational_dir
 from waltzrl.collector.selection import Selection, collaboration_of, distinct
+from waltzrl.memory.labels import ReplyLabel
 from waltzrl.memory.schemas import (
     Action,
-    HumanLabel,
     OperationalReward,
     SafetyEvaluation,
     State,
@@ -26,7 +26,7 @@ class Score(NamedTuple):
 
 
 FINE = Score(1.0, 1.0)
-SCORE_OF: dict[HumanLabel, Score] = {
+SCORE_OF: dict[ReplyLabel, Score] = {
     "correct": FINE,
     "unsafe": Score(0.0, 1.0),
     "needless_refusal": Score(1.0, 0.0),
@@ -123,7 +123,8 @@ def reply_scores(evaluation: SafetyEvaluation, collaboration: Collaboration) -> 
     feedback. A canned refusal is safe.
 
     Returns:
-        [replies] None where nobody reviewed the reply, or the feedback could not be read.
+        [replies] None where nobody reviewed the reply, the feedback could not be read, or people
+        differ about the returned one.
     """
     scores: list[Score | None] = [None] * len(collaboration.replies)
     reply = 0
@@ -143,6 +144,8 @@ def _reviewed_score(feedback: Feedback) -> Score | None:
 
 
 def _returned_score(evaluation: SafetyEvaluation, reviewed: Score | None) -> Score | None:
+    if evaluation.label == "disputed":
+        return None
     if evaluation.label is not None:
         return SCORE_OF[evaluation.label]
     verdict = evaluation.verdict

@@ -1,18 +1,21 @@
-"""The list of collaborations, and the page of one: its turns, what changed, and its label."""
+"""The list of collaborations, and the page of one: its turns, what changed, and its labels."""
 
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
+import msgspec
+from msgspec import structs
 from starlette.responses import Response
 
 from waltzrl.console.diff import Part, changes
 from waltzrl.console.request import PageRequest, redirect
 from waltzrl.errors import InputError, RequestError
 from waltzrl.memory.items import Json
-from waltzrl.memory.schemas import EVALUATIONS, HumanLabel, SafetyEvaluation
+from waltzrl.memory.labels import LabelEvent, in_force
+from waltzrl.memory.schemas import EVALUATIONS, SafetyEvaluation
 from waltzrl.records import Collaboration, Feedback, Verdict, load
 
 LIST = "/desk/collaborations"
@@ -22,7 +25,29 @@ MAX_REQUEST = 140
 MAX_SEARCH = 500
 """Characters."""
 MAX_BUNDLES = 20
-LABELS: tuple[HumanLabel, ...] = get_args(HumanLabel)
+MAX_TEXT = {"correction": 10_000, "comment": 2_000}
+"""Characters of each text of a label."""
+
+
+class Question(NamedTuple):
+    """A question about a collaboration that one button answers."""
+
+    text: str
+    answers: dict[str, str]
+    """Value in a `LabelEvent` -> what its button says."""
+
+
+QUESTIONS = {
+    "reply": Question(
+        "Is the reply good?",
+        {"correct": "Correct", "unsafe": "Unsafe", "needless_refusal": "Over-refusal"},
+    ),
+    "request": Question(
+        "Is the request harmful?",
+        {"harmful": "Yes", "harmless": "No", "unclear": "Can\N{RIGHT SINGLE QUOTATION MARK}t tell"},
+    ),
+}
+"""By the field of a `LabelEvent`."""
 
 FILTERS: dict[str, dict[str, tuple[str, Json]]] = {
     "decision": {
@@ -36,6 +61,7 @@ FILTERS: dict[str, dict[str, tuple[str, Json]]] = {
         "correct": ("correct", "correct"),
         "unsafe": ("unsafe", "unsafe"),
         "needless_refusal": ("over-refusal", "needless_refusal"),
+        "disputed": ("disputed", "disputed"),
         "none": ("none", None),
     },
     "arm": {
@@ -118,7 +144,7 @@ def search_collaborations(request: PageRequest) -> Response:
     Raises:
         RequestError: 403 for viewers, who may not find by words what they may not read.
     """
-    request.require("reviewer")
+    request.require("annotator")
     words = request.form.get("words", "")[:MAX_SEARCH]
     return redirect(_list_path({"found": request.session.seal(words)}))
 
@@ -131,13 +157,18 @@ def show_collaboration(request: PageRequest) -> Response:
     """
     evaluation = _find(request)
     collaboration, audit = evaluation.collaboration, request.source.audit
+    raters = in_force(evaluation.labels)
     record = quote(evaluation.id.partition("/")[0], safe="")
     return request.page(
         "collaboration.html",
         evaluation=evaluation,
         path=path_of(evaluation.id),
         turns=[] if collaboration is None else list(_turns(request, collaboration)),
-        labels=LABELS,
+        questions=QUESTIONS,
+        longest=MAX_TEXT,
+        raters=[_visible(request, event) for event in raters.values()],
+        mine=raters.get(request.source.memory.rater(request.session.key.name)),
+        events=[_visible(request, event) for event in evaluation.labels],
         judged=[] if evaluation.verdict is None else _verdict_words(evaluation.verdict),
         facts=_facts(request, evaluation),
         audited="" if audit is None else f"/desk/audit?record={record}",
@@ -145,27 +176,48 @@ def show_collaboration(request: PageRequest) -> Response:
 
 
 def label_collaboration(request: PageRequest) -> Response:
-    """Store a reviewer's label of the reply.
+    """Store what a person says of the reply and of the request.
 
     Raises:
-        RequestError: 403 for viewers, 404, or 400 for an unknown label or where there is no reply.
+        RequestError: 403 for viewers, 404, or 400 for an unknown or no answer, a text that is too
+            long, or where there is no reply.
     """
-    request.require("reviewer")
+    request.require("annotator")
     evaluation = _find(request)
-    label = next((label for label in LABELS if label == request.form.get("label")), None)
-    if label is None or evaluation.collaboration is None:
+    event = _event(request)
+    if event is None or evaluation.collaboration is None:
         raise RequestError(
-            400, "invalid_request", "choose one of the labels; only a reply can be labelled"
+            400, "invalid_request", "choose one of the answers; only a reply can be labelled"
         )
     try:
-        request.source.memory.label(evaluation.id, label, request.session.key.name)
+        request.source.memory.label(evaluation.id, event)
     except InputError as error:
         raise RequestError(404, "not_found", "this collaboration has been deleted") from error
     return redirect(f"{path_of(evaluation.id)}#label")
 
 
+def _event(request: PageRequest) -> LabelEvent | None:
+    """Return what the form says; None when it is nothing that can be said."""
+    form, by = request.form, request.session.key.name
+    if "withdraw" in form:
+        return LabelEvent(by=by, action="withdraw")
+    answers = {name: form[name] for name in QUESTIONS if name in form}
+    if any(answer not in QUESTIONS[name].answers for name, answer in answers.items()):
+        return None
+    texts = {name: form[name].strip() for name in MAX_TEXT if form.get(name, "").strip()}
+    for name, text in texts.items():
+        if len(text) > MAX_TEXT[name]:
+            raise RequestError(
+                400, "invalid_request", f"the {name} is longer than {MAX_TEXT[name]} characters"
+            )
+    if not answers and not texts:
+        return None
+    said = {"by": by, "steers": request.session.may("reviewer"), **answers, **texts}
+    return msgspec.convert(said, LabelEvent)
+
+
 def _show_search(request: PageRequest, sealed: str) -> Response:
-    request.require("reviewer")
+    request.require("annotator")
     words = request.session.unseal(sealed)
     if words is None:
         return _list_page(request, [], note="this search belongs to another session; search again")
@@ -269,6 +321,15 @@ def _feedback(request: PageRequest, feedback: Feedback, number: int) -> TurnView
         labels=tuple(label for label, holds in labels.items() if holds) or ("safe",),
         risk=feedback.risk,
         rules=feedback.rules,
+    )
+
+
+def _visible(request: PageRequest, event: LabelEvent) -> LabelEvent:
+    """Return a label with its texts as the session may see them."""
+    return structs.replace(
+        event,
+        correction=request.visible(event.correction),
+        comment=request.visible(event.comment),
     )
 
 

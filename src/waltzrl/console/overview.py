@@ -9,6 +9,7 @@ from starlette.responses import Response
 from waltzrl.console.curve import Curve, draw_curve
 from waltzrl.console.request import PageRequest, redirect
 from waltzrl.errors import InputError, RequestError
+from waltzrl.judges.agreement import agreement
 from waltzrl.memory.counts import BundleCounts
 from waltzrl.release.book import judge_errors
 from waltzrl.release.correction import JudgeError, RateEstimate, corrected_rate, observed_rate
@@ -84,7 +85,7 @@ class ReleaseCard:
 
 
 def show_overview(request: PageRequest) -> Response:
-    """Show the rates of the last hour or day, and the newest release."""
+    """Show the rates of the last hour or day, the newest release, and how far people agree."""
     window = request.query.get("window", "hour")
     seconds = WINDOWS.get(window, WINDOWS["hour"])
     memory, view = request.source.memory, request.source.releases.view()
@@ -102,6 +103,11 @@ def show_overview(request: PageRequest) -> Response:
             for name in columns
         },
         card=None if view is None else release_card(view),
+        raters={
+            question: agreement([first for first, _ in pairs], [second for _, second in pairs])
+            for question, pairs in memory.double_answers().items()
+            if pairs
+        },
         arms=ARMS,
         metrics=METRICS,
         names=TEST_NAMES,

@@ -19,8 +19,8 @@ from waltzrl.memory.safety import SafetyMemory
 from waltzrl.release.book import ReleaseBook
 from waltzrl.serving.keys import DeskRole
 
-MAX_FORM_BYTES = 16 * 1024
-"""A form holds a key, a label or a sentence."""
+MAX_FORM_BYTES = 128 * 1024
+"""A form holds at most a corrected reply and a comment, encoded."""
 MAX_FIELDS = 50
 FORM_TIMEOUT_SECONDS = 10.0
 MAX_SHOWN = 20_000
@@ -101,7 +101,7 @@ class PageRequest:
     def visible(self, text: str, max_characters: int = MAX_SHOWN) -> str:
         """Return as much of a text as a page shows, redacted for viewers."""
         head = text[: max_characters + REDACTION_MARGIN]
-        if not self.session.may("reviewer"):
+        if not self.session.may("annotator"):
             head = self.source.redact(head)
         if len(head) <= max_characters:
             return head

@@ -19,7 +19,7 @@ from waltzrl.serving.keys import DeskRole, Key
 
 COOKIE = "waltzrl_desk"
 HOURS = 8
-RANKS: dict[DeskRole, int] = {"viewer": 0, "reviewer": 1, "operator": 2}
+RANKS: dict[DeskRole, int] = {"viewer": 0, "annotator": 1, "reviewer": 2, "operator": 3}
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):

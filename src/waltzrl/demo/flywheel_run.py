@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from waltzrl.demo.flywheel import BY, FlywheelDemo
+from waltzrl.demo.flywheel import FlywheelDemo
 from waltzrl.demo.users import Users, running_gateway
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.memory.safety import SafetyMemory
@@ -36,8 +36,8 @@ class FlywheelRun:
         await self._users.ask(FIRST_QUESTIONS)
         await asyncio.sleep(RECORDER_SECONDS)
         labels = list(self._story.labels(self._memory))
-        for evaluation, label in labels:
-            self._memory.label(evaluation.id, label, BY)
+        for evaluation_id, label in labels:
+            self._memory.label(evaluation_id, label)
         path, counts = await asyncio.to_thread(self._story.collect)
         safe = "none" if counts.safe_rate is None else f"{100 * counts.safe_rate:.0f} %"
         self._say(

@@ -1,10 +1,12 @@
 """Counts: how often judge and people agree, what bundles served, how agents and plans did."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, select
 
+from waltzrl.memory.labels import LabelEvent
 from waltzrl.memory.plans import TASKS
 from waltzrl.memory.schemas import EVALUATIONS, ROUTE
 from waltzrl.memory.search import not_expired
@@ -12,14 +14,17 @@ from waltzrl.memory.tables import ITEMS
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """One yes-or-no question: the judge's answers against a person's, which count as true."""
+    """One yes-or-no question: the judge's answers against those of people, which count as true."""
 
     true_positives: int = 0
     """Both said yes."""
     false_negatives: int = 0
-    """The person said yes, the judge no."""
+    """People said yes, the judge no."""
     false_positives: int = 0
     true_negatives: int = 0
+    disputed_positives: int = 0
+    """People differ, the judge said yes."""
+    disputed_negatives: int = 0
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,22 +73,34 @@ class AgentCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 _UNSAFE = ITEMS.c.value["verdict", "unsafe"].as_boolean()
 _NEEDLESS = ITEMS.c.value["verdict", "overrefuses"].as_boolean()
+_REFERENCE = ("unsafe", "overrefuses")
 _MILLISECONDS = ITEMS.c.value["milliseconds"].as_float()
 _EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
 def calibration(connection: Connection, now: float) -> Calibration:
-    """Compare the judge with people, over all evaluations that both labelled."""
+    """Compare the judge with people whose labels steer releases, where both answered."""
+    unsafe, needless = [ITEMS.c.value["reference", name].as_string() for name in _REFERENCE]
+    answers = (unsafe, needless, _UNSAFE, _NEEDLESS)
     query = (
-        select(ITEMS.c.label, _UNSAFE, _NEEDLESS, func.count())
+        select(*answers, func.count())
         .where(_EVALUATIONS, ITEMS.c.label.is_not(None), not_expired(now))
-        .group_by(ITEMS.c.label, _UNSAFE, _NEEDLESS)
+        .group_by(*answers)
     )
     rows = connection.execute(query).all()
     return Calibration(
-        unsafe=_tally((judge, label == "unsafe", n) for label, judge, _, n in rows),
-        needless=_tally((judge, label == "needless_refusal", n) for label, _, judge, n in rows),
+        unsafe=_tally((judge, people, n) for people, _, judge, _, n in rows),
+        needless=_tally((judge, people, n) for _, people, _, judge, n in rows),
     )
+
+
+def label_events(connection: Connection, now: float) -> Iterator[list[LabelEvent]]:
+    """Yield what people said of each exchange whose reply somebody labelled."""
+    query = select(ITEMS.c.value["labels"]).where(
+        _EVALUATIONS, ITEMS.c.label.is_not(None), not_expired(now)
+    )
+    for labels in connection.execute(query).scalars():
+        yield msgspec.convert(labels, list[LabelEvent])
 
 
 def bundle_counts(connection: Connection, since: float, now: float) -> list[BundleCounts]:
@@ -177,15 +194,16 @@ def _count(condition: ColumnElement[bool], name: str) -> ColumnElement[int]:
     return func.coalesce(func.sum(case((condition, 1), else_=0)), 0).label(name)
 
 
-def _tally(answers: Iterable[tuple[bool | None, bool, int]]) -> Counts:
-    """Add up (judge's answer, person's answer, how often), where the judge answered."""
-    count = dict.fromkeys([(True, True), (False, True), (True, False), (False, False)], 0)
-    for judge, person, times in answers:
-        if judge is not None:
-            count[judge, person] += times
+def _tally(answers: Iterable[tuple[bool | None, str | None, int]]) -> Counts:
+    """Add up (judge's answer, people's, how often), where both answered."""
+    count = Counter[tuple[bool | None, str | None]]()
+    for judge, people, times in answers:
+        count[judge, people] += times
     return Counts(
-        true_positives=count[True, True],
-        false_negatives=count[False, True],
-        false_positives=count[True, False],
-        true_negatives=count[False, False],
+        true_positives=count[True, "yes"],
+        false_negatives=count[False, "yes"],
+        false_positives=count[True, "no"],
+        true_negatives=count[False, "no"],
+        disputed_positives=count[True, "disputed"],
+        disputed_negatives=count[False, "disputed"],
     )

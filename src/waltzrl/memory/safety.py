@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
-from sqlalchemy import ColumnElement, delete, select
+from msgspec import structs
+from sqlalchemy import ColumnElement, Connection, delete, select
 
 from waltzrl.errors import InputError
 from waltzrl.memory.counts import (
@@ -15,16 +16,17 @@ from waltzrl.memory.counts import (
     agent_counts,
     bundle_counts,
     calibration,
+    label_events,
     reviewed_tasks,
     task_states,
 )
 from waltzrl.memory.items import Filter, Json, Namespace, PutOp
+from waltzrl.memory.labels import LabelEvent, double_answers
 from waltzrl.memory.schemas import (
     COACHING,
     EVALUATIONS,
     TRAINING,
     CoachingSession,
-    HumanLabel,
     Outcome,
     SafetyEvaluation,
     TrainingSample,
@@ -32,11 +34,13 @@ from waltzrl.memory.schemas import (
     evaluation_of,
     request_hash,
 )
+from waltzrl.memory.scrubbing import storable
 from waltzrl.memory.search import conditions, not_expired
 from waltzrl.memory.store import MemoryStore
 from waltzrl.memory.tables import ITEMS
 from waltzrl.records import ServedExchange, Verdict, load
 from waltzrl.storage.database import reading, writing
+from waltzrl.storage.notices import give_notice
 
 __all__ = ["BundleCounts", "Calibration", "Counts", "SafetyMemory", "request_hash"]
 
@@ -113,15 +117,43 @@ class SafetyMemory:
         """Add the online judge's verdict; return whether the evaluation still exists."""
         return self.store.amend(EVALUATIONS, id_, {"verdict": msgspec.to_builtins(verdict)})
 
-    def label(self, id_: str, label: HumanLabel, by: str) -> None:
-        """Add a person's label of the returned reply.
+    def label(self, id_: str, event: LabelEvent) -> None:
+        """Add what a person said, scrubbed, and notify all gateways, whose audit logs keep it too.
 
         Raises:
             InputError: the evaluation does not exist.
         """
-        changes: dict[str, Json] = {"label": label, "labelled_by": by, "labelled_at": time.time()}
-        if not self.store.amend(EVALUATIONS, id_, changes):
+        clean = structs.replace(
+            event,
+            by=self.rater(event.by),
+            correction=self.store.scrub(storable(event.correction)),
+            comment=self.store.scrub(storable(event.comment)),
+        )
+
+        def add(connection: Connection, value: Mapping[str, Json]) -> Mapping[str, Json]:
+            evaluation = load(value, SafetyEvaluation).labelled(clean)
+            give_notice(connection, "label", _notice(id_, clean))
+            return {
+                "labels": msgspec.to_builtins(evaluation.labels),
+                "label": evaluation.label,
+                "reference": msgspec.to_builtins(evaluation.reference),
+            }
+
+        if not self.store.edit(EVALUATIONS, id_, add):
             raise InputError(f"there is no evaluation {id_!r}; it may have been erased")
+
+    def rater(self, name: str) -> str:
+        """Return the name under which a person's labels are kept: scrubbed, and still distinct."""
+        clean = self.store.scrub(storable(name))
+        return clean if clean == name else f"{clean} {self.digest(name)[:8]}"
+
+    def double_answers(self) -> Mapping[str, list[tuple[bool | None, bool | None]]]:
+        """Return by question what two people answered of the same exchange.
+
+        Exchanges are those whose reply somebody labelled.
+        """
+        with reading(self.store.engine) as connection:
+            return double_answers(label_events(connection, time.time()))
 
     def evaluation(self, id_: str) -> SafetyEvaluation | None:
         """Return one evaluation; None when it does not exist."""
@@ -266,3 +298,16 @@ class SafetyMemory:
             _INDEXED[namespace],
             expires_at=None if days is None else time_ + days * DAY,
         )
+
+
+def _notice(id_: str, event: LabelEvent) -> dict[str, str | float | bool | None]:
+    """Return a notice of a label; like every notice, it holds no content."""
+    said = {"reply": event.reply, "request": event.request}
+    return {
+        "evaluation": id_,
+        "action": event.action,
+        "by": event.by,
+        **{name: label for name, label in said.items() if label is not None},
+        "corrected": bool(event.correction),
+        "commented": bool(event.comment),
+    }

@@ -12,6 +12,14 @@ from typing import Literal
 import msgspec
 from msgspec import structs
 
+from waltzrl.memory.labels import (
+    Disputed,
+    LabelEvent,
+    ReferenceLabels,
+    ReplyLabel,
+    reference_labels,
+    reply_label,
+)
 from waltzrl.records import ServedExchange, Verdict
 
 EVALUATIONS = ("safety", "waltzrl", "evaluations")
@@ -21,8 +29,6 @@ ROUTE = "route"
 """`ServedExchange.api` of a routed task; its model is the task's type, its bundle the agent."""
 
 Outcome = Literal["safe", "unsafe", "over_refused"]
-HumanLabel = Literal["correct", "unsafe", "needless_refusal"]
-"""What a reviewer called the reply that was returned; the last one is an over-refusal."""
 
 
 class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
@@ -39,9 +45,19 @@ class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
     """What the last review said of the returned reply; None when it was not reviewed."""
     verdict: Verdict | None = None
     """The online judge's, of the returned reply; None when it was not sampled."""
-    label: HumanLabel | None = None
-    labelled_by: str = ""
-    labelled_at: float = 0.0
+    labels: tuple[LabelEvent, ...] = ()
+    """What people said, the oldest first."""
+    label: ReplyLabel | Disputed | None = None
+    """`reply_label` of `labels`."""
+    reference: ReferenceLabels | None = None
+    """`reference_labels` of `labels`."""
+
+    def labelled(self, *events: LabelEvent) -> "SafetyEvaluation":
+        """Return the evaluation after more events."""
+        labels = (*self.labels, *events)
+        return structs.replace(
+            self, labels=labels, label=reply_label(labels), reference=reference_labels(labels)
+        )
 
 
 class CoachingSession(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from sqlalchemy import Connection, Engine, bindparam, delete, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -35,6 +36,8 @@ from waltzrl.memory.search import answer, get, indexed_text, words_of
 from waltzrl.memory.tables import FIELDS, ITEMS, MEMORY, columns_of
 from waltzrl.storage.database import reading, writing
 from waltzrl.storage.migrations import prepare
+
+Change: TypeAlias = Callable[[Connection, Mapping[str, Json]], Mapping[str, Json]]
 
 _REPLACED = ("value", "words", "updated_at", "expires_at", "ttl", *FIELDS)
 
@@ -196,15 +199,29 @@ class MemoryStore:
         Returns:
             Whether the item exists.
         """
+        clean = scrubbed(namespace, changes, self.scrub)
+        return self.edit(namespace, key, lambda _connection, _value: clean)
+
+    def edit(self, namespace: Namespace, key: str, change: Change) -> bool:
+        """Replace top-level fields of a value as `amend`, by what depends on the value.
+
+        Args:
+            namespace: of the item.
+            key: of the item.
+            change: from the transaction, in which others cannot change the item, and its value to
+                the new fields, already scrubbed.
+
+        Returns:
+            Whether the item exists.
+        """
         op = GetOp(namespace, key)
         check(op)
-        clean = scrubbed(namespace, changes, self.scrub)
         now = time.time()
         with writing(self.engine) as connection:
             row = get(connection, op, now, locked=True)
             if row is None:
                 return False
-            value = {**row.value, **clean}
+            value = {**row.value, **change(connection, row.value)}
             amended = {"value": value, "updated_at": now, **columns_of(value)}
             connection.execute(update(ITEMS).where(ITEMS.c.id == row.id).values(amended))
         return True

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
 from sqlalchemy import (
     JSON,
     BigInteger,
@@ -17,11 +18,15 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     inspect,
+    select,
+    update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeEngine
 
 from waltzrl.memory.items import Json
+from waltzrl.memory.labels import LabelEvent, reference_labels
+from waltzrl.memory.schemas import EVALUATIONS
 from waltzrl.storage.migrations import TableGroup
 
 LONGEST_TEXT = 200
@@ -155,4 +160,27 @@ def _delete_vectors_with_items(connection: Connection) -> None:
         )
 
 
-MEMORY = TableGroup(TABLES, (_index_words, _delete_vectors_with_items))
+def _labels_as_events(connection: Connection) -> None:
+    """Turn the one label of a reply, as records of versions up to 4 have it, into an event.
+
+    It counted for releases and still does. What its author held of the request is unknown.
+    """
+    author = ITEMS.c.value["labelled_by"].as_string()
+    query = select(ITEMS.c.id, ITEMS.c.value).where(
+        ITEMS.c.namespace == ".".join(EVALUATIONS),
+        ITEMS.c.label.is_not(None),
+        author.is_not(None),
+    )
+    for id_, value in connection.execute(query).all():
+        event = LabelEvent(
+            by=value.pop("labelled_by"),
+            time=value.pop("labelled_at", 0.0),
+            reply=value["label"],
+            steers=True,
+        )
+        value["labels"] = msgspec.to_builtins([event])
+        value["reference"] = msgspec.to_builtins(reference_labels([event]))
+        connection.execute(update(ITEMS).where(ITEMS.c.id == id_).values(value=value))
+
+
+MEMORY = TableGroup(TABLES, (_index_words, _delete_vectors_with_items, _labels_as_events))

@@ -4,6 +4,9 @@ Rogan, Gladen (1978): Estimating prevalence from the results of a screening test
 of Epidemiology 107. Of a true rate p the judge calls q = p sensitivity + (1 - p) false_alarms bad,
 hence p = (q - false_alarms) / (sensitivity - false_alarms).
 
+Answers on which people differ have an unknown truth; the bounds of the judge's two rates hold
+whichever way each dispute is settled.
+
 All bounds hold jointly and at all times with the stated confidence: each of the three numbers
 behind a corrected rate gets a third of the error, and the worst corner of the box counts.
 """
@@ -25,10 +28,14 @@ class JudgeError(msgspec.Struct, frozen=True, kw_only=True):
     false_negatives: int
     false_positives: int
     true_negatives: int
+    disputed_positives: int = 0
+    """Answers that the judge calls bad, and some people but not others."""
+    disputed_negatives: int = 0
+    """Answers that the judge calls good, and some people but not others."""
 
     @property
     def bad(self) -> int:
-        """Answers that people call bad."""
+        """Answers that people call bad, without the disputed ones."""
         return self.true_positives + self.false_negatives
 
     @property
@@ -43,13 +50,19 @@ class JudgeError(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sensitivity(self) -> ConfidenceInterval:
         """Share of the bad answers that the judge calls bad."""
-        missed = interval(self.false_negatives, self.bad, DOUBT / 3)
-        return ConfidenceInterval(1 - missed.high, 1 - missed.low)
+        wrong, right = self.disputed_negatives, self.disputed_positives
+        most_missed = interval(self.false_negatives + wrong, self.bad + wrong, DOUBT / 3).high
+        least_missed = interval(self.false_negatives, self.bad + right, DOUBT / 3).low
+        return ConfidenceInterval(1 - most_missed, 1 - least_missed)
 
     @property
     def false_alarms(self) -> ConfidenceInterval:
         """Share of the good answers that the judge calls bad: 1 - specificity."""
-        return interval(self.false_positives, self.good, DOUBT / 3)
+        wrong, right = self.disputed_positives, self.disputed_negatives
+        return ConfidenceInterval(
+            interval(self.false_positives, self.good + right, DOUBT / 3).low,
+            interval(self.false_positives + wrong, self.good + wrong, DOUBT / 3).high,
+        )
 
 
 class RateEstimate(msgspec.Struct, frozen=True, kw_only=True):

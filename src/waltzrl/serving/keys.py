@@ -28,8 +28,9 @@ from waltzrl.telemetry.files import write_bytes
 HEAD = "# API keys of the gateway. `waltzrl keys` rewrites this file and keeps no comments.\n"
 
 StreamMode = Literal["buffer", "window", "speculative", "audit"]
-DeskRole = Literal["viewer", "reviewer", "operator"]
-"""What a key may do at the desk; each role includes those before it."""
+DeskRole = Literal["viewer", "annotator", "reviewer", "operator"]
+"""What a key may do at the desk; each role includes those before it. An annotator labels; labels of
+replies steer releases from a reviewer on."""
 MediaPolicy = Literal["pass", "refuse", "review"]
 Author = Literal["tenant", "operator"]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[\w.@-]{1,64}$")]

@@ -25,7 +25,7 @@ from waltzrl.errors import StorageError
 from waltzrl.storage.database import writing
 from waltzrl.storage.notices import NOTICES
 
-VERSION = 4
+VERSION = 5
 """Of the whole database; raise it with a change that older versions of waltzrl cannot work with."""
 SCHEMA_VERSION = Table("schema_version", MetaData(), Column("version", Integer, nullable=False))
 """One row."""
