@@ -137,8 +137,8 @@ def test_what_people_wrote_of_a_person_is_erased_with_the_person(sqlite_site):
     leave_traces(site)
     memory = site.memory()
     told = "ada's grandmother called her ocelot back at dawn"
-    for text in ("comment", "correction"):
-        memory.label("ada-0", LabelEvent(by="olga", reply="correct", **{text: f"{told}, {text}"}))
+    for field in ("comment", "correction"):
+        memory.label("ada-0", LabelEvent(by="olga", reply="correct", **{field: f"{told}, {field}"}))
     memory.label("bob-0", LabelEvent(by="olga", correction="bob may keep his word"))
     path = site.folder / "prompts.jsonl"
     note_export(site.engine, path)

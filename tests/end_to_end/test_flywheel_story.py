@@ -107,7 +107,8 @@ def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_
     moves = [(move.action, move.by) for move in book.history(bad.id)]
     assert moves == [("propose", "demo"), ("roll_back", "waltzrl")]
     assert book.serving() == bad.serving, "what was promoted serves on"
-    notices = [e.notice for e in read_entries(folder / "audit") if e.event == "notice"]
+    noticed = [e.notice for e in read_entries(folder / "audit") if e.event == "notice"]
+    notices = [notice for notice in noticed if notice["kind"] == "release"]
     assert [n["state"] for n in notices if n["release"] != bad.id][-1] == "full"
     why = notices[-1]["why"]
     assert (notices[-1]["action"], notices[-1]["by"]) == ("roll_back", "waltzrl")

@@ -309,6 +309,12 @@ def test_a_label_of_version_4_becomes_an_event_that_says_nothing_of_the_request(
             LabelEvent(by="ada", time=NOW, reply="unsafe", steers=True),
         )
         assert memory.evaluation("i1").label == "unsafe"
+        late = {"label": "correct", "labelled_by": "grace", "labelled_at": NOW}
+        store.amend(EVALUATIONS, "i1", late)  # by a gateway of the older version
+        prepare(store.engine, MEMORY)
+        assert [event.by for event in memory.evaluation("i1").labels] == ["ada", "grace"]
+        assert memory.evaluations(limit=2, label="disputed") == [memory.evaluation("i1")]
+        memory.label("i1", LabelEvent(by="grace", action="withdraw"))
         assert memory.evaluation("i2").labels == ()
         assert memory.calibration().unsafe == Counts(false_negatives=1)
         assert prompts_of(memory.every_evaluation(), Selection(held_out_percentage=0.0)) == [

@@ -14,6 +14,9 @@ from support.timing import until
 from waltzrl.audit import read_collaborations, read_entries
 from waltzrl.build.releases import GateOverride, propose, stored_recipe
 from waltzrl.errors import InputError
+from waltzrl.memory.labels import LabelEvent
+from waltzrl.memory.safety import SafetyMemory
+from waltzrl.memory.store import MemoryStore
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.serving.keys import add_key
@@ -90,6 +93,35 @@ def test_what_was_served_is_remembered_without_personal_data(tmp_path):
         assert b"user-17" not in file.read_bytes()
     said = [one.prompt.messages[-1].content for _, one in read_collaborations(tmp_path / "audit")]
     assert said == ["my address is [REDACTED:email]"] * 2
+
+
+def test_labels_and_withdrawals_are_in_the_audit_log_without_texts(tmp_path):
+    house = House(tmp_path)
+    texts = {"comment": "He lives by the old mill.", "correction": "Ask at the old mill."}
+    label = LabelEvent(by="olga", reply="unsafe", request="harmful", **texts)
+
+    async def live():
+        async with gateway(*house.settings) as app:
+            await chat(app, "echo")
+            await until(lambda: house.rows("evaluations"))
+            engine = open_database(house.settings[0].partition("=")[2])
+            memory = SafetyMemory(MemoryStore(engine, scrub=str), str, {}, {})
+            (served,) = memory.evaluations(limit=1)
+            for event in (label, LabelEvent(by="olga", action="withdraw")):
+                await asyncio.to_thread(memory.label, served.id, event)
+            engine.dispose()
+            await until(lambda: len(house.notices()) == 2)
+            return served.id
+
+    served_id = asyncio.run(live())
+    first, second = house.notices()
+    assert first == {
+        "kind": "label", "evaluation": served_id, "action": "label", "by": "olga",
+        "reply": "unsafe", "request": "harmful", "corrected": True, "commented": True,
+    }  # fmt: skip
+    assert (second["action"], second["by"]) == ("withdraw", "olga")
+    for file in tmp_path.glob("audit/*"):
+        assert b"old mill" not in file.read_bytes()
 
 
 def test_a_second_key_of_names_is_refused(tmp_path):

@@ -230,8 +230,9 @@ class FlywheelDemo:
         return propose(book, self._bad, DRILL, BY, GateOverride(reason="a drill"))
 
     def notices(self) -> list[Entry]:
-        """Return the notices in the audit log."""
-        return [entry for entry in read_entries(self.folder / "audit") if entry.event == "notice"]
+        """Return the notices of releases in the audit log."""
+        entries = read_entries(self.folder / "audit")
+        return [entry for entry in entries if entry.notice and entry.notice["kind"] == "release"]
 
     @property
     def _bad(self) -> BundleRecipe:

@@ -25,7 +25,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeEngine
 
 from waltzrl.memory.items import Json
-from waltzrl.memory.labels import LabelEvent, reference_labels
+from waltzrl.memory.labels import LabelEvent, reference_labels, reply_label
 from waltzrl.memory.schemas import EVALUATIONS
 from waltzrl.storage.migrations import TableGroup
 
@@ -163,7 +163,8 @@ def _delete_vectors_with_items(connection: Connection) -> None:
 def _labels_as_events(connection: Connection) -> None:
     """Turn the one label of a reply, as records of versions up to 4 have it, into an event.
 
-    It counted for releases and still does. What its author held of the request is unknown.
+    It counted for releases and still does. What its author held of the request is unknown. A gateway
+    of an older version that is still running may add another; the event then follows those before.
     """
     author = ITEMS.c.value["labelled_by"].as_string()
     query = select(ITEMS.c.id, ITEMS.c.value).where(
@@ -178,9 +179,12 @@ def _labels_as_events(connection: Connection) -> None:
             reply=value["label"],
             steers=True,
         )
-        value["labels"] = msgspec.to_builtins([event])
-        value["reference"] = msgspec.to_builtins(reference_labels([event]))
-        connection.execute(update(ITEMS).where(ITEMS.c.id == id_).values(value=value))
+        events = [*msgspec.convert(value.get("labels", []), list[LabelEvent]), event]
+        value["labels"] = msgspec.to_builtins(events)
+        value["label"] = reply_label(events)
+        value["reference"] = msgspec.to_builtins(reference_labels(events))
+        changed = {"value": value, "label": value["label"]}
+        connection.execute(update(ITEMS).where(ITEMS.c.id == id_).values(changed))
 
 
 MEMORY = TableGroup(TABLES, (_index_words, _delete_vectors_with_items, _labels_as_events))
