@@ -163,8 +163,8 @@ def _delete_vectors_with_items(connection: Connection) -> None:
 def _labels_as_events(connection: Connection) -> None:
     """Turn the one label of a reply, as records of versions up to 4 have it, into an event.
 
-    It counted for releases and still does. What its author held of the request is unknown. A gateway
-    of an older version that is still running may add another; the event then follows those before.
+    It counted for releases and still does. What its author held of the request is unknown. A
+    gateway of an older version that still runs may add another, which then follows the others.
     """
     author = ITEMS.c.value["labelled_by"].as_string()
     query = select(ITEMS.c.id, ITEMS.c.value).where(
