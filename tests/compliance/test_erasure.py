@@ -132,11 +132,16 @@ def test_no_byte_of_what_a_person_said_is_left_in_any_file(sqlite_site):
     assert any(b"I am bob" in data for data in bytes_of(site).values())
 
 
-def test_what_people_wrote_of_a_person_is_erased_with_the_person(sqlite_site):
-    site = sqlite_site
+OCELOT = "the grandmother of ada called the ocelot back at noon"
+
+
+@pytest.mark.parametrize(
+    "whose", ["ada", RecordsOf(request="ada-0"), RecordsOf(words=OCELOT)], ids=str
+)
+def test_what_people_wrote_of_a_person_is_erased_with_the_person(sqlite_site, whose):
+    site, told = sqlite_site, OCELOT
     leave_traces(site)
     memory = site.memory()
-    told = "ada's grandmother called her ocelot back at dawn"
     for field in ("comment", "correction"):
         memory.label("ada-0", LabelEvent(by="olga", reply="correct", **{field: f"{told}, {field}"}))
     memory.label("bob-0", LabelEvent(by="olga", correction="bob may keep his word"))
@@ -146,7 +151,7 @@ def test_what_people_wrote_of_a_person_is_erased_with_the_person(sqlite_site):
     assert {name for name, data in bytes_of(site).items() if told.encode() in data} >= {
         "memory.db-wal", "prompts.jsonl",
     }  # fmt: skip
-    gone = erased(site)
+    gone = erased(site, whose)
     assert (gone.left, gone.found[str(path)]) == ((), 1)
     for name, data in bytes_of(site).items():
         assert told.encode() not in data, name

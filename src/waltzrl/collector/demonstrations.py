@@ -16,6 +16,8 @@ class DemonstrationRow(msgspec.Struct, frozen=True, kw_only=True):
 
     subject: str
     """Digest of the user, by which `waltzrl erase` finds the row."""
+    id: str
+    """Of the exchange, by which it finds the row too."""
     collaboration: Collaboration
     """The prompt without a label, and the corrected reply as its draft."""
 
@@ -38,6 +40,8 @@ def demonstrations(
             collaboration_of(evaluation).prompt, id=evaluation.id, label=None, source=REMEMBERED
         )
         collaboration = Collaboration(prompt=prompt, draft=Reply(text=correction, origin="given"))
-        row = DemonstrationRow(subject=evaluation.subject, collaboration=collaboration)
+        row = DemonstrationRow(
+            subject=evaluation.subject, id=evaluation.id, collaboration=collaboration
+        )
         rows.setdefault((prompt.messages, correction), row)
     return list(rows.values())
