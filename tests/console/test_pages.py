@@ -336,13 +336,13 @@ def test_a_person_withdraws_their_own_labels_and_the_history_keeps_them(site):
 def test_a_better_reply_and_a_comment_are_stored_and_redacted_for_viewers(site):
     remember(site, exchange(STORY, collaboration()))
     browser = site.log_in("annotator")
-    label(browser, correction=f" Call {EMAIL}. ", comment=f"{EMAIL} knows {HOSTILE}")
+    label(browser, correction=f" Call {EMAIL}.\r\nNow. ", comment=f"{EMAIL} knows {HOSTILE}")
     (event,) = site.memory.evaluation(STORY).labels
-    assert (event.correction, event.reply) == (f"Call {EMAIL}.", None)
+    assert (event.correction, event.reply) == (f"Call {EMAIL}.\nNow.", None)
     seen = site.log_in("viewer").get(f"/desk/collaborations/{STORY}").text
     assert (seen.count(EMAIL), seen.count("[REDACTED:email]")) == (0, 2)
     own = browser.get(f"/desk/collaborations/{STORY}").text
-    assert re.search(rf'name="correction"[^>]*>\s*Call {EMAIL}\.</textarea>', own)
+    assert re.search(rf'name="correction"[^>]*>\s*Call {EMAIL}\.\nNow\.</textarea>', own)
     assert "<script" not in own
 
 

@@ -204,7 +204,9 @@ def _event(request: PageRequest) -> LabelEvent | None:
     answers = {name: form[name] for name in QUESTIONS if name in form}
     if any(answer not in QUESTIONS[name].answers for name, answer in answers.items()):
         return None
-    texts = {name: form[name].strip() for name in MAX_TEXT if form.get(name, "").strip()}
+    # browsers send the ends of lines as CR LF
+    written = {name: form.get(name, "").replace("\r\n", "\n").strip() for name in MAX_TEXT}
+    texts = {name: text for name, text in written.items() if text}
     for name, text in texts.items():
         if len(text) > MAX_TEXT[name]:
             raise RequestError(
