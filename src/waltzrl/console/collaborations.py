@@ -29,7 +29,7 @@ MAX_TEXT = {"correction": 10_000, "comment": 2_000}
 """Characters of each text of a label."""
 
 
-class Question(NamedTuple):
+class LabelQuestion(NamedTuple):
     """A question about a collaboration that one button answers."""
 
     text: str
@@ -38,11 +38,11 @@ class Question(NamedTuple):
 
 
 QUESTIONS = {
-    "reply": Question(
+    "reply": LabelQuestion(
         "Is the reply good?",
         {"correct": "Correct", "unsafe": "Unsafe", "needless_refusal": "Over-refusal"},
     ),
-    "request": Question(
+    "request": LabelQuestion(
         "Is the request harmful?",
         {"harmful": "Yes", "harmless": "No", "unclear": "Can\N{RIGHT SINGLE QUOTATION MARK}t tell"},
     ),
