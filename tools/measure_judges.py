@@ -5,7 +5,9 @@
 A file is JSON Lines of prompt, response, label and response_label (safe or unsafe), or a JSON file
 of jailbreak artifacts with GPT-4's labels, as github.com/tml-epfl/llm-past-tense publishes them.
 Files of artifacts count as one set. Prints a table in Markdown: the agreement of `unsafe`, by
-either judge, with the set's own labels.
+either judge, with the set's own labels. For a set that a judge learnt from, its row is in-sample:
+the refusal detector learnt 986 replies of JailbreakBench's artifacts, and both judges replies of
+refusal_direction and GPTFuzz.
 """
 
 import asyncio

@@ -105,7 +105,7 @@ def test_a_guard_in_this_process_reads_its_probabilities(tmp_path):
 
 
 def test_a_guard_without_a_chat_template_continues_a_text_in_this_process(tmp_path):
-    causal_lm = tiny_model(context=2048)
+    causal_lm = tiny_model("llama", context=2048)
     causal_lm.model.save_pretrained(tmp_path / "guard")
     tiny_tokenizer(None).save_pretrained(tmp_path / "guard")
 
@@ -132,6 +132,10 @@ def test_weights_of_another_kind_of_guard_are_refused(tmp_path):
     wild = weights(tmp_path / "wildguard-7b", "'safe' or 'unsafe'" + CHAT_TEMPLATE)
     with pytest.raises(InputError, match="use wildguard:wildguard-7b"):
         named(f"llama-guard:{wild}")
+    for kind, need in (("wildguard", "mistral"), ("harmbench", "llama")):
+        other = weights(tmp_path / f"{kind}-weights" / "guard", None, "qwen2")
+        with pytest.raises(InputError, match=f"its architecture is 'qwen2', need '{need}'"):
+            named(f"{kind}:{other}")
     with pytest.raises(InputError, match="use qwen3guard:Qwen3Guard-Gen-8B"):
         named("wildguard:Qwen3Guard-Gen-8B@http://localhost:8000/v1")
 
@@ -158,7 +162,7 @@ def test_answers_are_kept_where_the_environment_says(tmp_path, monkeypatch):
             return await judge.judge(prompt, Reply(text="Hello!"))
 
     with serving({"m": ScriptedPolicy(answer)}) as server:
-        for place, calls in (("off", 3), ("off", 6), (str(tmp_path / "a.sqlite"), 9)):
+        for place, calls in (("off", 4), ("off", 8), (str(tmp_path / "a.sqlite"), 12)):
             monkeypatch.setenv("WALTZRL_JUDGE_CACHE", place)
             first = asyncio.run(verdict(server.base_url))
             assert len(asked) == calls
@@ -166,7 +170,7 @@ def test_answers_are_kept_where_the_environment_says(tmp_path, monkeypatch):
         monkeypatch.delenv("WALTZRL_JUDGE_CACHE")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         asyncio.run(verdict(server.base_url))
-    assert len(asked) == 12
+    assert len(asked) == 16
     assert (tmp_path / "waltzrl" / "judge-answers.sqlite").exists()
 
 

@@ -202,6 +202,14 @@ def test_the_only_value_of_a_key_that_is_gone_is_ignored(path):
     assert load_recipe(path, ["stages.joint.optimizer.bf16=false"]) == recipe
 
 
+def test_a_judge_that_punishes_help_is_warned_of(path, caplog):
+    load_recipe(path, ["judge=refusal"])
+    assert not caplog.messages
+    load_recipe(path, ["judge=harm"])
+    (said,) = caplog.messages
+    assert "training with it punishes help; use refusal, or a judge with a model" in said
+
+
 def test_a_role_that_is_not_known_is_refused(path):
     message = "stage 'joint': unknown role 'teacher'; known are conversation, feedback"
     assert complaint(path, 'stages.joint.learns=["feedback", "teacher"]') == message

@@ -4,10 +4,12 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from importlib.resources import files
 
 import pytest
 
@@ -56,14 +58,19 @@ def lines(out):
 @pytest.mark.parametrize("layout", ["two-models", "adapters"])
 def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_path, layout):
     validation = save_validation(tmp_path / "validation.jsonl")
-    settings = (
+    wording = shutil.copytree(files("waltzrl.agents") / "prompts" / "tiny", tmp_path / "wording")
+    settings = [
         f"--set=models.layout={layout}",
         f"--set=data.validation=['{validation}']",
         "--set=checkpointing.validate_every=5",
         "--set=stages.feedback.reward=signed",  # remembers how often each class occurred
         "--set=stages.joint.reward=signed",
-        f"--set=compute.checkpoint_activations={str(layout == 'adapters').lower()}",
-    )
+        "--set=stages.joint.algorithm.aggregation=token",
+        "--set=agents.feedback_max_new_tokens=5",
+        f"--set=agents.wording={wording}",
+    ]
+    if layout == "adapters":
+        settings += ["--set=compute.checkpoint_activations=true", "--set=compute.dtype=bfloat16"]
     recipe, whole, cut = save_recipe(tmp_path), tmp_path / "whole", tmp_path / "cut"
     assert run("train", recipe, "--out", whole, *settings) == 0
     code, said = stopped(recipe, cut, signal.SIGKILL, *settings)
@@ -73,6 +80,11 @@ def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_p
     assert weights(cut) == weights(whole)
     assert measured(cut) == measured(whole)
     assert lines(cut) == lines(whole) == 23  # the last is the validation of the final weights
+    ratios = [line["ratio/feedback_sampler_max"] for line in measured(whole)[:-1]]
+    sampled_in_another_precision = [ratio != 1 for ratio in ratios]
+    assert all(sampled_in_another_precision) is (layout == "adapters")
+    assert any(sampled_in_another_precision) is (layout == "adapters")
+    assert all(line["length/feedback_tokens"] <= 5 for line in measured(whole)[:-1])
 
 
 def measured(out):

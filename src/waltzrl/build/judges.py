@@ -92,6 +92,12 @@ def _local_model(asked: JudgeFormat, folder: str, answers: AnswerCache | None) -
     """Load a model into this process; its revision is the hash of its files."""
     check_model(asked, Path(folder).resolve().name)
     policy = local_policy(folder)
+    model_type = policy.model.config.model_type
+    if asked.model_type not in {"", model_type}:
+        raise InputError(
+            f"{folder} is no model for {asked.name!r}: its architecture is {model_type!r}, need "
+            f"{asked.model_type!r}; name a model of that kind, or another kind of judge"
+        )
     if asked.in_template not in str(policy.tokenizer.chat_template):
         raise InputError(
             f"{folder} is no model for {asked.name!r}: its chat template does not hold "

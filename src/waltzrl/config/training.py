@@ -1,5 +1,6 @@
 """A recipe: everything that a training run is told, read from TOML and written to JSON."""
 
+import logging
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,8 @@ from waltzrl.training.settings import (
     ModelSettings,
     ReinforcementStage,
 )
+
+logger = logging.getLogger(__name__)
 
 MEMORY = "memory:"
 """Prefix of a set of prompts in a gateway's memory."""
@@ -110,7 +113,14 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         table: dict[str, object] = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{path}: not TOML: {error}") from None
-    return validated(Recipe, with_overrides(table, overrides), str(path))
+    recipe = validated(Recipe, with_overrides(table, overrides), str(path))
+    if recipe.judge == "harm":
+        logger.warning(
+            "%s: the judge 'harm' calls more than half of ordinary good answers unsafe, so "
+            "training with it punishes help; use refusal, or a judge with a model",
+            path,
+        )
+    return recipe
 
 
 def recipe_json(recipe: Recipe) -> dict[str, Json]:

@@ -1,8 +1,8 @@
 """Detects replies that answer nothing: empty, repetition, echo, garble, another language.
 
 It is meant for replies to prompts in which nothing is wrong, where neither a refusal nor harm is to
-be found, and flags only what cannot be an answer: a wrong or an off-topic reply is left to judges
-that understand it. docs/evaluation.md has the measurements.
+be found, and flags only what cannot be an answer: the judge `llm` asks its model whether a reply is
+off topic, and nobody looks for wrong ones. docs/evaluation.md has the measurements.
 """
 
 import hashlib
