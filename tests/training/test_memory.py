@@ -72,21 +72,19 @@ def allocated(how):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "error"),
     [
-        {},
-        {"checkpoint_activations": True},
-        {"dtype": torch.bfloat16},
-        {"dtype": torch.bfloat16, "checkpoint_activations": True},
-        {"adapter_rank": 4},
-        {"adapter_rank": 4, "checkpoint_activations": True},
+        ({}, 1e-3),
+        ({"checkpoint_activations": True}, 1e-3),
+        ({"dtype": torch.bfloat16}, 1e-3),
+        ({"dtype": torch.bfloat16, "checkpoint_activations": True}, 0.1),  # planned 9 % too small
+        ({"adapter_rank": 4}, 1e-3),
+        ({"adapter_rank": 4, "checkpoint_activations": True}, 1e-3),
     ],
-    ids=lambda changes: ",".join(map(str, changes.values())) or "plain",
 )
-def test_an_update_is_planned_as_a_real_one_allocates(changes):
+def test_an_update_is_planned_as_a_real_one_allocates(changes, error):
     how = update(**changes)
-    # What operations need inside themselves is not planned, which is 8 % in one case.
-    assert update_bytes(config(), how, TURNS) == pytest.approx(allocated(how), rel=0.1)
+    assert update_bytes(config(), how, TURNS) == pytest.approx(allocated(how), rel=error)
 
 
 def test_checkpointed_activations_are_planned_with_less():

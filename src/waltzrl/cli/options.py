@@ -21,9 +21,9 @@ JudgeName = Annotated[
     str,
     typer.Option(
         "--judge",
-        help="refusal, harm, saved:FILE, labelled:SET, or KIND:MODEL@URL or KIND:FOLDER with the "
-        "KIND llm, strong-reject, wildguard, llama-guard, qwen3guard, granite-guardian, "
-        "shieldgemma, harmbench",
+        help="refusal, harm, smollm2 (package waltzrl-smollm2), saved:FILE, labelled:SET, or "
+        "KIND:MODEL@URL or KIND:FOLDER with the KIND llm, strong-reject, wildguard, llama-guard, "
+        "qwen3guard, granite-guardian, shieldgemma, harmbench",
     ),
 ]
 JudgePrompts = Annotated[
