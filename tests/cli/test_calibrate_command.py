@@ -6,6 +6,7 @@ import pytest
 
 from support.openai_server import serving
 from support.small_runs import run
+from support.tiny_gguf import save_gguf
 from waltzrl.agents.calibration import RefusalCount, load_calibration
 from waltzrl.policies import ScriptedPolicy
 
@@ -61,7 +62,9 @@ def test_one_file_is_no_pair_of_halves(replies, tmp_path, capsys):
     assert not out.exists()
 
 
-def test_a_model_on_a_server_needs_a_file(replies, capsys):
-    options = ["--model", "judge", "--server", "http://127.0.0.1:9/v1"]
-    assert run("calibrate", *replies, *options) == 2
-    assert "name a file with --out" in capsys.readouterr().err
+def test_a_model_without_a_folder_needs_a_file(replies, tmp_path, capsys):
+    file = tmp_path / "model.gguf"
+    save_gguf(file)
+    for options in (["judge", "--server", "http://127.0.0.1:9/v1"], [file]):
+        assert run("calibrate", *replies, "--model", *options) == 2
+        assert "has no folder; name --out FILE" in capsys.readouterr().err

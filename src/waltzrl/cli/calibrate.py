@@ -45,9 +45,10 @@ def calibrate(
     from waltzrl.config.gateway import FeedbackConfig
     from waltzrl.config.validation import validated, with_overrides
     from waltzrl.errors import InputError
+    from waltzrl.policies.gguf import find_gguf
 
-    if out is None and server is not None:
-        raise InputError("a model on a server has no folder; name a file with --out")
+    if out is None and (server is not None or find_gguf(model) is not None):
+        raise InputError("a model on a server, or in one file, has no folder; name --out FILE")
     table: dict[str, object] = {"model": model, "server": server}
     config = validated(FeedbackConfig, with_overrides(table, settings or []), "--set")
     replies = read_judged(development), read_judged(held_out)
