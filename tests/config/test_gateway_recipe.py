@@ -113,7 +113,7 @@ def test_the_start_shows_no_query_of_an_upstream():
 
 
 def test_a_variable_that_sets_nothing_is_named(caplog):
-    own = {"WALTZRL_UPSTREAM_KEY_CLOUD": "k", "WALTZRL_CHROMIUM": "c", "WALTZRL_MY_KEY": "k"}
+    own = {"WALTZRL_UPSTREAM_KEY_CLOUD": "k", "WALTZRL_CACHE": "c", "WALTZRL_MY_KEY": "k"}
     options = {"upstream": {"url": "http://localhost:8000/v1", "api_key_env": "WALTZRL_MY_KEY"}}
     load_gateway(None, options, [], {**own, "WALTZRL_TRESHOLD": "1"})
     assert caplog.messages == ["WALTZRL_TRESHOLD is no variable of the gateway and sets nothing"]

@@ -58,7 +58,9 @@ def test_a_gguf_file_is_dequantised_into_the_model_and_the_tokenizer_that_it_hol
 def test_it_is_dequantised_once_and_named_by_its_quantisation(file, caplog):
     with caplog.at_level(logging.INFO):
         first, second = (load_causal_lm(str(file), "cpu") for _ in range(2))
-    assert [r.message.partition(" ")[0] for r in caplog.records].count("dequantising") == 1
+    messages = [record.message for record in caplog.records]
+    assert [message.partition(" ")[0] for message in messages].count("dequantising") == 1
+    assert messages.count(f"{file} is Tiny-Instruct, Q4_1, dequantised") == 2
     assert base_digest(first.model) == base_digest(second.model)
     title = "Tiny-Instruct, Q4_1, dequantised"
     assert second.model.config.name_or_path == title == find_gguf(str(file)).title

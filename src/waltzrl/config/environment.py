@@ -33,7 +33,7 @@ from waltzrl.errors import RecipeError
 
 KEYS = ("WALTZRL_UPSTREAM_KEY", "WALTZRL_FEEDBACK_KEY")
 """Beginnings of the names of variables with API keys."""
-OTHERS = ("WALTZRL_CHROMIUM", "WALTZRL_JUDGE_CACHE")
+OTHERS = ("WALTZRL_CACHE", "WALTZRL_CHROMIUM", "WALTZRL_JUDGE_CACHE")
 """Variables of other parts."""
 
 logger = logging.getLogger(__name__)

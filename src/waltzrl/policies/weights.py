@@ -99,6 +99,7 @@ def load_causal_lm(
         source = str(folder.resolve()) if folder.is_dir() else name_or_path
     else:
         source, model.config.name_or_path = file.source, file.title
+        logger.info("%s is %s", name_or_path, file.title)
     return replace(causal_lm, model=model, source=source)
 
 
