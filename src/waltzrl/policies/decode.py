@@ -128,8 +128,9 @@ def choose(
     if draws is None:
         best, ids = logits.max(-1)
         return ids, best - logits.logsumexp(-1)
-    scaled = logits / temperature
-    scaled -= scaled.amax(-1, keepdim=True)
+    scaled = logits - logits.amax(-1, keepdim=True)
+    if temperature != 1.0:
+        scaled /= temperature
     weights = scaled.exp()
     mass = weights.cumsum(-1)
     total = mass[:, -1:]

@@ -228,7 +228,7 @@ class LocalPolicy:
         return (
             len(calls) <= self._decoding.max_rows
             and len(calls) * columns <= self._decoding.max_tokens
-            and all(_chance(c.sampling) == _chance(call.sampling) for c in batch)
+            and _chance(calls[0].sampling) == _chance(call.sampling)  # as that of all before
         )
 
     def _serve(self, calls: Sequence["_Call"]) -> list[Decoded]:
