@@ -18,7 +18,7 @@ OTHERS = (
     "pay 5271583049627157 or 3530 1113 3330 0000, not 1234567812345678",
     "GB82 WEST 1234 5698 7654 32, FR14 2004 1010 0505 0001 3M02 606, NL91ABNA0417164300",
     "his ssn 536-90-4399, hers 219-99-9999",
-    "hosts 8.8.8.8, 192.168.0.0/16, 2001:db8:85a3::8a2e:370:7334 and ::ffff:192.0.2.128",
+    "hosts 8.8.8.8, 192.168.0.0/16, 2a01:4f8:85a3::8a2e:370:7334 and ::ffff:192.0.2.128",
 )
 EXPLAINED = {
     ("version", "ip_address"): "a version number of four parts is no address",

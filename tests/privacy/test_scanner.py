@@ -14,7 +14,7 @@ SCANNER = PersonalDataScanner()
 ONE_KIND_EACH = [PersonalDataScanner([kind]) for kind in KINDS]
 PIECES = [
     "4539 1488 0343 3654", "DE89 3704 0044 0532 0130 00", "536-90-4399", "ada@example.com",
-    "(212) 555-0132", "+44 20 7946 0958", "10.20.30.40", "2001:db8::1f", "Name: Ada Lovelace",
+    "(212) 555-0132", "+44 20 7946 0958", "10.20.30.40", "2a01:4f8::1f", "Name: Ada Lovelace",
     "password: hunter2", "BSN 111222333", "v1.2.3.4", "\u200b", "\uff11", "\u00e9", "\n", " ", "-",
     ".", "1", "12345", "@", "[", "]", "tel", "AKIAIOSFODNN7EXAMPLE", "[REDACTED:email]", "\ud800",
 ]  # fmt: skip
@@ -100,6 +100,20 @@ def test_the_numbers_that_were_published_as_examples_are_no_social_security_numb
     assert found("078-05-1120") == []
 
 
+def test_addresses_of_examples_are_no_findings():
+    assert found("192.0.2.7, 198.51.100.1, 203.0.113.255, 2001:db8::1f, 3fff:1::1") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["upgraded to 4.18.0.30", "versions 1.2.3.4, 1.2.3.5 and 1.2.3.6", "numpy>=1.2.3.4",
+     "Chrome/119.0.0.0", "driver 27.20.100.81", "FileVersion: 10.0.1.2", "version is 2.4.6.8",
+     "kernel 5.15.0.91", "nginx ~1.2.3.4", "from version 1.2.3.4 to 1.2.4.0"],
+)  # fmt: skip
+def test_numbers_of_versions_are_no_addresses_wherever_they_are_told(text):
+    assert found(text) == []
+
+
 def test_version_numbers_are_no_addresses():
     assert found("version 1.2.3.4, v1.2.3.4, numpy==1.2.3.4, Chrome/119.0.0.0, 1.2.3.4.5") == []
     assert found("from 1.2.3.4.") == [("ip_address", "1.2.3.4")]
@@ -124,9 +138,10 @@ def test_a_call_in_code_and_a_picture_are_no_mail():
 
 def test_telephones_of_other_countries_are_known_without_plus_when_asked_for():
     german = PersonalDataScanner(["phone"], regions=["DE", "ES"])
+    american = PersonalDataScanner(["phone"], regions=["US"])
     text = "030 23125 000, 915 55 01 23, 2026-05-01, (212) 555-0132"
     assert found(text, german) == [("phone", "030 23125 000"), ("phone", "915 55 01 23")]
-    assert found(text) == [("phone", "(212) 555-0132")]
+    assert found(text, american) == [("phone", "(212) 555-0132")]
 
 
 def test_an_unknown_region_is_refused():

@@ -165,12 +165,12 @@ def addresses(draw):
         piece = f"{draw.choice(LOCALS)}@{draw.choice(DOMAINS)}"
         yield planted("email", "email", draw.choice(SENTENCES), piece)
     for _ in range(50):
-        net = draw.choice(("192.0.2", "198.51.100", "203.0.113", "10.20.30", "192.168.1"))
+        net = draw.choice(("81.169.145", "52.95.110", "172.16.4", "10.20.30", "192.168.1"))
         piece = f"{net}.{draw.randint(1, 254)}"
         yield planted("ipv4", "ip_address", draw.choice(SENTENCES), piece)
     for _ in range(25):
         parts = [f"{draw.randrange(1, 65536):x}" for _ in range(6)]
-        long, short = f"2001:db8:{':'.join(parts)}", f"2001:db8::{parts[0]}"
+        long, short = f"2a01:4f8:{':'.join(parts)}", f"2a01:4f8::{parts[0]}"
         piece = draw.choice((long, short, f"fe80::{parts[1]}"))
         yield planted("ipv6", "ip_address", draw.choice(SENTENCES), piece)
 

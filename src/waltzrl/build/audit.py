@@ -63,4 +63,5 @@ def _contents(
         return None
     from waltzrl.build.redaction import open_redaction
 
-    return partial(scrub_collaboration, scrub=open_redaction(privacy.actions, privacy.key).scrub)
+    redaction = open_redaction(privacy.actions, privacy.key, privacy.regions)
+    return partial(scrub_collaboration, scrub=redaction.scrub)

@@ -113,7 +113,8 @@ class SharedDatabase:
             MissingExtraError: an extra that it needs is not installed.
         """
         self.engine = open_database(config.memory.url)
-        self.scrub = open_redaction(config.privacy.actions, config.privacy.key).scrub
+        privacy = config.privacy
+        self.scrub = open_redaction(privacy.actions, privacy.key, privacy.regions).scrub
         key_in(config.memory.subject_key)  # fails here rather than in the recorder
         self._config = config
         self._console: Console | None = None

@@ -53,7 +53,8 @@ class RecorderConfig:
     def open_stores(self, report: RecorderReport) -> tuple[SafetyMemory, ReleaseBook]:
         """Open the memory and the release book; see `Recorder`."""
         engine = open_database(self.memory.url)
-        scrub = open_redaction(self.privacy.actions, self.privacy.key).scrub
+        privacy = self.privacy
+        scrub = open_redaction(privacy.actions, privacy.key, privacy.regions).scrub
         memory = open_memory(self.memory, self.categories, engine, _timed(scrub, report))
         return memory, ReleaseBook(engine)
 

@@ -22,7 +22,7 @@ from waltzrl.config.upstreams import (
 from waltzrl.config.validation import Table, current_keys, validated, with_overrides
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
-from waltzrl.privacy.detection import Kind
+from waltzrl.privacy.detection import DEFAULT_REGIONS, Kind
 from waltzrl.privacy.redaction import Action
 from waltzrl.rules import CATEGORIES, DEFAULT_PACKS
 from waltzrl.serving.keys import Author, MediaPolicy, StreamMode
@@ -102,6 +102,9 @@ class PrivacyConfig:
     """For each kind redact, mask, hash, keep or seal; other kinds are redacted."""
     key: Path | None = None
     """File of the key for `hash` and `seal`, created if missing; the other actions need none."""
+    regions: tuple[str, ...] = DEFAULT_REGIONS
+    """ISO 3166 codes of the countries whose telephone and national numbers are recognised as they
+    are written there. Give those of your users; others only cost false alarms."""
 
     def __post_init__(self) -> None:
         if self.key is None and {"hash", "seal"} & set(self.actions.values()):

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 
 from waltzrl.privacy.detection import DataPattern, PatternHit
+from waltzrl.privacy.hints import hints
 from waltzrl.privacy.vendor_keys import LOOSE, vendor_formats
 
 _PEM_TITLE = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
@@ -12,9 +13,9 @@ _PEM = (
     _PEM_TITLE + r"(?:[^-]|-[^-])*-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
     _PEM_TITLE + r"(?:(?:\\n|\s){1,4}[A-Za-z0-9+/=]{16,})+",  # truncated
 )
-_BETWEEN = r"[\"']{0,2}(?:\s{0,3}(?::=|=>|[:=])\s{0,3}| is:? )"
+_BETWEEN = r"[\"']{0,2}(?:\s{0,3}(?::=|=>|[:=])\s{0,3}| (?:is|ist|lautet|est|es|e|\xe0):? )"
 _VALUE = r"(\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\"']?[^\s\"'<>\[\]]{4,200})"
-_PASSWORD = r"(?i:passwor[dt]|passwd|passphrase|passcode|pwd)"
+_PASSWORD = rf"(?:(?i:passwor[dt]|passwd|passphrase|passcode|pwd)|{hints('password')})"
 _TOKEN = (
     r"(?i:(?:api|access|secret|private|account)[_ -]?key|access[_ -]?key[_ -]?id"
     r"|secret|token|credentials?)"
@@ -29,8 +30,10 @@ _PLACEHOLDER = re.compile(
     r"optional|redacted|hidden|.*password|passwd|[a-z_]+(?:\.[a-z_]+)+"
 )
 """A placeholder for a password, or code that obtains one."""
+_CODE = re.compile(r"[\w.]+\(.*\)|[${]\{|^<.*>$|\}\}?$|^\$\(|[a-z]_[a-z]|[a-z]\.[a-z]")
 _TEST_KEY = re.compile(r"(?:AKIA|ASIA)[0-9A-Z]{9}EXAMPLE|[A-Za-z0-9+/]+EXAMPLEKEY|[spr]k_test_.*")
 """Keys in the documentation of Amazon, and Stripe's keys of test accounts."""
+_IN_SENTENCE = re.compile(rb" (?:is|ist|lautet|est|es|e|\xe0) $")
 _WORD = re.compile(r"[A-Za-z]+(?:[_-][A-Za-z]+)*")
 _MIN_ENTROPY = 2.8
 """Bits per character; words with a number have less."""
@@ -75,11 +78,17 @@ def _password(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept a value that is not a placeholder, code or a word of a sentence."""
     start, end, is_quoted = _unquoted(text, start, end)
     value = text[start:end].decode("latin-1")
-    if not value or _PLACEHOLDER.fullmatch(value):
+    if not value or (_PLACEHOLDER.fullmatch(value) and not _is_strong(value)):
         return None
     if _WORD.fullmatch(value) and not (is_quoted or _ends_the_line(text, start, end)):
         return None
     return PatternHit(start, end, 0.8, "hint")
+
+
+def _is_strong(value: str) -> bool:
+    """Whether symbols in a value belong to a password, and not to code or a template."""
+    has_all = all(re.search(letters, value) for letters in ("[a-z]", "[A-Z]", "[0-9]"))
+    return has_all and len(value) >= _MIN_KEY_LENGTH and not _CODE.search(value)
 
 
 def _token(text: bytes, start: int, end: int) -> PatternHit | None:
@@ -105,7 +114,7 @@ def _unquoted(text: bytes, start: int, end: int) -> tuple[int, int, bool]:
 def _ends_the_line(text: bytes, start: int, end: int) -> bool:
     """Whether only the value follows its hint on the line, and the hint is not a sentence."""
     line_end = text[end : end + 3].split(b"\n")[0].strip(b" \r.")
-    return not line_end and not text[:start].endswith(b" is ")
+    return not line_end and not _IN_SENTENCE.search(text, max(start - 10, 0), start)
 
 
 def _is_mixed(value: str) -> bool:

@@ -15,9 +15,13 @@ Kind = Literal[
     "ip_address",
     "secret",
     "personal_name",
+    "date_of_birth",
+    "address",
 ]
 """`ssn` is the US one; `secret` is a key, a token or a password."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
+DEFAULT_REGIONS = ("US", "GB", "DE", "FR", "ES", "IT", "IN", "BR", "NL", "JP")
+"""ISO 3166 codes of countries whose numbers are recognised as they are written at home."""
 
 
 class Detection(msgspec.Struct, frozen=True, kw_only=True):

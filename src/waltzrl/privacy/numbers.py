@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import phonenumbers
 from phonenumbers import NumberParseException, PhoneNumber, ValidationResult
+from stdnum import isbn
 from stdnum.us import ssn
 
 from waltzrl.errors import InputError
 from waltzrl.privacy.detection import Check, DataPattern, PatternHit, checked, stands_apart
+from waltzrl.privacy.hints import hints
 
 _SSN = r"\b[0-9]{3}-[0-9]{2}-[0-9]{4}\b"
 _SSN_HINTS = "ssn|social security"
@@ -58,7 +60,6 @@ _ANNOUNCED: Mapping[str, tuple[str, str]] = {
     "hr.oib": ("oib", r"[0-9]{11}"),
     "id.nik": ("nik|ktp", r"[0-9]{16}"),
     "il.idnr": ("israeli id|teudat zehut", r"[0-9]{9}"),
-    "in_.aadhaar": ("aadhaar|aadhar|uidai", r"[2-9][0-9]{3}[ -]?[0-9]{4}[ -]?[0-9]{4}"),
     "in_.pan": ("pan|permanent account", r"[A-Z]{5}[0-9]{4}[A-Z]"),
     "nl.bsn": ("bsn|burgerservicenummer|sofi", r"[0-9]{4}[. ]?[0-9]{2}[. ]?[0-9]{3}"),
     "no.fodselsnummer": ("f.dselsnummer|fnr", r"[0-9]{6} ?[0-9]{5}"),
@@ -73,13 +74,28 @@ _ANNOUNCED: Mapping[str, tuple[str, str]] = {
 }
 """Module in stdnum -> the words that announce the number, and its form."""
 
+_WITHOUT_A_WORD: Mapping[str, Mapping[str, str]] = {
+    "DE": {"de.idnr": r"[0-9]{2} [0-9]{3} [0-9]{3} [0-9]{3}"},
+    "IN": {"in_.pan": r"[A-Z]{5}[0-9]{4}[A-Z]"},
+}
+"""Region -> module in stdnum -> form of a number that is found anywhere when asked for."""
+
 _INSURANCE_HINTS = "nino|ni|ni number|national insurance"
 _INSURANCE = r"[A-CEGHJ-PR-TW-Z][A-CEGHJ-NPR-TW-Z] ?[0-9]{2} ?[0-9]{2} ?[0-9]{2} ?[A-D]"
+_INSURANCE_ANNOUNCED = r"[A-Z]{2} ?[0-9]{2} ?[0-9]{2} ?[0-9]{2} ?[A-Z]"
 """British National Insurance numbers have no check digit and are not in stdnum."""
 
 
-def national_patterns() -> list[DataPattern]:
-    """Return the patterns of the US social security number and of all other national numbers."""
+_AADHAAR = r"[2-9][0-9]{3}[ -]?[0-9]{4}[ -]?[0-9]{4}"
+_MY_NUMBER = r"[0-9]{4}[ -]?[0-9]{4}[ -]?[0-9]{4}"
+
+
+def national_patterns(regions: Sequence[str]) -> list[DataPattern]:
+    """Return the patterns of the US social security number and of all other national numbers.
+
+    Args:
+        regions: whose numbers are also found without a word before them.
+    """
     announced_ssn, ssn_key = _announced(_SSN_HINTS, _SSN_ANNOUNCED)
     patterns = [
         DataPattern("ssn", _SSN, _social_security),
@@ -87,18 +103,40 @@ def national_patterns() -> list[DataPattern]:
     ]
     for name, form in _UNANNOUNCED.items():
         patterns.append(DataPattern("national_id", rf"\b{form}\b", _stdnum_check(name)))
-    for name, (hints, form) in _ANNOUNCED.items():
-        regex, key = _announced(hints, form)
+    for name, (words, form) in _ANNOUNCED.items():
+        regex, key = _announced(words, form)
         patterns.append(DataPattern("national_id", regex, _stdnum_check(name), key))
-    regex, key = _announced(_INSURANCE_HINTS, _INSURANCE)
-    is_insurance = re.compile(_INSURANCE).fullmatch
+    regex, key = _announced(_INSURANCE_HINTS, _INSURANCE_ANNOUNCED)
+    is_insurance = re.compile(_INSURANCE_ANNOUNCED).fullmatch
     insurance = checked("pattern", lambda number: is_insurance(number) is not None, 0.8)
-    return [*patterns, DataPattern("national_id", regex, insurance, key)]
+    patterns.append(DataPattern("national_id", regex, insurance, key))
+    if "GB" in regions:
+        patterns.append(DataPattern("national_id", rf"\b{_INSURANCE}\b", insurance))
+    for region in regions:
+        for name, form in _WITHOUT_A_WORD.get(region, {}).items():
+            patterns.append(DataPattern("national_id", rf"\b{form}\b", _stdnum_check(name)))
+    my_number = checked("my_number", _is_my_number)
+    for what, form, check in (
+        ("my number", _MY_NUMBER, my_number),
+        ("aadhaar", _AADHAAR, _stdnum_check("in_.aadhaar")),
+    ):
+        key = hints(what)
+        regex = rf"{key}[^0-9\]\n]{{0,24}}\b({form})\b"
+        patterns.append(DataPattern("national_id", regex, check, key))
+    return patterns
 
 
-def _announced(hints: str, form: str) -> tuple[str, str]:
+def _is_my_number(number: str) -> bool:
+    """Check the last digit of a Japanese individual number (Ordinance 85 of 2014, article 5)."""
+    *digits, check = (int(digit) for digit in number if digit.isdigit())
+    weights = (6, 5, 4, 3, 2, 7, 6, 5, 4, 3, 2)
+    remainder = sum(d * w for d, w in zip(digits, weights, strict=True)) % 11
+    return check == (0 if remainder <= 1 else 11 - remainder)
+
+
+def _announced(words: str, form: str) -> tuple[str, str]:
     """Return the regex of a number after one of the words, and the key of that regex."""
-    key = rf"(?i:\b(?:{hints})\b)"
+    key = rf"(?i:\b(?:{words})\b)"
     return rf"{key}[^0-9\]\n]{{0,24}}\b({form})\b", key
 
 
@@ -115,26 +153,46 @@ def _social_security(text: bytes, start: int, end: int) -> PatternHit | None:
     return None
 
 
-_PHONE_HINTS = (
-    "phone|telephone|tel|telefon|mobile|mobil|handy|cell|cellphone|fax|whatsapp|sms|call|dial"
-)
 _INTERNATIONAL = r"\+ ?\(?[1-9](?:[ ().\-/]{0,3}[0-9]){6,14}"
 _ABROAD = r"\b00 ?[1-9][0-9]{0,2}[ ().\-/]{1,3}[0-9](?:[ ().\-/]{0,3}[0-9]){5,12}\b"
 _NORTH_AMERICAN = (
     r"(?:\b1[ .-]?)?(?:\([2-9][0-9]{2}\)[ .-]{0,2}|\b[2-9][0-9]{2}[ .-])"
     r"[2-9][0-9]{2}[ .-][0-9]{4}\b"
 )
-_WITH_ZERO = r"(?:\(0[0-9]{0,5}\)|\b0[0-9]{1,5})[ ./-]{1,3}[0-9]{2,8}(?:[ ./-][0-9]{2,8}){0,4}\b"
+_WITH_ZERO = (
+    r"(?:\(0[0-9]{0,5}\)[ ./-]{0,3}|\b0[0-9]{1,5}[ ./-]{1,3})[0-9]{2,8}"
+    r"(?:[ ./-][0-9]{2,8}){0,4}\b"
+)
 _GROUPED = r"\b[1-9][0-9]{1,2}(?:[ .-][0-9]{2,4}){2,4}\b"
-_HINTED = rf"(?i)\b(?:{_PHONE_HINTS})\b[^0-9+(\]\n]{{0,20}}([+(]?[0-9][0-9 ().\-/]{{4,20}}[0-9])"
+_HINTED = rf"{hints('phone')}[^0-9+(\]\n]{{0,20}}([+(]?[0-9][0-9 ().\-/]{{4,20}}[0-9])"
+_MOBILE = r"\b0[1-9][0-9]{8,10}\b"
+_OWN_FORMS: Mapping[str, Sequence[str]] = {
+    "BR": (r"\([1-9][0-9]\) ?9?[0-9]{4}[ -]?[0-9]{4}\b", r"\b[1-9][0-9] 9?[0-9]{4}-[0-9]{4}\b"),
+    "ES": (
+        r"\b(?:6[0-9]|7[1-9]|[89][0-9])[0-9](?:[ -][0-9]{3}){2}\b",
+        r"\b[6-9][0-9]{2}(?:[ -][0-9]{2}){3}\b",
+        r"\b[89][0-9][ -][0-9]{3}(?:[ -][0-9]{2}){2}\b",
+    ),
+    "IN": (_WITH_ZERO, r"\b[6-9][0-9]{4}[ -][0-9]{5}\b"),
+    "IT": (_WITH_ZERO, r"\b3[0-9]{2}[ .-][0-9]{3}[ .-]?[0-9]{4}\b"),
+}
+"""Region -> forms of its numbers, where the general ones do not cover them."""
 
 _GROUP_END = re.compile(rb"[0-9](?![0-9])")
 _YEAR = r"(?:19|20)[0-9]{2}"
-_DATE = re.compile(
-    rf"(?:{_YEAR}[ ./-][0-9]{{1,2}}|[0-9]{{1,2}}[ ./-][0-9]{{1,2}}[ ./-]{_YEAR})\b".encode()
+_NO_PHONE = re.compile(
+    rf"(?:[0-9]{{3}}-[0-9]{{2}}-[0-9]{{4}}|{_YEAR}[ ./-][0-9]{{1,2}}"
+    rf"|[0-9]{{1,2}}[ ./-][0-9]{{1,2}}[ ./-]{_YEAR})\b".encode()
 )
+"""Dates, and the form of a social security number."""
 _FEWEST, _MOST = 7, 15
 """Digits of a number, including the country code."""
+_FEWEST_AT_HOME = 9
+"""Digits of a number without a country code, and without a word before it."""
+_GROUPS_BEFORE = re.compile(rb"(?:[0-9]{4}|[A-Z]{2}[0-9]{2} [A-Z]{4})[ -]$")
+"""Before a candidate in the middle of a card or an account."""
+_REACH = 12
+"""Bytes before a candidate."""
 
 
 def phone_patterns(regions: Sequence[str]) -> list[DataPattern]:
@@ -153,12 +211,14 @@ def phone_patterns(regions: Sequence[str]) -> list[DataPattern]:
                 f"no telephone numbers are known for the region {region!r}; "
                 "use ISO 3166 codes such as 'US' or 'DE'"
             )
-    forms = {_INTERNATIONAL: _check([None]), _ABROAD: _check([None])}
+    forms = {form: _check([None], _is_valid) for form in (_INTERNATIONAL, _ABROAD)}
     groups: dict[str, list[str]] = {}
     for region in regions:
-        groups.setdefault(_form(region), []).append(region)
-    forms |= {form: _check(members) for form, members in groups.items()}
-    forms[_HINTED] = _check([*regions], may_be_local=True)
+        for form in _OWN_FORMS.get(region) or (_form(region),):
+            groups.setdefault(form, []).append(region)
+    forms |= {form: _at_home(members, _is_valid) for form, members in groups.items()}
+    forms[_MOBILE] = _at_home(regions, _is_mobile)
+    forms[_HINTED] = _check(regions, _may_be_local, score=0.6)
     return [DataPattern("phone", form, check) for form, check in forms.items()]
 
 
@@ -169,28 +229,49 @@ def _form(region: str) -> str:
     return _WITH_ZERO if phonenumbers.ndd_prefix_for_region(region, True) == "0" else _GROUPED
 
 
-def _check(regions: Sequence[str | None], *, may_be_local: bool = False) -> Check:
+IsNumber = Callable[[str, str | None], bool]
+"""Takes a number as it is written and a region, None for a number with a country code."""
+
+
+def _at_home(regions: Sequence[str], is_number: IsNumber) -> Check:
+    """Make a check of numbers without a country code and without a word before them."""
+    check = _check(regions, is_number, fewest=_FEWEST_AT_HOME, score=0.85)
+
+    def check_at_home(text: bytes, start: int, end: int) -> PatternHit | None:
+        if _GROUPS_BEFORE.search(text, max(start - _REACH, 0), start):
+            return None
+        return check(text, start, end)
+
+    return check_at_home
+
+
+def _check(
+    regions: Sequence[str | None],
+    is_number: IsNumber,
+    *,
+    fewest: int = _FEWEST,
+    score: float = 0.9,
+) -> Check:
     def check(text: bytes, start: int, end: int) -> PatternHit | None:
         if text[start - 1 : start].isalnum() or not stands_apart(text, start, start):
             return None
-        if _DATE.match(text, start):
+        if _NO_PHONE.match(text, start):
             return None
-        for stop, written in _beginnings(text, start, end):
-            for region in regions:
-                if _is_number(written, region, may_be_local=may_be_local):
-                    return PatternHit(start, stop, 0.6 if may_be_local else 0.9, "phonenumbers")
+        for stop, written in _beginnings(text, start, end, fewest):
+            if any(is_number(written, region) for region in regions):
+                return PatternHit(start, stop, score, "phonenumbers")
         return None
 
     return check
 
 
-def _beginnings(text: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
+def _beginnings(text: bytes, start: int, end: int, fewest: int) -> Iterator[tuple[int, str]]:
     """Yield end and text of the candidate, then of the candidate without its last groups."""
     for match in reversed(list(_GROUP_END.finditer(text, start, end))):
         stop = match.end()
         written = text[start:stop].decode("latin-1")
         digits = sum(map(str.isdigit, written))
-        if digits < _FEWEST:
+        if digits < fewest:
             return
         goes_on = text[stop : stop + 1].isalnum() or (
             stop == end and not stands_apart(text, end, end)
@@ -199,12 +280,31 @@ def _beginnings(text: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
             yield stop, f"+{written[2:]}" if written.startswith("00") else written
 
 
-def _is_number(written: str, region: str | None, *, may_be_local: bool) -> bool:
+def _parsed(written: str, region: str | None) -> PhoneNumber | None:
     try:
         number: PhoneNumber = phonenumbers.parse(written, region)
     except NumberParseException:
-        return False
-    if phonenumbers.is_valid_number(number):
-        return True
+        return None
+    return number
+
+
+def _is_valid(written: str, region: str | None) -> bool:
+    number = _parsed(written, region)
+    return number is not None and bool(phonenumbers.is_valid_number(number))
+
+
+def _may_be_local(written: str, region: str | None) -> bool:
+    """Whether it is a number, or one without its area code."""
+    number = _parsed(written, region)
+    if number is None or phonenumbers.is_valid_number(number):
+        return number is not None
     possible = phonenumbers.is_possible_number_with_reason(number)
-    return may_be_local and possible == ValidationResult.IS_POSSIBLE_LOCAL_ONLY
+    return bool(possible == ValidationResult.IS_POSSIBLE_LOCAL_ONLY)
+
+
+def _is_mobile(written: str, region: str | None) -> bool:
+    """Whether bare digits are a mobile number; numbers of books begin like some."""
+    number = None if isbn.is_valid(written) else _parsed(written, region)
+    return number is not None and bool(
+        phonenumbers.number_type(number) == phonenumbers.PhoneNumberType.MOBILE
+    )

@@ -6,16 +6,15 @@ Sources: ISO/IEC 7812 (cards), ISO 13616 (IBAN), RFC 4291 and 6890 (IP addresses
 import ipaddress
 import re
 from collections.abc import Sequence
+from functools import cache
 
 from stdnum import iban, luhn, numdb
 
 from waltzrl.privacy.credentials import credential_patterns
-from waltzrl.privacy.detection import DataPattern, PatternHit, stands_apart
+from waltzrl.privacy.detection import DataPattern, PatternHit, checked, stands_apart
+from waltzrl.privacy.hints import SMALL, hints
+from waltzrl.privacy.normalised import CAPITAL, UNCASED
 from waltzrl.privacy.numbers import national_patterns, phone_patterns
-
-CAPITAL, SMALL, UNCASED, OTHER = "\xc0", "\xe0", "\xaa", "\xb7"
-"""In normalised text, stand for any non-ASCII capital, small letter, letter of a script without
-case, and other character."""
 
 _LETTER = f"A-Za-z{CAPITAL}{SMALL}"
 _LABEL = rf"[{_LETTER}{UNCASED}0-9_-]+"
@@ -27,7 +26,7 @@ _MAIL = (
 _JOINT = r"(?:[ \t\r]{0,2}[./\n-][ \t]{0,2}|[ \t]{1,3})"
 """Between the groups of a number; a message in parts has a line break between them."""
 _CARDS = (
-    r"\b[2-9][0-9]{12,18}\b",
+    r"\b(?:[2-9][0-9]{11,18}|1800[0-9]{11})\b",
     rf"\b[2-9][0-9]{{3}}(?:{_JOINT}[0-9]{{4}}){{3}}(?:{_JOINT}?[0-9]{{1,3}})?\b",
     rf"\b3[0-9]{{3}}{_JOINT}[0-9]{{6}}{_JOINT}[0-9]{{4,5}}\b",
     rf"\b4[0-9]{{3}}(?:{_JOINT}[0-9]{{3}}){{3}}\b",
@@ -40,14 +39,29 @@ _IBAN_KEY = rf"\b[A-Za-z]\n?[A-Za-z]\n?[0-9]\n?[0-9]{_JOINT}?[A-Za-z0-9]"
 _V4 = r"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b"
 _V6 = r"[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{0,32}(?:\.[0-9]{1,3}){0,3}"
 
-_NAME_HINT = (
-    r"(?i:\b(?:(?:full |first |last |family |given |middle )?name|surname|contact(?: person)?"
-    r"|customer|patient|applicant|employee)\b[\"']?\s{0,2}[:=]\s{0,2}[\"']?"
-    r"|\b(?:my (?:full )?name is|i am called|i'm called|they call me) )"
-)
+_LABEL_END = r"[\"']?\s{0,2}[:=]\s{0,2}[\"']?"
+_NAME_HINT = rf"(?:{hints('name')}{_LABEL_END}|{hints('name sentence')}[ :]{{0,2}})"
 _NAME_WORD = rf"(?:[A-Z{CAPITAL}](?:[{_LETTER}'-]*[{_LETTER}]|\.)?|{UNCASED}+)"
 _PARTICLE = r"(?:van|von|de|der|den|da|di|del|la|le|bin|ibn|al|el|dos) "
 _NAME = rf"({_NAME_WORD}(?: (?:{_PARTICLE}){{0,2}}{_NAME_WORD}){{0,3}})"
+
+_YEAR = "(?:18|19|20)[0-9]{2}"
+_MONTH = rf"[A-Za-z{SMALL}]{{3,10}}\.?"
+_DATE = (
+    rf"({_YEAR}[./ {UNCASED}-]{{1,2}}[0-9]{{1,2}}[./ {UNCASED}-]{{1,2}}[0-9]{{1,2}}{UNCASED}?"
+    r"|[0-9]{1,2}[./ -]{1,2}[0-9]{1,2}[./ -]{1,2}[0-9]{2,4}"
+    rf"|[0-9]{{1,2}}\.?(?:st|nd|rd|th|er)? (?:of |de )?{_MONTH},? (?:de )?{_YEAR}"
+    rf"|{_MONTH} [0-9]{{1,2}}(?:st|nd|rd|th)?,? {_YEAR})"
+)
+_BIRTH = rf"{hints('birth')}[^0-9\n]{{0,12}}?\b{_DATE}"
+_LINE = r"[^\n\"|;<>{}=\[\]]"
+_ADDRESSES = {
+    rf"{hints('address')}[\"']?[ \t]{{0,2}}[:=][ \t]{{0,2}}[\"']?({_LINE}{{6,120}})": "address",
+    rf"{hints('address sentence')}:? ([A-Z0-9{CAPITAL}{UNCASED}]{_LINE}{{5,120}})": (
+        "address sentence"
+    ),
+}
+"""Form -> the words that announce it."""
 
 
 def all_patterns(regions: Sequence[str]) -> list[DataPattern]:
@@ -55,7 +69,7 @@ def all_patterns(regions: Sequence[str]) -> list[DataPattern]:
 
     Args:
         regions: ISO 3166 codes of the countries whose telephone numbers are recognised without
-            `+` and country code.
+            `+` and country code, and whose national numbers need no word before them.
 
     Raises:
         InputError: a region is unknown.
@@ -66,27 +80,33 @@ def all_patterns(regions: Sequence[str]) -> list[DataPattern]:
         *(DataPattern("credit_card", regex, _card) for regex in _CARDS),
         DataPattern("credit_card", _SPLIT_CARD, _card, _SPLIT_CARD_KEY),
         DataPattern("iban", _IBAN, _account, _IBAN_KEY),
-        *national_patterns(),
+        *national_patterns(regions),
         DataPattern("ip_address", _V4, _ipv4),
         DataPattern("ip_address", _V6, _ipv6, r":[0-9A-Fa-f]{0,4}:"),
         *credential_patterns(),
         DataPattern("personal_name", _NAME_HINT + _NAME, _name, _NAME_HINT),
+        DataPattern("date_of_birth", _BIRTH, checked("pattern", bool, 0.8), hints("birth")),
+        *(
+            DataPattern("address", regex, _postal_address, hints(words))
+            for regex, words in _ADDRESSES.items()
+        ),
     ]
 
 
 _ISSUERS = (
     ((13, 16, 19), ("4",)),  # Visa
     ((15,), ("34", "37")),  # American Express
+    ((15,), ("1800", "2131")),  # JCB's first
+    ((16,), ("35",)),  # JCB
     ((14, 16, 17, 18, 19), ("300", "301", "302", "303", "304", "305", "309", "36", "38", "39")),
     ((16,), ("51", "52", "53", "54", "55")),  # Mastercard, beside 2221 to 2720
     ((16, 17, 18, 19), ("6011", "644", "645", "646", "647", "648", "649", "65")),  # Discover
     ((16, 17, 18, 19), ("62", "60", "81", "82", "508")),  # UnionPay, RuPay
     ((16, 17, 18, 19), ("2200", "2201", "2202", "2203", "2204", "9792")),  # Mir, Troy
-    ((13, 14, 15, 16, 17, 18, 19), ("5018", "5020", "5038", "5893", "6304", "67")),  # Maestro
+    (tuple(range(12, 20)), ("5018", "5020", "5038", "56", "57", "58", "6304", "6390", "67")),
 )
 """Lengths and first digits of each issuer's card numbers."""
 _MASTERCARD = range(2221, 2721)
-_JCB = range(3528, 3590)
 _TEST_CARD = re.compile(
     "4242424242424242|4111111111111111|4012888888881881|400000[0-9]{10}|4000056655665556"
     "|5555555555554444|5105105105105100|5200828282828210|2223003122003222|378282246310005"
@@ -110,7 +130,7 @@ def _card(text: bytes, start: int, end: int) -> PatternHit | None:
         return None
     for match in reversed(list(_GROUP_END.finditer(text, start, end))):
         number = re.sub(rb"\D", b"", text[start : match.end()]).decode()
-        if len(number) < 13:
+        if len(number) < 12:
             return None
         if _TEST_CARD.fullmatch(number):
             return None
@@ -136,8 +156,6 @@ def _is_in_table(text: bytes, start: int, end: int) -> bool:
 
 
 def _is_issued(number: str) -> bool:
-    if len(number) >= 16 and int(number[:4]) in _JCB:
-        return True
     if len(number) == 16 and int(number[:4]) in _MASTERCARD:
         return True
     return any(len(number) in lengths and number.startswith(firsts) for lengths, firsts in _ISSUERS)
@@ -148,28 +166,46 @@ _FIELD_LENGTH = re.compile(r"([0-9]+)!")
 _ALPHANUMERIC = re.compile(rb"[0-9A-Za-z]")
 
 
+@cache
+def _account_length(country: str) -> int:
+    """Return the number of characters of a country's IBAN; 0 if it has none."""
+    structure = _STRUCTURES.info(country)[0][1].get("bban", "")
+    return 4 + sum(map(int, _FIELD_LENGTH.findall(structure))) if structure else 0
+
+
 def _account(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an IBAN at the start of the candidate; its country tells how long it is."""
     country = text[start : start + 3].replace(b"\n", b"").decode()[:2].upper()
-    structure = _STRUCTURES.info(country)[0][1].get("bban", "")
-    length = 4 + sum(map(int, _FIELD_LENGTH.findall(structure)))
+    length = _account_length(country)
     ends = [match.end() for match in _ALPHANUMERIC.finditer(text, start, end)]
-    if not structure or len(ends) < length:
+    if not length or len(ends) < length:
         return None
     stop = ends[length - 1]
     if text[stop : stop + 1].isalnum():
         return None
     number = b"".join(_ALPHANUMERIC.findall(text, start, stop)).decode()
-    if iban.is_valid(number, check_country=False):
+    remainder = int("".join(str(int(c, 36)) for c in number[4:] + number[:4])) % 97
+    if remainder == 1 and iban.is_valid(number, check_country=False):
         return PatternHit(start, stop, 1.0, "mod97")
     return None
 
 
 _VERSION = re.compile(
-    rb"(?i)(?:(?:^|[^0-9a-z])(?:v|ver|version|release|build|rev|revision|firmware|section|chapter)"
-    rb"[\s.:=\"'-]{0,3}|[a-z]/|==)$"
+    rb"(?i)(?:(?:^|[^0-9a-z])(?:v|ver|versions?|releases?|build|rev|revision|firmware|section"
+    rb"|chapter|patch|driver|kernel|sdk|package|assembly|(?:file|product)version"
+    rb"|(?:up|down)graded? (?:to|from))"
+    rb"[\s.:=\"'(-]{0,3}(?:is |number |no\.? |to |from )?"
+    rb"(?:[0-9.]{7,15}(?:,| and| or| to| ->|-) ?){0,2}"
+    rb"|[a-z]/|(?:==|[<>~^]=|~|\^) ?)$"
 )
-_VERSION_REACH = 24
+_VERSION_REACH = 56
+_DOCUMENTATION = tuple(
+    map(
+        ipaddress.ip_network,
+        ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"),
+    )
+)
+"""Networks of examples (RFC 5737, 3849 and 9637)."""
 
 
 def _ipv4(text: bytes, start: int, end: int) -> PatternHit | None:
@@ -199,6 +235,8 @@ def _ip(text: bytes, start: int, end: int) -> PatternHit | None:
     except ValueError:
         return None
     is_impersonal = address.is_unspecified or address.is_loopback or address.is_multicast
+    if any(address in network for network in _DOCUMENTATION):
+        return None
     if is_impersonal or (address.version == 4 and address.is_reserved):
         return None
     return PatternHit(start, end, 0.95, "ipaddress")
@@ -218,7 +256,53 @@ def _email(text: bytes, start: int, end: int) -> PatternHit | None:
     return PatternHit(first, end, 1.0, "pattern")
 
 
+_NO_NAMES = frozenset(
+    b"A An And But Can Enter For Good Great Hello Hey Hi How I If In It Just My N/A No None Not"
+    b" Null Of Oh OK Okay Please Sure Thank Thanks That The There This To True False Unknown Use We"
+    b" Well What When Where Who Why Would Yes You Your".split()
+)
+"""Words that begin a sentence after "Customer:" or a value in code."""
+_ASSIGNED = re.compile(rb"=\s{0,2}[\"']?$")
+"""In code; a single word is then no name."""
+
+
 def _name(text: bytes, start: int, end: int) -> PatternHit | None:
     """Trust the hint unless the candidate is a call or an identifier in code."""
     is_code = text[end : end + 1] in (b"(", b"[", b"_") or text[end : end + 1].isdigit()
+    words = text[start:end].split()
+    if len(words) == 1 and (
+        words[0] in _NO_NAMES or _ASSIGNED.search(text, max(start - 4, 0), start)
+    ):
+        return None
     return None if is_code else PatternHit(start, end, 0.6, "pattern")
+
+
+_SENTENCE_END = re.compile(
+    rb"[a-z0-9]{3,}\.(?= [A-Z])|[!?](?= |$)|\. ?$|, (?:and|but|so|my|please) "
+)
+_OTHER_ADDRESS = re.compile(
+    rb"(?i)\b(?:e-?mail|ip|mac|web|memory|wallet|bitcoin|server|url|bind|network)[ _-]?address\W*$"
+)
+_OTHER_REACH = 32
+_HAS_NUMBER = re.compile(rb"\b[0-9]{1,8}[A-Za-z]?\b")
+_NO_STREET = re.compile(
+    rb"\((?![A-Z]{2,3}\))|[@\\*#$]|://|0x|\b[0-9]{1,3}\.[0-9]{1,3}\.[0-9]|:[0-9a-f]{2}:|[a-z]_[a-z]"
+)
+_LETTERS = re.compile(rb"[^\W\d_]{3,}|[\xaa\xc0\xe0]{2,}")
+
+
+def _postal_address(text: bytes, start: int, end: int) -> PatternHit | None:
+    """Accept the rest of the line, up to the sentence's end, if it has a word and a number."""
+    if _OTHER_ADDRESS.search(text, max(start - _OTHER_REACH, 0), start):
+        return None
+    if match := _SENTENCE_END.search(text, start, end):
+        end = match.end() - match[0].endswith((b".", b". "))
+    if text[start:end].startswith((b" ", b"'")):
+        start += 1
+    piece = text[start:end].rstrip(b" .,'")
+    end = start + len(piece)
+    if len(piece) < 6 or _NO_STREET.search(piece):
+        return None
+    if not (_HAS_NUMBER.search(piece) and _LETTERS.search(piece)):
+        return None
+    return PatternHit(start, end, 0.6, "hint")

@@ -3,13 +3,21 @@
 A set of short keys is matched first. It tells which patterns can match; in most texts none can.
 """
 
-import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 
 import re2
 
-from waltzrl.privacy.detection import KINDS, DataPattern, Detection, Kind, PatternHit, disjoint
-from waltzrl.privacy.patterns import CAPITAL, OTHER, SMALL, UNCASED, all_patterns
+from waltzrl.privacy.detection import (
+    DEFAULT_REGIONS,
+    KINDS,
+    DataPattern,
+    Detection,
+    Kind,
+    PatternHit,
+    disjoint,
+)
+from waltzrl.privacy.normalised import NormalisedText
+from waltzrl.privacy.patterns import all_patterns
 
 _SET_MEMORY = 16 << 20
 """Bytes for the set's program and its states, which re2 builds while it reads and then keeps."""
@@ -22,14 +30,14 @@ class PersonalDataScanner:
     """Finds personal data by patterns and check digits; needs no model and no network."""
 
     def __init__(
-        self, kinds: Collection[Kind] = KINDS, *, regions: Sequence[str] = ("US",)
+        self, kinds: Collection[Kind] = KINDS, *, regions: Sequence[str] = DEFAULT_REGIONS
     ) -> None:
         """Compile the patterns.
 
         Args:
             kinds: the kinds to look for.
             regions: ISO 3166 codes of the countries whose telephone numbers are recognised without
-                `+` and country code.
+                `+` and country code, and whose national numbers need no word before them.
 
         Raises:
             InputError: a region is unknown.
@@ -92,68 +100,3 @@ def _options(memory: int = 0) -> re2.Options:
     if memory:
         options.max_mem = memory
     return options
-
-
-class NormalisedText:
-    """A text reduced to one byte per character, with a map back to the original positions.
-
-    Digits of every script become 0 to 9, wide letters become narrow, and every space and dash
-    becomes the ASCII one. Of other letters only the class remains: capital, small or uncased.
-    Characters without a width are dropped.
-    """
-
-    def __init__(self, original: str) -> None:
-        self._positions: list[int] | None = None
-        """[characters + 1] in the original; None if no character was dropped."""
-        if original.isascii():
-            self.text = original.encode()
-            return
-        self.text = original.translate(_REPLACEMENTS).encode("latin-1")
-        if len(self.text) != len(original):
-            visible = [n for n, c in enumerate(original) if _REPLACEMENTS[ord(c)] is not None]
-            self._positions = [*visible, len(original)]
-
-    def origin(self, start: int, end: int) -> tuple[int, int]:
-        """Return start and end in the original, including dropped characters at the end."""
-        if self._positions is None:
-            return start, end
-        return self._positions[start], self._positions[end]
-
-
-_BY_CATEGORY = {
-    **dict.fromkeys(("Lu", "Lt"), CAPITAL),
-    **dict.fromkeys(("Ll", "Lm"), SMALL),
-    "Lo": UNCASED,
-    **dict.fromkeys(("Zs", "Cc"), " "),
-    **dict.fromkeys(("Zl", "Zp"), "\n"),
-    "Pd": "-",
-}
-_INVISIBLE = ("Cf", "Mn", "Me")
-_MINUS = "\u2212"
-
-
-class _Replacements(dict[int, str | None]):
-    """A translation table that is filled with each character when it is first met."""
-
-    def __missing__(self, code: int) -> str | None:
-        self[code] = _replacement(chr(code))
-        return self[code]
-
-
-def _replacement(character: str) -> str | None:
-    """Return the Latin-1 character that replaces this one, or None for an invisible one."""
-    category = unicodedata.category(character)
-    if character.isascii():
-        return character
-    if category in _INVISIBLE:
-        return None
-    digit = unicodedata.decimal(character, None)
-    if digit is not None:
-        return str(digit)
-    compatible = unicodedata.normalize("NFKC", character)
-    if len(compatible) == 1 and compatible.isascii():
-        return compatible
-    return "-" if character == _MINUS else _BY_CATEGORY.get(category, OTHER)
-
-
-_REPLACEMENTS = _Replacements()
