@@ -355,7 +355,7 @@ def test_a_person_is_erased_from_what_was_written(here, url, capsys):
     }
     assert done["left"] == []
     assert done["subject"] == ADA
-    assert run(*command) == 0
+    assert run(*command) == 3  # nothing is known of the person any more
     assert json.loads(capsys.readouterr().out)["found"] == {}
     with existing_memory(url) as memory:
         ids = [one.id.removeprefix(REQUEST) for one in memory.every_evaluation()]
