@@ -134,7 +134,8 @@ def measure(ways: dict[str, Way], rounds: int) -> dict[str, float]:
 def cpu() -> str:
     """Name the processor, and the instructions that matter here."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    fields = dict(line.split("\t: ", 1) for line in lines if "\t: " in line)
+    pairs = (line.partition(":") for line in lines)
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
     flags = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile"} & set(
         fields.get("flags", "").split()
     )
