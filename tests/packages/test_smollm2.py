@@ -6,9 +6,9 @@ from transformers import LlamaModel
 
 from support.tiny_models import tiny_model
 from waltzrl.errors import CheckpointError
+from waltzrl.policies.weights import base_digest, load_causal_lm
 from waltzrl_smollm2.classifier import (
     Calibration,
-    base_digest,
     load_classifier,
     save_classifier,
 )
@@ -48,8 +48,8 @@ def trained(base):
 @pytest.fixture(scope="module")
 def weights(base, trained, tmp_path_factory):
     path = tmp_path_factory.mktemp("weights") / "reviewer.safetensors"
-    digest = base_digest(trained.base.embed_tokens.weight)
-    save_classifier(path, trained, AS_IT_IS, digest)
+    digest = base_digest(load_causal_lm(str(base), torch.device("cpu"), torch.float32).model)
+    save_classifier(path, trained.trained(), SHAPE, AS_IT_IS, digest)
     return path
 
 

@@ -22,16 +22,16 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import StandardScaler
-from transformers import AutoTokenizer, LlamaModel
 
 from data import Exchange, hollow, refused
 from train import cached_exchanges, training_rows
 from waltzrl.agents import Reviewer, RulesReviewer
 from waltzrl.collaboration import load_keywords
 from waltzrl.judges import RefusalDetector
+from waltzrl.policies.weights import base_digest, load_causal_lm
 from waltzrl.records import Message, Prompt, Reply
 from waltzrl.rules import load_rulebook
-from waltzrl_smollm2.classifier import Calibration, base_digest, save_classifier
+from waltzrl_smollm2.classifier import Calibration, save_classifier
 from waltzrl_smollm2.model import Classifier, Encoder, Shape
 
 Array = NDArray[np.float64]
@@ -115,9 +115,9 @@ def main(data: Path, base: str, out: Path) -> None:
     calibration = calibrated(validation, on_validation, cuts["trained"])
     challenge_from = print_refusals(validation, test, on_validation, on_test, calibration)
     print_reliability(test, on_test, calibrated(validation, on_validation, None))
-    model = loaded(base, out)
-    digest = base_digest(model.base.embed_tokens.weight.float())
-    save_classifier(out / "reviewer.safetensors", model, calibration, digest)
+    trained = torch.load(out / "checkpoint.pt")["model"]
+    digest = base_digest(load_causal_lm(base, torch.device("cpu"), torch.float32).model)
+    save_classifier(out / "reviewer.safetensors", trained, Shape(), calibration, digest)
     print(f"challenge from {challenge_from:.4f}; flag above the logit {cuts['trained']:.3f}")
 
 
@@ -178,17 +178,14 @@ def reviewed(reviewer: Reviewer, part: Part) -> Array:
     return np.array(asyncio.run(review()))
 
 
-def loaded(base: str, out: Path) -> Classifier:
-    model = Classifier(LlamaModel.from_pretrained(base, dtype=torch.bfloat16), Shape())
-    model.load_state_dict(torch.load(out / "checkpoint.pt")["model"], strict=False)
-    return model
-
-
 def trained_logits(validation: Part, test: Part, base: str, out: Path) -> dict[str, Array]:
     """[N, 3] logits of the labels, for each part."""
-    encoder = Encoder(AutoTokenizer.from_pretrained(base))
+
+    def restore(model: Classifier) -> None:
+        model.load_state_dict(torch.load(out / "checkpoint.pt")["model"], strict=False)
+
     rows = [*validation.rows, *test.rows]
-    logits = passed(lambda: loaded(base, out), encoder, rows, out / "trained.npy")
+    logits = passed(base, restore, rows, out / "trained.npy")
     cut = len(validation.rows)
     return {"validate": logits[:cut], "test": logits[cut:]}
 
@@ -196,28 +193,27 @@ def trained_logits(validation: Part, test: Part, base: str, out: Path) -> dict[s
 def frozen_features(name: str, rows: Sequence[Exchange], base: str, out: Path) -> Array:
     """[N, 3 D] what the untrained base says of the requests."""
 
-    def untrained() -> Classifier:
-        model = Classifier(LlamaModel.from_pretrained(base, dtype=torch.bfloat16), Shape())
+    def behead(model: Classifier) -> None:
         model.of_reply = model.of_request = torch.nn.Sequential()
-        return model
 
     distinct = list(dict.fromkeys(one.request for one in rows))
-    encoder = Encoder(AutoTokenizer.from_pretrained(base), longest_request=96, longest_reply=2)
     asked = [Exchange(source="", request=request) for request in distinct]
-    features = passed(untrained, encoder, asked, out / f"frozen-{name}.npy")
+    features = passed(base, behead, asked, out / f"frozen-{name}.npy")
     row_of = {request: row for row, request in enumerate(distinct)}
     return features[[row_of[one.request] for one in rows], : features.shape[1] // 3]
 
 
 def passed(
-    load: Callable[[], Classifier], encoder: Encoder, rows: Sequence[Exchange], kept: Path
+    base: str, prepare: Callable[[Classifier], None], rows: Sequence[Exchange], kept: Path
 ) -> Array:
-    """Pass the rows through the model in batches of like length; [N, outputs]."""
+    """Pass the rows through a classifier in batches of like length; [N, outputs]."""
     if kept.exists():
         saved: Array = np.load(kept)
         return saved
     torch.set_num_threads(1)
-    model = load()
+    causal_lm = load_causal_lm(base, torch.device("cpu"), torch.bfloat16)
+    model, encoder = Classifier(causal_lm.model.model, Shape()), Encoder(causal_lm.tokenizer)
+    prepare(model)
     model.merge()
     encoded = [encoder.encode(one.request, one.reply) for one in rows]
     order = sorted(range(len(rows)), key=lambda row: len(encoded[row][0]))

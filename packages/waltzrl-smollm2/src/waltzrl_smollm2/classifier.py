@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from waltzrl.agents.classifier import ExchangeLabels
 from waltzrl.errors import CheckpointError
-from waltzrl.policies.weights import load_causal_lm
+from waltzrl.policies.weights import base_digest, load_causal_lm
 from waltzrl_smollm2.model import LABELS, Classifier, Encoder, Shape
 
 WEIGHTS = "weights/reviewer.safetensors"
@@ -69,10 +69,10 @@ def load_classifier(base: str, weights: Path | None = None) -> SmolLM2Classifier
             f"{weights}: no weights of a reviewer ({error}); install the package again"
         ) from error
     causal_lm = load_causal_lm(base, torch.device("cpu"), torch.float32)
-    if (digest := base_digest(causal_lm.model.model.embed_tokens.weight)) != metadata["base"]:
+    if (digest := base_digest(causal_lm.model)) != metadata["base"]:
         raise CheckpointError(
-            f"{base} has the embeddings {digest}, and the reviewer was trained on "
-            f"{metadata['base']}; install the version of the base that this package names"
+            f"{base} has the weights {digest[:12]}, and the reviewer was trained on "
+            f"{metadata['base'][:12]}; install the version of the base that this package names"
         )
     model = Classifier(causal_lm.model.model, Shape(**json.loads(metadata["shape"])))
     model.load_state_dict({name: value.float() for name, value in trained.items()}, strict=False)
@@ -84,19 +84,13 @@ def load_classifier(base: str, weights: Path | None = None) -> SmolLM2Classifier
     )
 
 
-def save_classifier(path: Path, model: Classifier, calibration: Calibration, base: str) -> None:
-    """Write the adapters and the head in float16; `base` is the `base_digest` of their base."""
+def save_classifier(
+    path: Path, trained: Mapping[str, Tensor], shape: Shape, calibration: Calibration, base: str
+) -> None:
+    """Write `Classifier.trained` in float16; `base` is the `base_digest` of its base."""
     metadata = {
         "base": base,
-        "shape": json.dumps({name: getattr(model.shape, name) for name in Shape.__slots__}),
+        "shape": json.dumps({name: getattr(shape, name) for name in Shape.__slots__}),
         "calibration": json.dumps({"scale": calibration.scale, "shift": calibration.shift}),
     }
-    save_file(
-        {name: value.detach().half() for name, value in model.trained().items()}, path, metadata
-    )
-
-
-def base_digest(embeddings: Tensor) -> str:
-    """Identify a base by the first rows of its embeddings, in 16 hexadecimal digits."""
-    rows = embeddings[:1000].detach().float().contiguous()
-    return hashlib.sha256(rows.numpy().tobytes()).hexdigest()[:16]
+    save_file({name: value.detach().half() for name, value in trained.items()}, path, metadata)
