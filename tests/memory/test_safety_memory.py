@@ -1,5 +1,7 @@
 """Interactions in, typed records out."""
 
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from hashlib import sha256
@@ -400,6 +402,13 @@ def test_a_shorter_time_holds_for_what_is_there_and_for_samples_collected_elsewh
         assert now.sweep(NOW + 10 * 86_400) == 1
         left = [item.key for item in store.search(("safety",))]
         assert left == []
+
+
+def test_records_can_be_read_by_several_threads_at_once():
+    # msgspec crashes if two threads are the first to decode a type: it must be known before
+    code = "import waltzrl.memory.schemas, waltzrl.records as r; print(*vars(r.Collaboration))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert "__msgspec_cache__" in done.stdout.split()
 
 
 def test_what_a_server_remembers_twice_is_there_once(memory):

@@ -133,6 +133,11 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     terminal: bool
 
 
+# msgspec describes a type when it first decodes it, and crashes if two threads do so at once.
+for _kind in (SafetyEvaluation, CoachingSession, TrainingSample):
+    msgspec.json.Decoder(_kind)
+
+
 def request_hash(text: str) -> str:
     """Return the first 16 hexadecimal digits of a request's SHA-256."""
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
