@@ -147,7 +147,7 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
 def _model_names(recipe: GatewayRecipe, bundles: Bundles) -> ModelNames:
     """Return which names of models may be recorded; without the scanner only known ones."""
     if recipe.audit is None and recipe.memory is None and not recipe.traces:
-        return ModelNames(bundles.knows_model)
+        return ModelNames(bundles.knows_model, scrub=str)  # only metrics: they ask knows_model too
     from waltzrl.build.redaction import open_redaction
 
     try:

@@ -37,8 +37,9 @@ QUESTIONS = 3000
 """Of the demo's users: with the wrappers of the validation set, drawn with another seed."""
 GENERAL = 250
 """Plain questions among them."""
-EASY = DemoSize(levels=("kind",))
-"""Of its world: harm is known from the kind of a thing, and a release must be good."""
+EASY = DemoSize(levels=("kind",), prompts={"train": 3000, "validation": 360, "test": 1500})
+"""Of its world: harm is known from the kind of a thing, and a release must be good. The test set
+has refusals enough to calibrate the first reviewer on, which needs 200 right ones."""
 LABELS = 300
 """Answers that people label."""
 FIRST = ("stages.feedback.steps=10", "stages.joint.steps=0")
