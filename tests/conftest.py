@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -66,6 +67,16 @@ def pytest_configure(config):
     """Let pass what a library we use does to another: PEFT 0.21 with transformers 5.23."""
     line = "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
     config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.fixture(autouse=True)
+def _own_logs():
+    """Undo what a command of the test has set up: its log's stream ends with the test."""
+    yield
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if type(one) is logging.StreamHandler]:
+        root.removeHandler(handler)
+    logging.getLogger("waltzrl").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -47,7 +47,7 @@ class Desk:
         place = wait_until(lambda: re.search(ONE, self.get("/desk/collaborations")))[1]
         form = self.get(place)
         token = re.search(r'name="token" value="([^"]+)"', form)[1]
-        self.post(place, label=label, token=token)
+        self.post(place, reply=label, token=token)
         return place
 
 
