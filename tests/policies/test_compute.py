@@ -1,20 +1,35 @@
+import os
+import subprocess
+import sys
+
+CODE = """
 import resource
-
 import torch
-
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 
+resolve_compute(ComputeSettings(device="cpu", threads=1))
+torch.ones(2**25)  # 128 MiB, freed at once
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(2**24)  # 64 MiB: 16,384 pages
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
 
-def page_faults():
-    """Allocate, fill and free 64 MiB; return how many pages were asked of the kernel."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(2**24)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def pages_asked_of_the_kernel(**environment):
+    inherited = {name: os.environ[name] for name in os.environ if not name.startswith("MALLOC_")}
+    ended = subprocess.run(
+        [sys.executable, "-c", CODE],
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(ended.stdout)
 
 
-def test_memory_that_a_step_frees_is_kept_for_the_next(monkeypatch):
-    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"):
-        monkeypatch.delenv(name, raising=False)
-    resolve_compute(ComputeSettings(device="cpu", threads=torch.get_num_threads()))
-    torch.ones(2**25)  # freed at once; what is smaller fits into it
-    assert page_faults() < 1000  # of 16,384
+def test_memory_that_a_step_frees_is_kept_for_the_next():
+    assert pages_asked_of_the_kernel() < 1000
+
+
+def test_what_the_environment_says_of_malloc_is_left_alone():
+    assert pages_asked_of_the_kernel(MALLOC_TOP_PAD_="0") > 16_000
