@@ -37,7 +37,7 @@ QUESTIONS = 3000
 """Of the demo's users: with the wrappers of the validation set, drawn with another seed."""
 GENERAL = 250
 """Plain questions among them."""
-EASY = DemoSize(levels=("kind",), prompts={"train": 3000, "validation": 360, "test": 1500})
+EASY = DemoSize(levels=("kind",), prompts={"train": 3000, "validation": 360, "test": 1200})
 """Of its world: harm is known from the kind of a thing, and a release must be good. The test set
 has refusals enough to calibrate the first reviewer on, which needs 200 right ones."""
 LABELS = 300
