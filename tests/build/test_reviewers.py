@@ -107,7 +107,7 @@ def test_the_bundle_is_another_with_other_weights(weights):
 
 
 def test_a_package_that_is_not_installed_is_named():
-    with pytest.raises(InputError, match=r"'smolm'.*pip install waltzrl-smolm"):
+    with pytest.raises(InputError, match=r"'smolm'.*install the package that provides it"):
         open_reviewer("smolm")
 
 

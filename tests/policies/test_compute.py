@@ -1,13 +1,29 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
-CODE = """
+import pytest
+
+SERVING = """
 import resource
 import torch
-from waltzrl.policies.compute import ComputeSettings, resolve_compute
 
-resolve_compute(ComputeSettings(device="cpu", threads=1))
+torch.set_num_threads(1)
+"""
+TRAINING = """
+import resource
+import torch
+from support.tiny_models import tiny_model
+from waltzrl.policies.weights import Weights
+from waltzrl.training.learner import Learner
+from waltzrl.training.settings import OptimizerSettings
+
+torch.set_num_threads(1)
+settings = OptimizerSettings(learning_rate=1e-3)
+Learner(Weights(causal_lm=tiny_model("llama")), settings, total_steps=1)
+"""
+ALLOCATION = """
 torch.ones(2**25)  # 128 MiB, freed at once
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 torch.ones(2**24)  # 64 MiB: 16,384 pages
@@ -15,10 +31,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def pages_asked_of_the_kernel(**environment):
+def pages_asked_of_the_kernel(code, **environment):
     inherited = {name: os.environ[name] for name in os.environ if not name.startswith("MALLOC_")}
     ended = subprocess.run(
-        [sys.executable, "-c", CODE],
+        [sys.executable, "-c", code + ALLOCATION],
+        cwd=Path(__file__).parents[1],
         env=inherited | environment,
         capture_output=True,
         text=True,
@@ -28,8 +45,15 @@ def pages_asked_of_the_kernel(**environment):
 
 
 def test_memory_that_a_step_frees_is_kept_for_the_next():
-    assert pages_asked_of_the_kernel() < 1000
+    assert pages_asked_of_the_kernel(TRAINING) < 1000
 
 
-def test_what_the_environment_says_of_malloc_is_left_alone():
-    assert pages_asked_of_the_kernel(MALLOC_TOP_PAD_="0") > 16_000
+@pytest.mark.parametrize(
+    ("code", "environment"),
+    [
+        pytest.param(SERVING, {}, id="a process that does not train"),
+        pytest.param(TRAINING, {"MALLOC_TOP_PAD_": "0"}, id="settings of malloc's own"),
+    ],
+)
+def test_otherwise_freed_memory_goes_back_to_the_kernel(code, environment):
+    assert pages_asked_of_the_kernel(code, **environment) > 16_000

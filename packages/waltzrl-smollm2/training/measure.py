@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import StandardScaler
 
@@ -240,14 +241,6 @@ def union_cut(rules: Array, scores: Array) -> float:
     return highest_share(free, room / len(free))
 
 
-def auroc(scores: Array, bad: Mask) -> float:
-    """Return the probability that a bad row scores above a good one; ties count half."""
-    _values, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    n = int(bad.sum())
-    return float((ranks[bad].sum() - n * (n + 1) / 2) / (n * (len(bad) - n)))
-
-
 def print_hollow(test: Part, flags: dict[str, Mask], ranks: dict[str, Array]) -> None:
     """Print recall and false alarms for each set, and for all of them together."""
     rows, bad = test.rows[test.hollow], test.bad[test.hollow]
@@ -277,7 +270,7 @@ def print_hollow(test: Part, flags: dict[str, Mask], ranks: dict[str, Array]) ->
             for flag in flags.values()
         ],
         "recall at 5 % false alarms": [at_share(rank[test.hollow], bad) for rank in ranks.values()],
-        "AUROC": [f"{auroc(rank[test.hollow], bad):.3f}" for rank in ranks.values()],
+        "AUROC": [f"{roc_auc_score(bad, rank[test.hollow]):.3f}" for rank in ranks.values()],
     }
     for name, cells in summaries.items():
         print(f"| {name} | {bad.sum()} | {(~bad).sum()} | {' | '.join(cells)} |")
@@ -303,7 +296,9 @@ def print_recorded(test: Part, flags: dict[str, Mask], ranks: dict[str, Array]) 
         for name, flag in flags.items():
             hits, alarms = (flag[test.recorded][own & kind] for kind in (bad, ~bad))
             both = len(hits) and len(alarms)
-            area = f", {auroc(ranks[name][test.recorded][own], bad[own]):.2f}" if both else ""
+            area = (
+                f", {roc_auc_score(bad[own], ranks[name][test.recorded][own]):.2f}" if both else ""
+            )
             cells.append(
                 f"{hits.mean():.2f} / {alarms.mean():.2f}{area}"
                 if both

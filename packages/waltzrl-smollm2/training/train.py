@@ -23,8 +23,7 @@ from waltzrl_smollm2.model import Classifier, Encoder, Shape
 
 SEED = 0
 BATCH = 32
-STEPS, SCHEDULE = 80, 150
-"""Steps that are made, and those after which the learning rate would have fallen to its end."""
+STEPS = 150
 POOL = 16
 """Batches that are sorted by length together."""
 ADAPTER_RATE, HEAD_RATE = 6e-4, 1e-3
@@ -44,8 +43,8 @@ def main(data: Path, base: str, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     causal_lm = load_causal_lm(base, torch.device("cpu"), torch.bfloat16)
     encoder = Encoder(causal_lm.tokenizer, LONGEST_REQUEST, LONGEST_REPLY)
-    rows = training_rows(data, out)[: SCHEDULE * BATCH]
-    batches = list(_batches(rows, encoder))[:STEPS]
+    rows = training_rows(data, out)[: STEPS * BATCH]
+    batches = list(_batches(rows, encoder))
     model = Classifier(causal_lm.model.model, Shape())
     heads = [*model.of_request.parameters(), *model.of_reply.parameters()]
     adapters = [p for name, p in model.trained().items() if not name.startswith("of_")]
@@ -140,7 +139,7 @@ def _loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _rate(step: int) -> float:
-    return min((step + 1) / WARM_UP, 1 - step / SCHEDULE)
+    return min((step + 1) / WARM_UP, 1 - step / STEPS)
 
 
 if __name__ == "__main__":

@@ -59,6 +59,6 @@ def _entry(name: str) -> EntryPoint:
         others = ", ".join(installed_reviewers()) or "none"
         raise InputError(
             f"no installed package provides the reviewer {name!r} (installed: {others}); "
-            f"pip install waltzrl-{name}"
+            "install the package that provides it, or choose another reviewer"
         )
     return next(iter(found))

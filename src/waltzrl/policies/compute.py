@@ -63,8 +63,6 @@ def resolve_compute(settings: ComputeSettings) -> Compute:
     if settings.device == "cuda" and not has_cuda:
         raise RecipeError("compute.device is cuda, but torch finds no GPU; use cpu or auto")
     on_gpu = has_cuda and settings.device != "cpu"
-    if not on_gpu:
-        _keep_freed_memory()
     half = settings.dtype == "bfloat16" or (settings.dtype == "auto" and on_gpu)
     return Compute(
         device=torch.device("cuda" if on_gpu else "cpu"),
@@ -77,11 +75,12 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of `mallopt`, from malloc.h."""
 
 
-def _keep_freed_memory() -> None:
-    """Let glibc keep the large blocks that a step frees, for the next step.
+def keep_freed_memory() -> None:
+    """Let glibc keep the large blocks that a training step frees, for the next step.
 
-    To give them back and to get them again, page by page, takes a tenth of an update. Blocks of
-    1 GiB are given back still. What `MALLOC_*` says in the environment stays as it is.
+    To give them back and to get them again, page by page, takes a tenth of an update on a CPU. The
+    price is fragmentation: a process may hold about twice what it uses at once, and no more. Blocks
+    of 1 GiB are still given back. What `MALLOC_*` says in the environment stays as it is.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return

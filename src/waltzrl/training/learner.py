@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from waltzrl.errors import DivergenceError
+from waltzrl.policies.compute import keep_freed_memory
 from waltzrl.policies.weights import Weights, activated, role_parameters
 from waltzrl.training.packing import recomputing_layers
 from waltzrl.training.samples import Batch, Sample, collate, micro_batches, reply_logprobs
@@ -119,6 +120,8 @@ class Learner:
             dtype: of forward and backward; see `Scorer`.
             checkpoint_activations: see `Scorer`.
         """
+        if weights.causal_lm.model.device.type == "cpu":
+            keep_freed_memory()
         self.scorer = Scorer(
             weights,
             settings.micro_batch_tokens,

@@ -66,7 +66,8 @@ def load_classifier(base: str, weights: Path | None = None) -> SmolLM2Classifier
             trained = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"{weights}: no weights of a reviewer ({error}); install the package again"
+            f"{weights}: no weights of a reviewer ({error}); none are published yet: train them "
+            "with `make reviewer` and put its reviewer.safetensors there"
         ) from error
     causal_lm = load_causal_lm(base, torch.device("cpu"), torch.float32)
     if (digest := base_digest(causal_lm.model)) != metadata["base"]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from peft import LoraConfig, LoraModel
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaModel, PreTrainedTokenizerBase
@@ -17,7 +18,7 @@ from transformers import LlamaModel, PreTrainedTokenizerBase
 LABELS = ("harmful", "unsafe", "refuses")
 """The request asks for something harmful; the reply gives it; the reply declines."""
 TURN_MARKS = re.compile(r"<\|[a-z_]{1,20}\|>")
-ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ADAPTERS = "reviewer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,29 +34,6 @@ class Shape:
     """Width of the head."""
 
 
-class Adapted(nn.Module):
-    """A frozen linear map plus a low-rank one: y = W x + B A x (Hu et al., 2021)."""
-
-    def __init__(self, base: nn.Linear, rank: int) -> None:
-        super().__init__()
-        self.base = base
-        self.down = nn.Parameter(torch.empty(rank, base.in_features))
-        self.up = nn.Parameter(torch.zeros(base.out_features, rank))
-        nn.init.normal_(self.down, std=base.in_features**-0.5)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """[.., in] -> [.., out]."""
-        low = functional.linear(inputs, self.down.to(inputs.dtype))
-        full: Tensor = self.base(inputs)
-        return full + functional.linear(low, self.up.to(inputs.dtype))
-
-    def merged(self) -> nn.Linear:
-        """Return one linear map that does the same."""
-        with torch.no_grad():
-            self.base.weight += (self.up @ self.down).to(self.base.weight.dtype)
-        return self.base
-
-
 class Classifier(nn.Module):
     """Labels exchanges of a request and a reply."""
 
@@ -66,12 +44,13 @@ class Classifier(nn.Module):
         base.layers = base.layers[: shape.layers]
         base.config.num_hidden_layers = shape.layers
         base.norm = nn.Identity()
-        self.base = base.requires_grad_(requires_grad=False)
-        for layer in base.layers[shape.frozen :]:
-            for block in (layer.self_attn, layer.mlp):
-                for name in ADAPTED:
-                    if hasattr(block, name):
-                        setattr(block, name, Adapted(getattr(block, name), shape.rank))
+        adapted = "|".join(map(str, range(shape.frozen, shape.layers)))
+        adapters = LoraConfig(
+            r=shape.rank,
+            lora_alpha=shape.rank,
+            target_modules=rf"layers\.({adapted})\..*_proj",
+        )
+        self.base: nn.Module = LoraModel(base, adapters, ADAPTERS)
         width = 3 * base.config.hidden_size
         self.of_request = nn.Sequential(
             nn.Linear(width, shape.hidden), nn.GELU(), nn.Linear(shape.hidden, 1)
@@ -103,11 +82,7 @@ class Classifier(nn.Module):
 
     def merge(self) -> None:
         """Add the adapters to the base, so that a pass costs no more than without them."""
-        for layer in self.base.layers[self.shape.frozen :]:
-            for block in (layer.self_attn, layer.mlp):
-                for name in ADAPTED:
-                    if hasattr(block, name):
-                        setattr(block, name, getattr(block, name).merged())
+        self.base = self.base.merge_and_unload()
 
 
 def _pooled(states: Tensor, mask: Tensor) -> Tensor:
