@@ -108,5 +108,5 @@ def test_adapters_of_another_base_are_refused(weights, tmp_path):
 def test_weights_that_are_cut_short_are_refused(base, weights, tmp_path):
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="no weights of a reviewer .*make reviewer"):
+    with pytest.raises(CheckpointError, match="no weights of a reviewer"):
         load_classifier(str(base), cut)

@@ -12,8 +12,8 @@ def teach_base(folder):
     demo.write_data()
     changes = [
         f"data.demonstrations={[str(demo.file('demonstrations'))]}",
-        "stages.warm-up.steps=1200",
-        "stages.warm-up.optimizer.final_share=0.3",  # about where the whole training is by then
+        "stages.warm-up.steps=800",
+        "stages.warm-up.optimizer.final_share=0.1",
         "compute.threads=1",  # another test has the other core
     ]
     recipe = demo.recipe("base.toml", ["train"], changes)

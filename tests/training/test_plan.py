@@ -3,11 +3,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from support.small_runs import save_prompts, save_validation
 from support.tiny_models import tiny_model
 from waltzrl.build.training import plan_training
 from waltzrl.config.training import load_recipe
+from waltzrl.data import write_lines
 from waltzrl.policies.compute import resolve_compute
 from waltzrl.policies.weights import add_adapters, role_parameters
+from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl.training import ROLES
 from waltzrl.training.models import make_roles
 
@@ -18,6 +21,20 @@ GENERATED = [
     'data.held_out=["generator:test"]',
     'data.validation=["generator:validation"]',
 ]
+
+
+@pytest.fixture
+def few(tmp_path):
+    """Changes of a recipe: a few prompts and a demonstration, which are read quickly."""
+    prompt = Prompt(id="1", messages=(Message(role="user", content="Hello"),), label="benign")
+    answered = Collaboration(prompt=prompt, draft=Reply(text="Hello"))
+    write_lines(tmp_path / "demonstrations.jsonl", [Demonstration(collaboration=answered)])
+    return [
+        f"data.prompts={[str(save_prompts(tmp_path / 'prompts.jsonl'))]}",
+        f"data.held_out={[str(save_validation(tmp_path / 'validation.jsonl'))]}",
+        f"data.validation={[str(tmp_path / 'validation.jsonl')]}",
+        f"data.demonstrations={[str(tmp_path / 'demonstrations.jsonl')]}",
+    ]
 
 
 def parts(plan):
@@ -36,8 +53,8 @@ def test_two_8b_models_take_what_arithmetic_says():
     assert plan.stages[0].most_tokens == 438 * 32 * 3 * 512  # draft, feedback, revision
 
 
-def test_two_adapters_on_one_8b_base_fit_on_a_gpu_of_80_gb():
-    plan = plan_training(load_recipe(RECIPES / "llama-8b-adapters.toml", GENERATED))
+def test_two_adapters_on_one_8b_base_fit_on_a_gpu_of_80_gb(few):
+    plan = plan_training(load_recipe(RECIPES / "llama-8b-adapters.toml", few))
     models = sum(part.gigabytes for part in plan.memory)
     # 8.03e9 x 2 B, and 2 adapters of 32 x 2,621,440 = 83.9e6 parameters x 16 B
     assert models == pytest.approx(16.060522496 + 2 * 0.08388608 * 16)
@@ -47,9 +64,9 @@ def test_two_adapters_on_one_8b_base_fit_on_a_gpu_of_80_gb():
     assert plan.gigabytes == models + max(plan.update_gigabytes, plan.rollout_gigabytes) < 80
 
 
-def test_a_longest_context_holds_the_prompt_and_every_round():
+def test_a_longest_context_holds_the_prompt_and_every_round(few):
     with_rounds, without = (
-        plan_training(load_recipe(TINY, ["data.limit=4", *settings]))
+        plan_training(load_recipe(TINY, [*few, *settings]))
         for settings in (
             ["agents.max_rounds=2", "agents.feedback_max_new_tokens=16"],
             ["agents.max_rounds=0"],
@@ -59,11 +76,11 @@ def test_a_longest_context_holds_the_prompt_and_every_round():
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama", "gemma"])
-def test_a_local_model_is_counted_without_loading_its_weights(tmp_path, family):
+def test_a_local_model_is_counted_without_loading_its_weights(tmp_path, few, family):
     causal_lm = tiny_model(family)
     causal_lm.model.config.save_pretrained(tmp_path)  # no weights beside it
     total = sum(parameter.numel() for parameter in causal_lm.model.parameters())
-    settings = [f"models.base={tmp_path}", "data.limit=4"]
+    settings = [f"models.base={tmp_path}", *few]
     full = plan_training(load_recipe(RECIPES / "tiny.toml", settings))
     assert parts(full) == {
         "two models that learn": (2 * total, 16),
@@ -75,17 +92,17 @@ def test_a_local_model_is_counted_without_loading_its_weights(tmp_path, family):
     assert parts(plan)["two adapters"] == (2 * learning, 16)
 
 
-def test_a_pair_that_goes_on_has_a_reference_for_each_role(tmp_path):
+def test_a_pair_that_goes_on_has_a_reference_for_each_role(tmp_path, few):
     causal_lm = tiny_model()
     causal_lm.model.config.save_pretrained(tmp_path / "waltzrl_conversation_stage2")
     total = sum(parameter.numel() for parameter in causal_lm.model.parameters())
-    settings = [f"models.pair={tmp_path}", "data.limit=4", "compute.device=cpu"]
+    settings = [f"models.pair={tmp_path}", *few, "compute.device=cpu"]
     plan = plan_training(load_recipe(RECIPES / "continue.toml", settings))
     assert parts(plan)["two references, frozen"] == (2 * total, 4)
 
 
-def test_a_base_of_unknown_size_is_planned_without_its_memory():
-    settings = ["models.base=nobody/nothing-7b", "data.limit=4"]
+def test_a_base_of_unknown_size_is_planned_without_its_memory(few):
+    settings = ["models.base=nobody/nothing-7b", *few]
     plan = plan_training(load_recipe(RECIPES / "tiny.toml", settings))
     assert plan.gigabytes is None
     assert [stage.steps for stage in plan.stages] == [30, 10, 10]
@@ -108,11 +125,11 @@ def test_what_learns_is_float32_and_what_is_frozen_is_as_wide_as_planned(layout)
             assert torch.equal(buffer, rotary)
 
 
-def test_one_model_in_both_roles_has_two_optimisers(tmp_path):
+def test_one_model_in_both_roles_has_two_optimisers(tmp_path, few):
     causal_lm = tiny_model()
     causal_lm.model.config.save_pretrained(tmp_path)
     total = sum(parameter.numel() for parameter in causal_lm.model.parameters())
-    settings = [f"models.base={tmp_path}", "data.limit=4", "models.layout=one-model"]
+    settings = [f"models.base={tmp_path}", *few, "models.layout=one-model"]
     plan = plan_training(load_recipe(RECIPES / "tiny.toml", settings))
     # weight and gradient, and two moments in each role: 4 + 4 + 2 x 8 bytes
     assert parts(plan) == {"one model that learns": (total, 24), "reference, frozen": (total, 4)}

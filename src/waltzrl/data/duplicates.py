@@ -127,7 +127,7 @@ def signature(shingle_set: frozenset[str]) -> tuple[int, ...]:
     Returns:
         [HASHES] unsigned 32-bit numbers, the same on every machine.
     """
-    return tuple(min(column) for column in zip(*map(_hashes, shingle_set), strict=True))
+    return tuple(map(min, zip(*map(_hashes, shingle_set), strict=True)))
 
 
 @lru_cache(maxsize=8192)

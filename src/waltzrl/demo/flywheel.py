@@ -44,7 +44,7 @@ LABELS = 300
 """Answers that people label."""
 FIRST = ("stages.feedback.steps=10", "stages.joint.steps=0")
 """The first pair is trained briefly, so that it can still improve."""
-SECOND = ("stages.feedback.steps=30", "stages.joint.steps=60")
+SECOND = ("stages.feedback.steps=20", "stages.joint.steps=40")
 BY = "demo"
 
 TARGETS, LIMITS = (
