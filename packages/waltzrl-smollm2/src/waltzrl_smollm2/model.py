@@ -82,7 +82,8 @@ class Classifier(nn.Module):
 
     def merge(self) -> None:
         """Add the adapters to the base, so that a pass costs no more than without them."""
-        self.base = self.base.merge_and_unload()
+        if isinstance(self.base, LoraModel):
+            self.base = self.base.merge_and_unload()
 
 
 def _pooled(states: Tensor, mask: Tensor) -> Tensor:
