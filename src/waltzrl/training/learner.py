@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -58,9 +59,8 @@ class Scorer:
         with torch.no_grad():
             for batch, positions in self.micro_batches(samples):
                 with self.logprobs(batch) as logprobs_BT:
-                    rows = logprobs_BT.tolist()
-                for position, row in zip(positions, rows, strict=True):
-                    scores[position] = row[: len(samples[position].tokens.ids)]
+                    for position, row in zip(positions, unpadded(logprobs_BT, batch), strict=True):
+                        scores[position] = row
         return scores
 
     @contextmanager
@@ -90,9 +90,19 @@ class Scorer:
             chosen = [samples[position] for position in positions]
             yield collate(chosen, self._device), positions
 
+    def needs_one_pass(self, samples: Sequence[Sample]) -> bool:
+        """Return whether all samples are one micro-batch."""
+        return len(list(islice(micro_batches(samples, self._micro_batch_tokens), 2))) == 1
+
     def with_weights(self, weights: Weights) -> "Scorer":
         """Return a scorer of other weights, such as a reference, that computes in the same way."""
         return Scorer(weights, self._micro_batch_tokens, self.dtype)
+
+
+def unpadded(values_BT: Tensor, batch: Batch) -> list[list[float]]:
+    """Return [B][tokens] the values of each reply."""
+    lengths = batch.mask_BT.sum(1).tolist()
+    return [row[:length] for row, length in zip(values_BT.tolist(), lengths, strict=True)]
 
 
 LossOfMicroBatch = Callable[[Tensor, Batch, list[int]], Tensor]

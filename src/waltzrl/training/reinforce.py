@@ -21,7 +21,7 @@ from waltzrl.training.algorithms.reinforce_pp import (
     whiten,
 )
 from waltzrl.training.algorithms.tokens import k3, sequence_weights, token_weights
-from waltzrl.training.learner import Learner, Scorer
+from waltzrl.training.learner import Learner, Scorer, unpadded
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ReinforceSettings
 
@@ -81,20 +81,22 @@ def reinforce(
     """Learn from one batch of rollouts by REINFORCE++.
 
     Advantages are computed once, over the whole batch of this role, before any step. The KL is
-    measured whatever its weight.
+    measured whatever its weight. A sampler of float32 has computed what the learner would; autocast
+    rounds elsewhere than a sampler does, so the learner then scores the samples too: in its first
+    step, where they are one micro-batch, or in a pass before it.
     """
     references = None if reference is None else reference.score(samples)
-    own = None
-    if learner.scorer.dtype != torch.float32:  # autocast rounds elsewhere than the sampler does
-        own = learner.scorer.score(samples)
-    batch = _RolloutBatch.of(samples, own, references, settings)
-    objective = _Objective(batch, settings)
+    objective = _Objective(samples, references, settings)
+    if learner.scorer.dtype == torch.float32:
+        objective.measure(None)
+    elif not learner.scorer.needs_one_pass(samples):
+        objective.measure(learner.scorer.score(samples))
     steps = [learner.step(samples, objective) for _ in range(settings.passes)]
     return UpdateResult(
         score_mean=sum(sample.score for sample in samples) / len(samples),
-        kl=batch.kl,
-        entropy=batch.entropy,
-        advantage_sigma=batch.advantage_sigma,
+        kl=objective.batch.kl,
+        entropy=objective.batch.entropy,
+        advantage_sigma=objective.batch.advantage_sigma,
         ratio=objective.ratio_metrics(),
         loss=steps[-1].loss,
         gradient_norm=max(step.gradient_norm for step in steps),
@@ -159,16 +161,25 @@ class _RolloutBatch:
 class _Objective:
     """The loss of an update, micro-batch by micro-batch; remembers the ratios that it saw."""
 
-    def __init__(self, batch: _RolloutBatch, settings: ReinforceSettings) -> None:
-        self._batch, self._settings = batch, settings
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        references: list[list[float]] | None,
+        settings: ReinforceSettings,
+    ) -> None:
+        self._samples, self._references, self._settings = samples, references, settings
+        self._batch: _RolloutBatch | None = None
         self._sums: list[Tensor] = []
         self._maxima: list[Tensor] = []
         self._tokens = 0
 
     def __call__(self, logprobs_BT: Tensor, batch: Batch, positions: list[int]) -> Tensor:
         """Return this micro-batch's share of the loss; is a `LossOfMicroBatch`."""
+        if self._batch is None:  # before the first step, in whose only forward pass we are
+            own = dict(zip(positions, unpadded(logprobs_BT, batch), strict=True))
+            self.measure([own[position] for position in range(len(own))])
         settings, length = self._settings, batch.mask_BT.shape[1]
-        whole = self._batch
+        whole = self.batch
         old_BT, advantages_BT, weights_BT = (
             values_BT[positions, :length].to(logprobs_BT.device)
             for values_BT in (whole.old_logprobs_BT, whole.advantages_BT, whole.weights_BT)
@@ -187,6 +198,16 @@ class _Objective:
         self._maxima.append(seen.amax((1, 2)))
         self._tokens += len(batch.reply_ids_M)
         return weighted_loss(losses_BT, weights_BT)
+
+    def measure(self, own: list[list[float]] | None) -> None:
+        """Measure the policy before the step; see `_RolloutBatch.of`."""
+        self._batch = _RolloutBatch.of(self._samples, own, self._references, self._settings)
+
+    @property
+    def batch(self) -> _RolloutBatch:
+        """What was measured."""
+        assert self._batch is not None, "it is measured in the first forward pass at the latest"
+        return self._batch
 
     def ratio_metrics(self) -> RatioMetrics:
         """Return the ratios of all micro-batches; read from the device once."""
