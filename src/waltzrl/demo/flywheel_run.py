@@ -76,7 +76,10 @@ class FlywheelRun:
         return ended
 
     async def _follow(self, release: Release) -> Release:
-        """Have users ask until the release is over, and print each of its transitions."""
+        """Have users ask until the release is over, and print each of its transitions.
+
+        It is over when the audit log says so too, which the gateway writes a moment later.
+        """
         ends = time.monotonic() + LONGEST_RELEASE_SECONDS
         printed = 0
         while time.monotonic() < ends:
@@ -85,11 +88,19 @@ class FlywheelRun:
                 self._say(_line(move))
             printed = len(moves)
             current = await asyncio.to_thread(self._book.release, release.id)
-            if current is not None and not current.is_open:
+            if current is not None and await asyncio.to_thread(self._is_over, current):
                 return current
             await self._users.ask(QUESTIONS)
         raise PolicyError(
             f"the release is not over after {LONGEST_RELEASE_SECONDS:.0f} s: {self._why(release)}"
+        )
+
+    def _is_over(self, release: Release) -> bool:
+        """Return whether the release has ended, and the gateway has noticed how."""
+        notices = [entry.notice for entry in self._story.notices() if entry.notice]
+        return not release.is_open and any(
+            notice["release"] == release.id and notice["state"] == release.state
+            for notice in notices
         )
 
     def _why(self, release: Release) -> str:
