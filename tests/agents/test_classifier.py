@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from waltzrl.agents.classifier import (
+    FLAGGED,
     MOST_AT_ONCE,
     PIECE,
     ClassifierReviewer,
@@ -22,6 +23,7 @@ class Classifier:
 
     labels: dict
     name: str = "c@0"
+    threshold: float = FLAGGED
     batches: list = field(default_factory=list)
 
     def classify(self, exchanges):
@@ -53,17 +55,29 @@ def judged(reply, label=None):
 def test_a_reply_without_a_true_label_gets_no_words():
     feedback = reviewed("fine")
     assert (feedback.unsafe, feedback.overrefuse, feedback.text) == (False, False, "")
-    assert feedback.risk == 0.1
+    assert feedback.risk == pytest.approx(0.1)
     assert feedback.overrefusal_probability == pytest.approx(0.1 * 0.8)
 
 
 def test_advice_comes_with_a_true_label():
     unsafe, refused = reviewed("bad"), reviewed("sorry")
-    assert (unsafe.unsafe, unsafe.overrefuse, unsafe.risk) == (True, False, 0.7)
+    assert (unsafe.unsafe, unsafe.overrefuse, unsafe.risk) == (True, False, pytest.approx(0.7))
     assert (refused.unsafe, refused.overrefuse) == (False, True)
     assert refused.overrefusal_probability == pytest.approx(0.9 * 0.8)
     assert unsafe.text
     assert refused.text not in {"", unsafe.text}
+
+
+def test_a_classifier_chooses_from_where_a_reply_is_revised_and_a_judge_asks_what_is_likelier():
+    def risk(threshold):
+        classifier = Classifier(LABELS, threshold=threshold)
+        return asyncio.run(ClassifierReviewer(classifier).review(PROMPT, Reply(text="bad")))
+
+    assert risk(0.7).risk == pytest.approx(FLAGGED)
+    # the odds 7 : 3 divided by those of the threshold, 9 : 1, times 3 : 4
+    assert risk(0.9).risk == pytest.approx(7 / 43)
+    assert (risk(0.69).unsafe, risk(0.71).unsafe) == (True, False)
+    assert judged("bad").unsafe
 
 
 def test_a_judge_takes_the_label_of_the_prompt_before_its_own():

@@ -15,7 +15,11 @@ from waltzrl_smollm2.classifier import (
 from waltzrl_smollm2.model import LABELS, Classifier, Encoder, Shape
 
 SHAPE = Shape(layers=2, frozen=1, rank=2, hidden=8)
-AS_IT_IS = Calibration(scale=(1.0,) * 3, shift=(0.0,) * 3)
+AS_IT_IS = Calibration(
+    weights=((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
+    shift=(0.0, 0.0, 0.0),
+    threshold=0.5,
+)
 EXCHANGES = [
     ("How do I bake bread?", "Knead the dough, and wait."),
     ("How do I kill a process on Linux?", "Sorry."),

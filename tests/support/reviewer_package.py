@@ -7,6 +7,7 @@ from waltzrl.agents.classifier import ExchangeLabels
 
 class Words:
     name = "words@0"
+    threshold = 0.5
 
     def classify(self, exchanges):
         return [

@@ -62,14 +62,37 @@ def _from(*sources: str) -> Callable[[Line], bool]:
     return lambda line: line["source"] in sources
 
 
-def _question(low: int, high: int) -> Callable[[Line], bool]:
-    return lambda line: low <= _number(line["prompt"]) % 100 < high
+def _share(low: int, high: int, *categories: str) -> Callable[[Line], bool]:
+    """Keep these percents of the requests, with all their replies, of some categories or of all."""
+    return lambda line: (
+        low <= _number(line["prompt"]) % 100 < high
+        and (not categories or line["category"] in categories)
+    )
+
+
+ADVICE = (
+    "Financial Advice",
+    "Gov Decision",
+    "Health Consultation",
+    "Legal Opinion",
+    "Political Lobbying",
+)
+"""Categories of do-anything-now's questions that a policy forbids and nobody is harmed by."""
 
 
 PROMPTS: dict[str, list[PublicSet]] = {
     "guardreasoner5k_prompts": [
         PublicSet(
-            role="train", limit=3000, licence="ODC-BY (WildGuardMix)", keeps=_of("WildGuardTrainR")
+            role="train",
+            limit=3400,
+            licence="ODC-BY (WildGuardMix)",
+            keeps=_share(10, 100, "WildGuardTrainR"),
+        ),
+        PublicSet(
+            role="validate",
+            limit=400,
+            licence="ODC-BY (WildGuardMix)",
+            keeps=_share(0, 10, "WildGuardTrainR"),
         ),
         PublicSet(role="test", limit=300, licence="CC-BY-4.0 (Aegis)", keeps=_of("AegisTrainR")),
         PublicSet(
@@ -79,24 +102,27 @@ PROMPTS: dict[str, list[PublicSet]] = {
     "red_instruct_harmful_questions": [
         PublicSet(
             role="train",
-            limit=900,
+            limit=1200,
             licence="Apache-2.0",
             keeps=_from("harmfulqa", "adversarialqa", "dangerousqa"),
         ),
         PublicSet(role="validate", limit=150, licence="Apache-2.0", keeps=_from("catqa_english")),
     ],
-    "advbench": [PublicSet(role="train", limit=300, licence="MIT")],
+    "advbench": [PublicSet(role="train", limit=520, licence="MIT")],
     "malicious_instruct_tdc2023": [PublicSet(role="train", limit=200, licence="MIT")],
     "trustllm_misuse": [
         PublicSet(
             role="train",
-            limit=600,
+            limit=900,
             licence="MIT",
-            keeps=_from("trustllm/misuse_add", "trustllm/Do-anything-now"),
+            keeps=lambda line: line["category"] not in ADVICE,
         )
     ],
-    "gsm8k_train": [PublicSet(role="train", limit=100, licence="MIT")],
-    "mmlu_1000": [PublicSet(role="train", limit=200, licence="MIT")],
+    "gsm8k_train": [PublicSet(role="train", limit=200, licence="MIT")],
+    "mmlu_1000": [
+        PublicSet(role="train", limit=500, licence="MIT", keeps=_share(20, 100)),
+        PublicSet(role="validate", limit=150, licence="MIT", keeps=_share(0, 20)),
+    ],
     "coconot_eval": [PublicSet(role="validate", limit=400, licence="ODC-BY")],
     "coconot_contrast_eval": [PublicSet(role="validate", limit=300, licence="ODC-BY")],
     "jailbreakbench_behaviors": [PublicSet(role="test", limit=200, licence="MIT")],
@@ -110,9 +136,17 @@ PROMPTS: dict[str, list[PublicSet]] = {
 }
 REPLIES: dict[str, list[PublicSet]] = {
     "gptfuzzer_responses_train": [
-        PublicSet(role="train", limit=900, licence="MIT", keeps=_question(0, 65)),
-        PublicSet(role="validate", limit=100, licence="MIT", keeps=_question(65, 80)),
-        PublicSet(role="test", limit=150, licence="MIT", keeps=_question(80, 100)),
+        PublicSet(role="train", limit=1200, licence="MIT", keeps=_share(0, 65)),
+        PublicSet(role="validate", limit=100, licence="MIT", keeps=_share(65, 80)),
+        PublicSet(role="test", limit=150, licence="MIT", keeps=_share(80, 100)),
+    ],
+    "gpteacher_roleplay": [
+        PublicSet(role="train", limit=800, licence="MIT", keeps=_share(10, 100)),
+        PublicSet(role="validate", limit=100, licence="MIT", keeps=_share(0, 10)),
+    ],
+    "gpteacher_codegen": [
+        PublicSet(role="train", limit=500, licence="MIT", keeps=_share(10, 100)),
+        PublicSet(role="validate", limit=100, licence="MIT", keeps=_share(0, 10)),
     ],
     "coconot_pref": [PublicSet(role="train", limit=927, licence="ODC-BY")],
     "user_oriented": [PublicSet(role="train", limit=252, licence="Apache-2.0")],
@@ -122,6 +156,8 @@ REPLIES: dict[str, list[PublicSet]] = {
     "safety_tuned_llamas_sft": [PublicSet(role="test", limit=100, licence="CC-BY-NC-4.0")],
     "alpaca_gpt4_demo_sft": [PublicSet(role="test", limit=100, licence="CC-BY-NC-4.0")],
 }
+INSTRUCTIONS = ("gpteacher_roleplay", "gpteacher_codegen")
+"""Read from NAME.json as published: a list of `instruction`, `input` and `response`."""
 TEMPLATES: dict[Role, str] = {
     "train": "inthewild_jailbreak_templates",
     "test": "gptfuzzer_templates",
@@ -140,7 +176,7 @@ def exchanges(data: Path) -> dict[Role, list[Exchange]]:
     """
     found: dict[Role, list[Exchange]] = {"train": [], "validate": [], "test": []}
     for name, parts in (PROMPTS | REPLIES).items():
-        lines = _read(data / f"{name}.jsonl")
+        lines = _instructions(data, name) if name in INSTRUCTIONS else _read(data / f"{name}.jsonl")
         for part in parts:
             kept = sorted(filter(part.keeps, lines), key=_hash)[: part.limit]
             found[part.role].extend(_exchange(name, line) for line in kept)
@@ -193,11 +229,11 @@ def _exchange(name: str, line: Line) -> Exchange:
                 refuses=False,
             )
         case "user_oriented":
-            output = line["instances"][0]["output"]
+            [instance] = line["instances"]
             return Exchange(
                 source=name,
-                request=request,
-                reply=output,
+                request=f"{request}\n\n{instance['input']}".strip(),
+                reply=instance["output"],
                 harmful=False,
                 unsafe=False,
                 refuses=False,
@@ -263,7 +299,7 @@ def answered(one: Exchange, draw: random.Random, templates: Sequence[str]) -> Ex
         request = f"{template}\n\n{request}" if draw.random() < 0.8 else f"{request}\n\n{template}"
     refuses = draw.random() < 0.35
     text = draw.choice(TEXTS["refuses" if refuses else "complies"])
-    words = sorted(set(one.request.split()), key=len)[-4:]
+    words = sorted(dict.fromkeys(one.request.split()), key=len)[-4:]
     reply = text.format(
         request=one.request.rstrip("?.! "),
         topic=" ".join(w for w in one.request.split() if w in words),
@@ -279,12 +315,13 @@ def answered(one: Exchange, draw: random.Random, templates: Sequence[str]) -> Ex
 
 
 def hollow(one: Exchange) -> Exchange:
-    """Give a held-out request a hollow answer: it complies in form and says nothing."""
+    """Give a held-out request a hollow answer, of which its label says nothing.
+
+    It complies in form and says nothing usable.
+    """
+    texts = TEXTS["test"]["complies"]
     return replace(
-        one,
-        reply=TEXTS["test"]["unsafe" if one.harmful else "benign"],
-        unsafe=one.harmful,
-        refuses=False,
+        one, reply=texts[_number(one.request) % len(texts)], unsafe=one.harmful, refuses=False
     )
 
 
@@ -301,6 +338,22 @@ def _prompt(one: Exchange) -> Prompt:
 def _read(path: Path) -> list[Line]:
     with path.open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
+
+
+def _instructions(data: Path, name: str) -> list[Line]:
+    """Read a list of instructions and good answers; the very short ones are left out."""
+    lines = [
+        {
+            "prompt": "\n\n".join(filter(None, (row["instruction"], row["input"]))),
+            "response": row["response"],
+            "label": "benign",
+            "response_label": "safe",
+            "category": name,
+            "source": name,
+        }
+        for row in json.loads((data / f"{name}.json").read_text("utf-8"))
+    ]
+    return [line for line in lines if len(line["prompt"]) >= 12 and line["response"].strip()]
 
 
 def _hash(line: Line) -> str:

@@ -11,8 +11,8 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import log
+from dataclasses import dataclass, replace
+from math import exp
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +33,17 @@ from waltzrl.policies.weights import base_digest, load_causal_lm
 from waltzrl.records import Message, Prompt, Reply
 from waltzrl.rules import load_rulebook
 from waltzrl_smollm2.classifier import Calibration, save_classifier
-from waltzrl_smollm2.model import Classifier, Encoder, Shape
+from waltzrl_smollm2.model import LABELS, Classifier, Encoder, Shape
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+UNSAFE = LABELS.index("unsafe")
 FALSE_ALARMS = 0.05
 """The share of good validation rows that may be flagged."""
+ADDED_ALARMS = 0.01
+"""The share that a model may flag beside the rules, which it cannot overrule."""
 CHALLENGED = 0.01
 """The share of right refusals of the validation sets that may be challenged."""
-FLAGGED = 3 / 7
-"""The model's risk from which a reply in which the rules find nothing is unsafe: 0.7 of it is the
-risk of both, and 1 - 0.3 is the threshold."""
 RULES_FLAG = 0.3
 BATCH = 16
 MOST_PROMPTS = {"validate": 300, "test": 100}
@@ -93,7 +93,8 @@ def main(data: Path, base: str, out: Path) -> None:
     validation, test = (Part.of(role, exchanges[role]) for role in ("validate", "test"))
     columns = cheaper(training_rows(data, out), base, out)
     logits = trained_logits(validation, test, base, out)
-    columns["trained"] = lambda part: logits[part.name][:, 1]
+    fitted = calibrated(validation, logits["validate"])
+    columns["trained"] = lambda part: log_odds(logits[part.name], fitted)[:, UNSAFE]
     scores = {name: (score(validation), score(test)) for name, score in columns.items()}
     good = ~validation.bad[validation.hollow]
     cuts = {
@@ -104,22 +105,22 @@ def main(data: Path, base: str, out: Path) -> None:
     flags = {name: on_test > cuts[name] for name, (_, on_test) in scores.items()}
     ranks = {name: on_test for name, (_, on_test) in scores.items()}
     for name in ("TF-IDF", "frozen", "trained"):
-        cuts[name] = union_cut(
-            *(scores[one][0][validation.hollow][good] for one in ("rules", name))
-        )
+        own = scores[name][0][validation.hollow][good]
+        cuts[f"rules + {name}"] = cut = highest_share(own, ADDED_ALARMS)
         by_rules = scores["rules"][1] > RULES_FLAG
-        flags[f"rules + {name}"] = by_rules | (scores[name][1] > cuts[name])
+        flags[f"rules + {name}"] = by_rules | (scores[name][1] > cut)
         ranks[f"rules + {name}"] = np.where(by_rules, 1e3, scores[name][1])
     print_hollow(test, flags, ranks)
     print_recorded(test, flags, ranks)
     on_validation, on_test = logits["validate"], logits["test"]
-    calibration = calibrated(validation, on_validation, cuts["trained"])
+    threshold = 1 / (1 + exp(-cuts["rules + trained"]))
+    calibration = replace(fitted, threshold=threshold)
     challenge_from = print_refusals(validation, test, on_validation, on_test, calibration)
-    print_reliability(test, on_test, calibrated(validation, on_validation, None))
+    print_reliability(test, on_test, fitted)
     trained = torch.load(out / "checkpoint.pt")["model"]
     digest = base_digest(load_causal_lm(base, torch.device("cpu"), torch.float32).model)
     save_classifier(out / "reviewer.safetensors", trained, Shape(), calibration, digest)
-    print(f"challenge from {challenge_from:.4f}; flag above the logit {cuts['trained']:.3f}")
+    print(f"challenge from {challenge_from:.4f}; flag above {threshold:.3f}")
 
 
 def few(rows: Sequence[Exchange], most: int) -> list[Exchange]:
@@ -211,7 +212,6 @@ def passed(
     if kept.exists():
         saved: Array = np.load(kept)
         return saved
-    torch.set_num_threads(1)
     causal_lm = load_causal_lm(base, torch.device("cpu"), torch.bfloat16)
     model, encoder = Classifier(causal_lm.model.model, Shape()), Encoder(causal_lm.tokenizer)
     prepare(model)
@@ -232,13 +232,6 @@ def passed(
 def highest_share(values: Array, share: float) -> float:
     """Return the lowest cut above which at most this share of the values lies."""
     return float(np.quantile(values, 1 - share, method="higher"))
-
-
-def union_cut(rules: Array, scores: Array) -> float:
-    """Return the cut of the scores at which they and the rules flag at most `FALSE_ALARMS`."""
-    free = scores[rules <= RULES_FLAG]
-    room = max(0.0, FALSE_ALARMS * len(scores) - (len(scores) - len(free)))
-    return highest_share(free, room / len(free))
 
 
 def print_hollow(test: Part, flags: dict[str, Mask], ranks: dict[str, Array]) -> None:
@@ -307,26 +300,31 @@ def print_recorded(test: Part, flags: dict[str, Mask], ranks: dict[str, Array]) 
         print(f"| {source} | {bad[own].sum()} | {(~bad[own]).sum()} | {' | '.join(cells)} |")
 
 
-def calibrated(validation: Part, logits: Array, flag_above: float | None) -> Calibration:
+def calibrated(validation: Part, logits: Array) -> Calibration:
     """Fit probabilities to the validation labels (Platt, 1999).
 
-    With `flag_above`, the logit of the label unsafe at which a reply is to be flagged, that label's
-    probability is `FLAGGED` there.
+    What is unsafe is read from all logits, because the request and the refusal tell most of it.
     """
-    scales, shifts = [], []
-    for label, name in enumerate(("harmful", "unsafe", "refuses")):
+    weights, shifts = np.zeros((len(LABELS), len(LABELS))), []
+    for label, name in enumerate(LABELS):
         known = [row for row, one in enumerate(validation.rows) if getattr(one, name) is not None]
         truth = [getattr(validation.rows[row], name) for row in known]
-        fitted = LogisticRegression(C=1e3).fit(logits[known, label : label + 1], truth)
-        scales.append(float(fitted.coef_[0, 0]))
+        read = range(len(LABELS)) if label == UNSAFE else [label]
+        fitted = LogisticRegression(C=1e3).fit(logits[np.ix_(known, read)], truth)
+        weights[label, read] = fitted.coef_[0]
         shifts.append(float(fitted.intercept_[0]))
-    if flag_above is not None:
-        shifts[1] = log(FLAGGED / (1 - FLAGGED)) - scales[1] * flag_above
-    return Calibration(scale=tuple(scales), shift=tuple(shifts))
+    return Calibration(
+        weights=tuple(map(tuple, weights.tolist())), shift=tuple(shifts), threshold=0.5
+    )
+
+
+def log_odds(logits: Array, calibration: Calibration) -> Array:
+    odds: Array = logits @ np.transpose(calibration.weights) + calibration.shift
+    return odds
 
 
 def probabilities(logits: Array, calibration: Calibration) -> Array:
-    return 1 / (1 + np.exp(-logits * calibration.scale - calibration.shift))
+    return 1 / (1 + np.exp(-log_odds(logits, calibration)))
 
 
 def print_refusals(
@@ -336,7 +334,7 @@ def print_refusals(
     challenge = []
     for part, logits in ((validation, on_validation), (test, on_test)):
         harmful, unsafe, refuses = probabilities(logits, calibration)[part.refused].T
-        challenge.append(np.where(unsafe > FLAGGED, 0.0, refuses * (1 - harmful)))
+        challenge.append(np.where(unsafe > calibration.threshold, 0.0, refuses * (1 - harmful)))
     cut = highest_share(challenge[0][validation.harmful[validation.refused]], CHALLENGED)
     harmful = test.harmful[test.refused]
     sources = np.array([one.source for one in test.rows[test.refused]])
@@ -354,7 +352,7 @@ def print_refusals(
 
 def print_reliability(test: Part, logits: Array, calibration: Calibration) -> None:
     """Print how often the label unsafe is right where its probability is so and so."""
-    unsafe, bad = probabilities(logits, calibration)[:, 1], test.bad
+    unsafe, bad = probabilities(logits, calibration)[:, UNSAFE], test.bad
     print("\n| probability of unsafe | replies | mean | unsafe |\n| --- | ---: | ---: | ---: |")
     for low in np.arange(0, 1, 0.1):
         own = (unsafe >= low) & (unsafe < low + 0.1)

@@ -15,6 +15,8 @@ MOST_AT_ONCE = 8
 """Exchanges in one batch."""
 TRUE = 0.5
 """The probability above which a label is true."""
+FLAGGED = 3 / 7
+"""The risk from which a gateway flags a reply in which its rules find nothing: 0.3 / 0.7."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,14 @@ class ExchangeClassifier(Protocol):
     @property
     def name(self) -> str:
         """Its own name and a hash of its weights: `smollm2@1f3a9c02d4e5`."""
+        ...
+
+    @property
+    def threshold(self) -> float:
+        """The probability of unsafe, between 0 and 1, above which a reply is to be revised.
+
+        It is chosen for few false alarms beside the rules. A judge asks what is likelier.
+        """
         ...
 
     def classify(self, exchanges: Sequence[tuple[str, str]]) -> list[ExchangeLabels]:
@@ -59,13 +69,14 @@ class ClassifierReviewer:
         """Label `reply` as an answer to `prompt`; the advice is a fixed text for each label."""
         labels = await self.label(prompt, reply)
         overrefusal = labels.refuses * (1 - labels.harmful)
-        unsafe = labels.unsafe > TRUE
+        risk = _risk(labels.unsafe, self._classifier.threshold)
+        unsafe = risk > FLAGGED
         overrefuse = not unsafe and overrefusal > TRUE
         return Feedback(
             unsafe=unsafe,
             overrefuse=overrefuse,
             text=advice()[OTHER if unsafe else OVERREFUSAL] if unsafe or overrefuse else "",
-            risk=labels.unsafe,
+            risk=risk,
             overrefusal_probability=overrefusal,
         )
 
@@ -114,6 +125,12 @@ class ClassifierReviewer:
             return await loop.run_in_executor(
                 self._thread, self._classifier.classify, batch.exchanges
             )
+
+
+def _risk(probability: float, threshold: float) -> float:
+    """Shift the log odds of a probability, so that the threshold becomes `FLAGGED`."""
+    odds = FLAGGED / (1 - FLAGGED) * (1 - threshold) / threshold
+    return probability * odds / (probability * odds + 1 - probability)
 
 
 @dataclass(slots=True)

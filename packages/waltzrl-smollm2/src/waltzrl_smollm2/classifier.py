@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -22,10 +22,13 @@ WEIGHTS = "weights/reviewer.safetensors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """From a logit to a probability, for each of `LABELS`: 1 / (1 + exp(-scale logit - shift))."""
+    """From logits z to the probabilities of `LABELS`: 1 / (1 + exp(-(weights z + shift)))."""
 
-    scale: tuple[float, ...]
+    weights: tuple[tuple[float, ...], ...]
+    """Of each logit for each label: [labels][logits]."""
     shift: tuple[float, ...]
+    threshold: float
+    """See `ExchangeClassifier.threshold`."""
 
 
 class SmolLM2Classifier:
@@ -34,17 +37,19 @@ class SmolLM2Classifier:
     def __init__(
         self, model: Classifier, encoder: Encoder, calibration: Calibration, name: str
     ) -> None:
-        self.name = name
+        self.name, self.threshold = name, calibration.threshold
         self._model, self._encoder = model, encoder
-        self._scale, self._shift = torch.tensor(calibration.scale), torch.tensor(calibration.shift)
+        self._weights = torch.tensor(calibration.weights)
+        self._shift = torch.tensor(calibration.shift)
 
     def classify(self, exchanges: Sequence[tuple[str, str]]) -> list[ExchangeLabels]:
         """Label requests and replies, in one batch."""
         batch = self._encoder.batch([self._encoder.encode(*exchange) for exchange in exchanges])
         with torch.inference_mode():
-            probabilities = torch.sigmoid(self._model(*batch) * self._scale + self._shift)
+            logits = torch.addmm(self._shift, self._model(*batch), self._weights.T)
         return [
-            ExchangeLabels(**dict(zip(LABELS, row, strict=True))) for row in probabilities.tolist()
+            ExchangeLabels(**dict(zip(LABELS, row, strict=True)))
+            for row in torch.sigmoid(logits).tolist()
         ]
 
 
@@ -66,8 +71,7 @@ def load_classifier(base: str, weights: Path | None = None) -> SmolLM2Classifier
             trained = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"{weights}: no weights of a reviewer ({error}); none are published yet: train them "
-            "with `make reviewer` and put its reviewer.safetensors there"
+            f"{weights}: no weights of a reviewer ({error}); install the package again"
         ) from error
     causal_lm = load_causal_lm(base, torch.device("cpu"), torch.float32)
     if (digest := base_digest(causal_lm.model)) != metadata["base"]:
@@ -92,6 +96,6 @@ def save_classifier(
     metadata = {
         "base": base,
         "shape": json.dumps({name: getattr(shape, name) for name in Shape.__slots__}),
-        "calibration": json.dumps({"scale": calibration.scale, "shift": calibration.shift}),
+        "calibration": json.dumps(asdict(calibration)),
     }
     save_file({name: value.detach().half() for name, value in trained.items()}, path, metadata)

@@ -25,7 +25,7 @@ ADAPTERS = "reviewer"
 class Shape:
     """Sizes of the classifier; stored with its weights."""
 
-    layers: int = 10
+    layers: int = 18
     """Layers of the base that are used."""
     frozen: int = 4
     """The first of them, which have no adapters."""

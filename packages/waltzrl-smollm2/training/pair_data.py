@@ -1,0 +1,180 @@
+"""Write the files that recipes/smollm2.toml reads.
+
+    python training/pair_data.py DATA_DIR OUT_DIR
+
+DATA_DIR holds the public sets of `data.py`, whose roles and leak gate are kept. Writes prompts to
+train and validate on, the held-out sets, plain questions with answers, and demonstrations of
+drafts, reviews and revisions from recorded replies.
+"""
+
+import random
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from data import Exchange, exchanges, training_templates
+from waltzrl.data import write_lines
+from waltzrl.demo.world import general_prompts
+from waltzrl.judges import RefusalDetector
+from waltzrl.records import (
+    Collaboration,
+    Demonstration,
+    Feedback,
+    Message,
+    Prompt,
+    Reply,
+    Round,
+)
+
+SEED = 0
+TRAIN, VALIDATION, GENERAL = 800, 64, 100
+"""Prompts of each label."""
+REVIEWS, REVISIONS, DRAFTS = 150, 100, 75
+"""Demonstrations of each kind and label."""
+LONGEST_REQUEST, LONGEST_REPLY = 240, 280
+"""Characters: short ones, because a small model has few tokens for its own."""
+WRAPPED = 0.2
+"""The share of training prompts in a jailbreak's text."""
+LONGEST_WRAPPER = 600
+HELD_OUT = ("jailbreakbench_behaviors", "oktest", "simplesafetytests")
+ADVICE = {
+    True: "The reply helps with something harmful. Decline it in a sentence, and offer safe help.",
+    False: "The request is harmless. Answer it, and do not decline.",
+}
+"""By whether the request is harmful."""
+REASONS = {
+    (True, True): "The request is harmful and the reply declines it.",
+    (True, False): "The request is harmful and the reply helps with it.",
+    (False, True): "The request is harmless and the reply declines it.",
+    (False, False): "The request is harmless and the reply answers it.",
+}
+"""By whether the request is harmful, and whether the reply declines it."""
+
+
+def main(data: Path, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(SEED)
+    rows = exchanges(data)
+    wrappers = [text for text in training_templates(data) if len(text) <= LONGEST_WRAPPER]
+    train = balanced(rows["train"], TRAIN)
+    draw.shuffle(train)
+    write_lines(out / "train.jsonl", [wrapped(one, wrappers, draw) for one in train])
+    write_lines(
+        out / "validation.jsonl", list(map(prompt_of, balanced(rows["validate"], VALIDATION)))
+    )
+    for name in HELD_OUT:
+        write_lines(
+            out / f"{name}.jsonl", [prompt_of(one) for one in rows["test"] if one.source == name]
+        )
+    write_lines(out / "general.jsonl", general_prompts("test", GENERAL, SEED))
+    shown = list(demonstrations(rows["train"], draw))
+    draw.shuffle(shown)
+    write_lines(out / "demonstrations.jsonl", shown)
+    print(f"{len(train)} training prompts and {len(shown)} demonstrations in {out}")
+
+
+def balanced(rows: Sequence[Exchange], count: int) -> list[Exchange]:
+    """Return the first short requests of each label, every request once."""
+    chosen = []
+    for label in (True, False):
+        asked = {
+            one.asked: one
+            for one in rows
+            if one.harmful is label and len(one.asked) <= LONGEST_REQUEST
+        }
+        chosen += islice(asked.values(), count)
+    return chosen
+
+
+def wrapped(one: Exchange, wrappers: Sequence[str], draw: random.Random) -> Prompt:
+    """Put some of the requests into a jailbreak's text."""
+    prompt = prompt_of(one)
+    if draw.random() >= WRAPPED:
+        return prompt
+    text = f"{draw.choice(wrappers)}\n\n{one.asked}"
+    return Prompt(
+        id=f"{prompt.id}/wrapped",
+        messages=(Message(role="user", content=text),),
+        label=prompt.label,
+        source=prompt.source,
+        cluster=prompt.id,
+    )
+
+
+def prompt_of(one: Exchange) -> Prompt:
+    return Prompt(
+        id=f"{one.source}/{one.asked[:60]}",
+        messages=(Message(role="user", content=one.asked),),
+        label="unsafe" if one.harmful else "benign",
+        source=one.source,
+    )
+
+
+def demonstrations(rows: Sequence[Exchange], draw: random.Random) -> Iterator[Demonstration]:
+    """Yield drafts, reviews of all four kinds, and revisions, from recorded replies.
+
+    A needless refusal is a recorded refusal of another request, because no set holds one.
+    """
+    detector = RefusalDetector()
+    said = [
+        replace(one, reply=beginning(one.reply))
+        for one in rows
+        if one.source != "user_oriented" and one.reply.isascii()
+    ]
+    said = [one for one in said if one.reply]
+    declines = [one for one in said if one.harmful and not one.unsafe and refuses(detector, one)]
+    complies = [one for one in said if one.harmful and one.unsafe and not refuses(detector, one)]
+    answers = [one for one in said if one.harmful is False and not refuses(detector, one)]
+    by_request = {one.request: one.reply for one in declines}
+    needless = [(one, draw.choice(declines).reply) for one in answers]
+    for one in (*declines[:DRAFTS], *answers[:DRAFTS]):
+        yield shown(one, one.reply)
+    for one in (*declines[:REVIEWS], *answers[-REVIEWS:]):
+        yield shown(one, one.reply, Round(feedback=review(one, declined=bool(one.harmful))))
+    for one in complies[:REVIEWS]:
+        yield shown(one, one.reply, Round(feedback=review(one, declined=False)))
+    for one, reply in needless[:REVIEWS]:
+        yield shown(one, reply, Round(feedback=review(one, declined=True)))
+    for one in [one for one in complies if one.request in by_request][:REVISIONS]:
+        better = Reply(text=by_request[one.request])
+        yield shown(one, one.reply, Round(feedback=review(one, declined=False), revision=better))
+    for one, reply in needless[-REVISIONS:]:
+        better = Reply(text=one.reply)
+        yield shown(one, reply, Round(feedback=review(one, declined=True), revision=better))
+
+
+def beginning(reply: str) -> str:
+    """Keep the first sentences, as many as are shown; nothing of a reply whose first is longer."""
+    if len(reply) <= LONGEST_REPLY:
+        return reply.strip()
+    ends = [match.end() for match in re.finditer(r"[.!?](?=\s)", reply[: LONGEST_REPLY + 1])]
+    return reply[: ends[-1]].strip() if ends else ""
+
+
+def refuses(detector: RefusalDetector, one: Exchange) -> bool:
+    return detector.refuses(one.reply, one.request).refuses
+
+
+def review(one: Exchange, *, declined: bool) -> Feedback:
+    """Return the right feedback for a reply that declines the request, or does not."""
+    harmful = bool(one.harmful)
+    wrong = declined != harmful
+    return Feedback(
+        unsafe=wrong and harmful,
+        overrefuse=wrong and not harmful,
+        reasoning=REASONS[harmful, declined],
+        text=ADVICE[harmful] if wrong else "",
+    )
+
+
+def shown(one: Exchange, draft: str, *rounds: Round) -> Demonstration:
+    return Demonstration(
+        collaboration=Collaboration(prompt=prompt_of(one), draft=Reply(text=draft), rounds=rounds)
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
