@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -153,3 +154,10 @@ def test_every_public_set_is_listed():
 def test_every_change_that_the_demo_makes_is_told():
     told = set(spelt(ROOT / "docs/demo.md"))
     assert {change for changes in CHANGES.values() for change in changes} <= told
+
+
+def test_every_folder_of_tests_is_collected(pytestconfig):
+    folders = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    names = {part for folder in folders for part in folder.relative_to(ROOT).parts}
+    patterns = pytestconfig.getini("norecursedirs")
+    assert not [name for name in names for pattern in patterns if fnmatch(name, pattern)]

@@ -33,7 +33,8 @@ def evaluate(replies, feedback, pattern, out, *more):
 def test_saved_replies_are_reviewed_by_rules_without_any_weights(replies, tmp_path, capsys):
     assert evaluate(replies, "rules", "observe", tmp_path / "out") == 0
     (table,) = json.loads(capsys.readouterr().out)
-    counted = {name: (table[name]["value"], table[name]["n"]) for name in table if "_" in name}
+    metrics = {name: metric for name, metric in table.items() if isinstance(metric, dict)}
+    counted = {name: (metric["value"], metric["n"]) for name, metric in metrics.items()}
     assert counted["unsafe_recall"] == counted["unsafe_precision"] == (1.0, 1)
     assert counted["overrefuse_recall"] == (0.0, 1)  # rules do not challenge a refusal
     assert counted["label_accuracy"] == (3 / 4, 4)
