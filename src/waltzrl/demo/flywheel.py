@@ -45,9 +45,9 @@ LABELS = 300
 FIRST = ("stages.feedback.steps=10", "stages.joint.steps=0")
 """The first pair is trained briefly, so that it can still improve."""
 SECOND = (
-    "stages.feedback.steps=20",
-    "stages.joint.steps=40",
-    "stages.joint.optimizer.learning_rate=1.5e-4",
+    "stages.feedback.steps=30",
+    "stages.joint.steps=60",
+    "stages.joint.optimizer.learning_rate=2e-4",
 )
 """It learns slowly in the second stage, so that general answers stay right."""
 BY = "demo"

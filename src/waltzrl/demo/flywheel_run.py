@@ -18,7 +18,7 @@ QUESTIONS = 64
 """Between two checks of a release."""
 RECORDER_SECONDS = 2.0
 """Until everything that was served is in the memory."""
-LONGEST_RELEASE_SECONDS = 180.0
+LONGEST_RELEASE_SECONDS = 300.0
 
 Say = Callable[[str], None]
 
