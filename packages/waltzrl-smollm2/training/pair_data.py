@@ -7,6 +7,7 @@ train and validate on, the held-out sets, plain questions with answers, and demo
 drafts, reviews and revisions from recorded replies.
 """
 
+import hashlib
 import random
 import re
 import sys
@@ -106,7 +107,7 @@ def wrapped(one: Exchange, wrappers: Sequence[str], draw: random.Random) -> Prom
 
 def prompt_of(one: Exchange) -> Prompt:
     return Prompt(
-        id=f"{one.source}/{one.asked[:60]}",
+        id=f"{one.source}/{hashlib.sha256(one.asked.encode()).hexdigest()[:12]}",
         messages=(Message(role="user", content=one.asked),),
         label="unsafe" if one.harmful else "benign",
         source=one.source,
