@@ -27,7 +27,8 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate
 from waltzrl.policies import Sampling
 from waltzrl.policies.blocks import fuse
-from waltzrl.policies.local import Decoding, LocalPolicy
+from waltzrl.policies.copies import DecodingCopy
+from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import store_transposed
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Usage
 
@@ -154,7 +155,11 @@ def contestants(limits: Sequence[int]) -> dict[str, Callable[[], list[Collaborat
         store_transposed(model)
     found: dict[str, Callable[[], list[Collaboration]]] = {}
     for name, models, dtype in (("float32", exact, None), ("bfloat16", half, torch.bfloat16)):
-        policies = [LocalPolicy(model, tokenizer, decoding=Decoding(dtype=dtype)) for model in ours]
+        copies = [dtype and DecodingCopy(model, dtype) for model in ours]
+        policies = [
+            LocalPolicy(model, tokenizer, copy=copied)
+            for model, copied in zip(ours, copies, strict=True)
+        ]
         pairs = [roles(policies, limit) for limit in limits]
         found[f"generate {name}"] = lambda m=models, p=pairs: turn_by_turn(m, p, limits)
         found[f"waltzrl {name}"] = lambda p=pairs: asyncio.run(gathered(p))

@@ -23,7 +23,6 @@ from work import new_prompts, new_tokenizer
 
 from waltzrl.agents import load_wording
 from waltzrl.collaboration import collaborate
-from waltzrl.policies.local import Decoding
 from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow
 from waltzrl.records import Message, Prompt
 from waltzrl.training import (
@@ -80,8 +79,7 @@ def two_models(base: CausalLM, max_new_tokens: int) -> Team:
         for role in ROLES
     }
     references = dict.fromkeys(ROLES, Weights(causal_lm=base))
-    decoding = Decoding(dtype=torch.bfloat16)
-    return make_team(weights, references, load_wording("plain"), max_new_tokens, decoding)
+    return make_team(weights, references, load_wording("plain"), max_new_tokens, torch.bfloat16)
 
 
 def two_adapters(base: CausalLM, max_new_tokens: int) -> Team:
@@ -90,7 +88,7 @@ def two_adapters(base: CausalLM, max_new_tokens: int) -> Team:
     shared = add_adapters(base, ROLES, rank=16)
     weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
     references = dict.fromkeys(ROLES, Weights(causal_lm=shared))
-    return make_team(weights, references, load_wording("plain"), max_new_tokens)
+    return make_team(weights, references, load_wording("plain"), max_new_tokens, torch.bfloat16)
 
 
 def reinforcement(team: Team, steps: int) -> Reinforcement:

@@ -25,7 +25,6 @@ import waltzrl
 from waltzrl.agents import Wording
 from waltzrl.collaboration import OracleReviewer, draft_only
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
-from waltzrl.policies.local import Decoding
 from waltzrl.policies.weights import Weights, load_causal_lm, narrow
 from waltzrl.records import Message, Prompt, Reply, Verdict
 from waltzrl.training import (
@@ -63,7 +62,6 @@ def main() -> None:
     )
     narrow(reference.causal_lm.model, dtype)
     references = {"conversation": reference}
-    decoding = Decoding(dtype=dtype)
     judge, algorithm = LastWord(), ReinforceSettings(kl_weight=KL_WEIGHT, centre_groups=True)
     stage = Reinforcement(
         settings=ReinforcementStage(
@@ -75,7 +73,7 @@ def main() -> None:
             prompts_per_step=PROMPTS,
             group_size=COMPLETIONS,
         ),
-        team=make_team({"conversation": weights}, references, WORDING, NEW_TOKENS, decoding),
+        team=make_team({"conversation": weights}, references, WORDING, NEW_TOKENS, dtype),
         prompts=[
             Prompt(id=str(number), messages=(Message(role="user", content=text),))
             for number, text in enumerate(new_prompts())

@@ -10,7 +10,6 @@ import torch
 from support.places import everywhere
 from waltzrl.agents import load_wording
 from waltzrl.collaboration import collaborate
-from waltzrl.policies.local import Decoding
 from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow, role_parameters
 from waltzrl.records import Message, Prompt, Verdict
 from waltzrl.training import (
@@ -43,7 +42,7 @@ def two_models(place, dtype):
     base = place.causal_lm()
     weights = {role: Weights(causal_lm=copied(base)) for role in ROLES}
     references = dict.fromkeys(ROLES, Weights(causal_lm=base))
-    return make_team(weights, references, load_wording("tiny"), 16, Decoding(dtype=dtype))
+    return make_team(weights, references, load_wording("tiny"), 16, dtype)
 
 
 def two_adapters(place, dtype):
@@ -52,7 +51,7 @@ def two_adapters(place, dtype):
     shared = add_adapters(base, ROLES, rank=4)
     weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
     references = dict.fromkeys(ROLES, Weights(causal_lm=shared))
-    return make_team(weights, references, load_wording("tiny"), 16)
+    return make_team(weights, references, load_wording("tiny"), 16, dtype)
 
 
 def rewards(rounds):

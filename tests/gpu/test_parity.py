@@ -8,7 +8,8 @@ import torch
 
 from support.places import everywhere
 from waltzrl.policies import Sampling
-from waltzrl.policies.local import Decoding, LocalPolicy
+from waltzrl.policies.copies import DecodingCopy
+from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import CausalLM, Weights
 from waltzrl.records import Message
 from waltzrl.training import Learner, OptimizerSettings, ReinforceSettings, Sample, Scorer
@@ -20,9 +21,8 @@ QUESTIONS = ["How do I kill a process?", "Linux?", "How do I kill a process?", "
 
 
 def said_by(causal_lm, temperature=1.0, dtype=None):
-    policy = LocalPolicy(
-        causal_lm.model, causal_lm.tokenizer, decoding=Decoding(dtype=dtype), seed=3
-    )
+    copied = None if dtype is None else DecodingCopy(causal_lm.model, dtype)
+    policy = LocalPolicy(causal_lm.model, causal_lm.tokenizer, copy=copied, seed=3)
     sampling = Sampling(max_new_tokens=12, temperature=temperature)
 
     async def replies():

@@ -7,10 +7,13 @@ import torch
 from support.tiny_models import CONTEXT, tiny_model, tiny_tokenizer
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies import Sampling
+from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import Decoding, LocalPolicy
-from waltzrl.policies.weights import add_adapters
+from waltzrl.policies.weights import Weights, add_adapters
 from waltzrl.records import Message, ToolCall
 from waltzrl.training import ROLES
+from waltzrl.training.learner import Scorer
+from waltzrl.training.samples import Sample
 
 FREELY = Sampling(max_new_tokens=12, temperature=1.0)
 GREEDILY = Sampling(max_new_tokens=12)
@@ -173,7 +176,8 @@ def test_a_cancelled_call_takes_nothing_from_the_others():
     assert words([first, last]) == words([alone[0], alone[2]])
 
 
-def test_two_policies_share_one_base_with_their_own_adapters():
+@pytest.mark.parametrize("copied", [False, True], ids=["active", "merged"])
+def test_two_policies_share_one_base_with_their_own_adapters(copied):
     causal_lm = tiny_model()
     plain = asyncio.run(replies(policy_of(tiny_model()), sampling=GREEDILY))
     shared = add_adapters(causal_lm, ROLES, rank=4)
@@ -181,7 +185,8 @@ def test_two_policies_share_one_base_with_their_own_adapters():
     for name, parameter in shared.model.named_parameters():
         if "lora_B" in name:
             parameter.data.normal_()
-    roles = [policy_of(shared, adapter=name) for name in ("conversation", "feedback", None)]
+    copy = DecodingCopy(shared.model, torch.float32) if copied else None
+    roles = [policy_of(shared, adapter=name, copy=copy) for name in (*ROLES, None)]
 
     async def all_three():
         return await asyncio.gather(*(replies(role, sampling=GREEDILY) for role in roles))
@@ -192,9 +197,26 @@ def test_two_policies_share_one_base_with_their_own_adapters():
     assert feedback == words(asyncio.run(replies(roles[1], sampling=GREEDILY)))
 
 
+def test_a_merged_adapter_decodes_as_it_scores_after_every_change():
+    shared = add_adapters(tiny_model(), ROLES, rank=4)
+    policy = policy_of(shared, adapter="feedback", copy=DecodingCopy(shared.model, torch.float32))
+    torch.manual_seed(1)
+    for _ in range(2):
+        for name, parameter in shared.model.named_parameters():
+            if ".feedback." in name:
+                parameter.data.normal_(std=0.2)
+        scorer = Scorer(Weights(causal_lm=shared, adapter="feedback"), 512)
+        tokens = [reply.tokens for reply in asyncio.run(replies(policy))]
+        scored = scorer.score(
+            [Sample(tokens=one, score=0.0, group=n) for n, one in enumerate(tokens)]
+        )
+        for one, logprobs in zip(tokens, scored, strict=True):
+            assert one.logprobs == pytest.approx(logprobs, abs=1e-4)
+
+
 def test_a_copy_in_bfloat16_follows_the_weights():
     causal_lm = tiny_model()
-    policy = policy_of(causal_lm, decoding=Decoding(dtype=torch.bfloat16))
+    policy = policy_of(causal_lm, copy=DecodingCopy(causal_lm.model, torch.bfloat16))
     before = asyncio.run(replies(policy, sampling=GREEDILY))
     with torch.no_grad():
         for parameter in causal_lm.model.parameters():

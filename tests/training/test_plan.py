@@ -56,8 +56,9 @@ def test_two_8b_models_take_what_arithmetic_says():
 def test_two_adapters_on_one_8b_base_fit_on_a_gpu_of_80_gb(few):
     plan = plan_training(load_recipe(RECIPES / "llama-8b-adapters.toml", few))
     models = sum(part.gigabytes for part in plan.memory)
-    # 8.03e9 x 2 B, and 2 adapters of 32 x 2,621,440 = 83.9e6 parameters x 16 B
-    assert models == pytest.approx(16.060522496 + 2 * 0.08388608 * 16)
+    # 8.03e9 x 2 B twice: the base, and the copy that decodes with an adapter merged; and 2 adapters
+    # of 32 x 2,621,440 = 83.9e6 parameters x 16 B
+    assert models == pytest.approx(2 * 16.060522496 + 2 * 0.08388608 * 16)
     # 32 rows of a context and 512 tokens, 2 x 32 layers x 8 heads x 128 x 2 B each, and logits
     cache = 32 * (plan.context_tokens + 512) * 131_072 + 4 * 32 * 128_256 * 4
     assert plan.rollout_gigabytes == pytest.approx(cache / 1e9)

@@ -1,12 +1,12 @@
 """A policy whose weights are in this process; calls that wait at the same time form a batch."""
 
 import asyncio
-import copy
 import json
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Generic, TypeAlias, TypeVar
 
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies.chat_completion import Json, chat_message
+from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.decode import Ask, Decoded, decode
 from waltzrl.policies.guide import (
     JsonGuide,
@@ -27,7 +28,7 @@ from waltzrl.policies.guide import (
     WordVocabulary,
 )
 from waltzrl.policies.policy import Sampling
-from waltzrl.policies.weights import activated, end_ids, narrow
+from waltzrl.policies.weights import activated, end_ids
 from waltzrl.policies.word_format import WordFormat
 from waltzrl.records import Message, Reply, Tokens, ToolCall, Usage
 
@@ -48,12 +49,6 @@ class Decoding:
     max_tokens: int = 131_072
     """Largest number of tokens whose keys and values one batch keeps; lower it when memory is
     short."""
-    dtype: torch.dtype | None = None
-    """Decode with a copy of the weights in this dtype, updated before every batch.
-
-    bfloat16 decodes faster where the weights are float32, and moves log-probabilities by about
-    a hundredth. None decodes with the weights themselves.
-    """
     in_thread: bool = False
     """Keep the event loop free while decoding, as a server must."""
 
@@ -69,6 +64,7 @@ class LocalPolicy:
         *,
         seed: int = 0,
         decoding: Decoding | None = None,
+        copy: DecodingCopy | None = None,
     ) -> None:
         """Make a policy of `model`.
 
@@ -78,6 +74,8 @@ class LocalPolicy:
             adapter: is active while this policy replies; None is the bare model.
             seed: of all sampling; see the method `seed`.
             decoding: how to decode; the defaults suit training on a CPU.
+            copy: of the model, to decode with; it is updated before every batch. One in bfloat16
+                moves log-probabilities by about a hundredth.
         """
         self.model = model
         self.tokenizer = tokenizer
@@ -91,8 +89,7 @@ class LocalPolicy:
         self._context: int | None = getattr(
             model.config.get_text_config(), "max_position_embeddings", None
         )
-        dtype = self._decoding.dtype
-        self._copy = None if dtype in {None, model.dtype} else _copy_in(dtype, model)
+        self._copy = copy
         self._generator = torch.Generator(model.device)
         self._decode = Batcher(self._serve, self._fits, in_thread=self._decoding.in_thread)
         self._vocabulary: LabelVocabulary | None = None
@@ -232,7 +229,7 @@ class LocalPolicy:
         )
 
     def _serve(self, calls: Sequence["_Call"]) -> list[Decoded]:
-        with _ONE_AT_A_TIME, activated(self._current_weights(), self.adapter) as model:
+        with _ONE_AT_A_TIME, self._decoding_model() as model:
             return decode(
                 model,
                 [self._ask(call) for call in calls],
@@ -282,15 +279,11 @@ class LocalPolicy:
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
-    def _current_weights(self) -> PreTrainedModel | PeftModel:
-        """Return the model, or its copy in the dtype of decoding with the newest weights."""
+    def _decoding_model(self) -> AbstractContextManager[PreTrainedModel]:
+        """Return what decodes, with the newest weights: the copy, or the model itself."""
         if self._copy is None:
-            return self.model
-        with torch.no_grad():
-            pairs = zip(self._copy.parameters(), self.model.parameters(), strict=True)
-            for copied, original in pairs:
-                copied.copy_(original)
-        return self._copy
+            return activated(self.model, self.adapter)
+        return nullcontext(self._copy.updated(self.adapter))
 
 
 def _chance(sampling: Sampling) -> tuple[float, float]:
@@ -307,13 +300,6 @@ def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
 def _break_up(token: re.Match[str]) -> str:
     """Put a space after the first letter, which makes the token ordinary text."""
     return f"{token[0][0]} {token[0][1:]}"
-
-
-def _copy_in(dtype: torch.dtype, model: PreTrainedModel | PeftModel) -> PreTrainedModel | PeftModel:
-    """Copy `model` with its parameters in `dtype`."""
-    copied = copy.deepcopy(model)
-    narrow(copied, dtype)
-    return copied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from waltzrl.agents import load_wording
 from waltzrl.errors import CheckpointError
 from waltzrl.policies.compute import Compute
-from waltzrl.policies.local import Decoding
 from waltzrl.policies.weights import (
     CausalLM,
     Weights,
@@ -62,7 +61,7 @@ def make_roles(
         shared = add_adapters(base, ROLES, models.rank)
         weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
         references = dict.fromkeys(ROLES, Weights(causal_lm=shared))
-        return make_team(weights, references, wording, agents.limits)
+        return make_team(weights, references, wording, agents.limits, compute.dtype)
     references = dict.fromkeys(ROLES, _frozen(base, compute))
     if models.layout == "one-model":
         weights = dict.fromkeys(ROLES, Weights(causal_lm=base))
@@ -71,7 +70,7 @@ def make_roles(
             role: Weights(causal_lm=replace(base, model=copy.deepcopy(base.model)))
             for role in ROLES
         }
-    return make_team(weights, references, wording, agents.limits, _decoding(compute))
+    return make_team(weights, references, wording, agents.limits, compute.dtype)
 
 
 def continue_roles(models: ModelSettings, agents: AgentSettings, compute: Compute) -> Team:
@@ -94,7 +93,7 @@ def continue_roles(models: ModelSettings, agents: AgentSettings, compute: Comput
         role: _frozen(own.causal_lm, compute) for role, own in weights.items()
     }
     wording = load_wording(agents.wording)
-    return make_team(weights, references, wording, agents.limits, _decoding(compute))
+    return make_team(weights, references, wording, agents.limits, compute.dtype)
 
 
 def _continue_adapters(
@@ -111,7 +110,9 @@ def _continue_adapters(
         shared = replace(shared, source=None)  # the next export takes the base with it
     weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
     references = {role: Weights(causal_lm=shared, adapter=f"initial-{role}") for role in ROLES}
-    return make_team(weights, references, load_wording(agents.wording), agents.limits)
+    return make_team(
+        weights, references, load_wording(agents.wording), agents.limits, compute.dtype
+    )
 
 
 def exported_base(pair: Path) -> str:
@@ -138,10 +139,6 @@ def _frozen(causal_lm: CausalLM, compute: Compute) -> Weights:
     narrow(model, compute.dtype)
     model.requires_grad_(False)
     return Weights(causal_lm=replace(causal_lm, model=model))
-
-
-def _decoding(compute: Compute) -> Decoding:
-    return Decoding(dtype=None if compute.dtype == torch.float32 else compute.dtype)
 
 
 def open_base(

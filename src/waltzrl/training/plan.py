@@ -164,6 +164,7 @@ def _memory(
             MemoryEstimate(
                 what="shared base, frozen", parameters=size.parameters, bytes_each=width
             ),
+            MemoryEstimate(what="copy that decodes", parameters=size.parameters, bytes_each=width),
             MemoryEstimate(what="two adapters", parameters=adapters, bytes_each=LEARNING_BYTES),
         ]
         if models.pair is not None:  # adapters stay float32
@@ -193,7 +194,7 @@ def _memory(
             bytes_each=width,
         ),
     ]
-    if dtype != torch.float32:  # every policy decodes with a copy of its weights
+    if dtype != torch.float32:  # every role decodes with a copy of its weights
         copies = MemoryEstimate(what="copies that decode", parameters=both, bytes_each=width)
         estimates.append(copies)
     return estimates

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import torch
+from peft import PeftModel
+
 from waltzrl.agents import ConversationAgent, FeedbackAgent, Wording
 from waltzrl.policies import Sampling
-from waltzrl.policies.local import Decoding, LocalPolicy
+from waltzrl.policies.copies import DecodingCopy
+from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import Weights
 from waltzrl.training.validation import Best
 
@@ -77,7 +81,7 @@ def make_team(
     references: Mapping[str, Weights],
     wording: Wording,
     max_new_tokens: int | Mapping[str, int],
-    decoding: Decoding | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Team:
     """Give every role an agent over its weights; rollouts sample at temperature 1.
 
@@ -86,7 +90,7 @@ def make_team(
         references: of the same roles; they may share one.
         wording: the texts that the agents are prompted with.
         max_new_tokens: of each turn, for all roles or for each.
-        decoding: how all policies decode.
+        dtype: that all policies decode in.
     """
     limits = (
         dict.fromkeys(weights, max_new_tokens)
@@ -97,9 +101,13 @@ def make_team(
     def sampling(role: str) -> Sampling:
         return Sampling(max_new_tokens=limits[role], temperature=1.0)
 
+    copies: dict[int, DecodingCopy] = {}
+
     def policy(source: Weights) -> LocalPolicy:
         model, tokenizer = source.causal_lm.model, source.causal_lm.tokenizer
-        return LocalPolicy(model, tokenizer, source.adapter, decoding=decoding)
+        if isinstance(model, PeftModel) or model.dtype != dtype:
+            copies[id(model)] = copies.get(id(model)) or DecodingCopy(model, dtype)
+        return LocalPolicy(model, tokenizer, source.adapter, copy=copies.get(id(model)))
 
     return Team(
         roles={
