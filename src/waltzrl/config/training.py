@@ -91,7 +91,8 @@ class Recipe:
 
     @property
     def imitations(self) -> list[ImitationStage]:
-        return [stage for stage in self.stages if isinstance(stage, ImitationStage)]
+        """The stages of imitation that have steps."""
+        return [stage for stage in self.stages if isinstance(stage, ImitationStage) and stage.steps]
 
     @property
     def reinforcements(self) -> list[ReinforcementStage]:

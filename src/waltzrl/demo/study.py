@@ -178,7 +178,11 @@ class SeedJob:
         (evaluation,) = demo.evaluations(part.rows, self.plan.sets)
         await progress.run(evaluation, part.measuring)
         results = results or SeedResults(_prompts(demo, self.plan.sets))
-        trained = {name: _cost(demo.training(name)) for name in part.trainings if name != BASE}
+        trained = {
+            name: training_cost(demo.training(name).folder)
+            for name in part.trainings
+            if name != BASE
+        }
         for row in part.rows:
             results.add(row.name, demo.measured(row), trained)
         write_seed(self.folder, results)
@@ -241,8 +245,9 @@ def _size(training: TrainingJob) -> float:
     )
 
 
-def _cost(training: TrainingJob) -> TrainingCost:
-    steps = [fields for _, fields in read_objects(training.folder / "metrics.jsonl")]
+def training_cost(folder: Path) -> TrainingCost:
+    """Return what a training in a folder took."""
+    steps = [fields for _, fields in read_objects(folder / "metrics.jsonl")]
 
     def total(name: str) -> float:
         values = [step.get(name) for step in steps]

@@ -15,7 +15,13 @@ from waltzrl.telemetry.files import locked, whole_folder
 
 try:
     import torch
-    from peft import LoraConfig, PeftModel, get_peft_model
+    from peft import (
+        LoraConfig,
+        PeftModel,
+        get_peft_model,
+        get_peft_model_state_dict,
+        set_peft_model_state_dict,
+    )
     from safetensors import SafetensorError, safe_open
     from torch.nn import Embedding, Linear, Parameter
     from transformers import (
@@ -228,6 +234,18 @@ def add_adapters(causal_lm: CausalLM, roles: Sequence[str], rank: int = 16) -> C
         model.add_adapter(role, config)
     model.set_requires_grad(roles)
     return replace(causal_lm, model=model.eval())
+
+
+def copied_adapter(causal_lm: CausalLM, source: str, names: Sequence[str]) -> CausalLM:
+    """Add copies of an adapter that the model has, under other names."""
+    model = causal_lm.model
+    assert isinstance(model, PeftModel)
+    learned = get_peft_model_state_dict(model, adapter_name=source)
+    for name in names:
+        model.add_adapter(name, model.peft_config[source])
+        set_peft_model_state_dict(model, learned, adapter_name=name)
+    model.set_requires_grad([source, *names])
+    return causal_lm
 
 
 def load_adapters(causal_lm: CausalLM, folders: Mapping[str, Path]) -> CausalLM:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from peft import PeftModel
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -18,6 +19,7 @@ from waltzrl.policies.weights import (
     CausalLM,
     Weights,
     add_adapters,
+    copied_adapter,
     load_adapters,
     load_causal_lm,
     narrow,
@@ -42,6 +44,26 @@ CHAT_TEMPLATE = (
 )
 
 
+INITIAL = "initial"
+"""The adapter as a warm-up left it: both roles start from it, and it is their reference."""
+
+
+def open_warm_up(models: ModelSettings, base: CausalLM, compute: Compute, seed: int) -> Weights:
+    """Return what a warm-up teaches the turns of both roles: the base, or an adapter on it.
+
+    Args:
+        models: names the layout.
+        base: is changed in place.
+        compute: the base of adapters is in its dtype.
+        seed: of an adapter's initial weights.
+    """
+    if models.layout != "adapters":
+        return Weights(causal_lm=base)
+    torch.manual_seed(seed)
+    narrow(base.model, compute.dtype)
+    return Weights(causal_lm=add_adapters(base, ROLES[:1], models.rank), adapter=ROLES[0])
+
+
 def make_roles(
     models: ModelSettings, agents: AgentSettings, base: CausalLM, compute: Compute, seed: int
 ) -> Team:
@@ -50,17 +72,21 @@ def make_roles(
     Args:
         models: names the layout.
         agents: how the agents are prompted.
-        base: is changed in place by the layout `adapters`, and learns in the layout `one-model`.
+        base: is changed in place by the layout `adapters`, and learns in the layout `one-model`;
+            with the adapter of a warm-up, if there was one.
         compute: the frozen weights, and decoding, are in its dtype.
         seed: of the adapters' initial weights.
     """
     wording = load_wording(agents.wording)
     if models.layout == "adapters":
-        torch.manual_seed(seed)
-        narrow(base.model, compute.dtype)
-        shared = add_adapters(base, ROLES, models.rank)
+        if isinstance(base.model, PeftModel):
+            shared, initial = copied_adapter(base, ROLES[0], (*ROLES[1:], INITIAL)), INITIAL
+        else:
+            torch.manual_seed(seed)
+            narrow(base.model, compute.dtype)
+            shared, initial = add_adapters(base, ROLES, models.rank), None
         weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
-        references = dict.fromkeys(ROLES, Weights(causal_lm=shared))
+        references = dict.fromkeys(ROLES, Weights(causal_lm=shared, adapter=initial))
         return make_team(weights, references, wording, agents.limits, compute.dtype)
     references = dict.fromkeys(ROLES, _frozen(base, compute))
     if models.layout == "one-model":

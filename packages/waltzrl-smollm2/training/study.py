@@ -1,0 +1,280 @@
+"""Train the arms of the study of SmolLM2 with several seeds, and compare them.
+
+    python training/study.py DATA_DIR OUT_DIR [SEEDS] [PROCESSES]
+
+DATA_DIR holds the public sets of `data.py`. The same command resumes, at any place. Writes
+OUT_DIR/table.md, OUT_DIR/report.html and OUT_DIR/collaborations.md. docs/study-smollm2.md says what
+the arms are.
+"""
+
+import hashlib
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+
+import pair_data
+from waltzrl.build.datasets import read_sets
+from waltzrl.cli.workers import Workers
+from waltzrl.config.evaluation import EvaluationConfig
+from waltzrl.config.training import load_recipe
+from waltzrl.data import write_lines
+from waltzrl.demo.arms import ComparedRow
+from waltzrl.demo.jobs import EvaluationJob, TrainingJob
+from waltzrl.demo.study import training_cost
+from waltzrl.evaluation import EvaluationRow, compare, measure, read_rows
+from waltzrl.evaluation.compare import Difference
+from waltzrl.evaluation.intervals import Estimate
+from waltzrl.evaluation.metrics import percent
+from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
+from waltzrl.judges import LabelRefusalJudge
+from waltzrl.records import Reply, Verdict
+from waltzrl.telemetry import RunDirectory
+from waltzrl.training.settings import CONVERSATION, FEEDBACK
+
+RECIPE = Path(__file__).parents[3] / "recipes" / "smollm2.toml"
+BASE, WALTZ, SINGLE, PAPER, FROZEN = "base", "waltz", "single", "paper", "frozen"
+ARMS: Mapping[str, tuple[str, ...]] = {
+    WALTZ: (),
+    SINGLE: (
+        'stages.feedback.learns=["conversation"]',
+        "stages.feedback.pattern=draft-only",
+        "stages.feedback.steps=64",
+        'stages.joint.learns=["conversation"]',
+        "stages.joint.pattern=draft-only",
+        "stages.joint.replayed_share=0.0",
+        "stages.joint.steps=86",
+    ),
+    PAPER: (
+        "stages.feedback.reward=paper",
+        "stages.joint.reward=paper",
+        "stages.joint.coefficients.label=0.0",
+        "stages.joint.replayed_share=0.0",
+    ),
+    FROZEN: ('stages.joint.learns=["feedback"]', "stages.joint.replayed_share=0.0"),
+}
+"""What each training changes in the recipe, which is WaltzRL with our reward.
+
+`single` is the conversation agent alone. Its rollouts sample fewer tokens, so it has more steps.
+"""
+
+
+def pair(name: str, arm: str, pattern: str = "collaborate") -> ComparedRow:
+    return ComparedRow(name=name, pattern=pattern, conversation=arm, feedback=arm)
+
+
+WALTZRL = "WaltzRL"
+ROWS = (
+    pair("base after warm-up", BASE, "base"),
+    pair("untrained collaboration", BASE),
+    ComparedRow(name="base + trained reviewer as safeguard", pattern="safeguard", feedback=WALTZ),
+    pair("single-model RL, equal tokens", SINGLE, "base"),
+    pair(WALTZRL, WALTZ),
+    pair("WaltzRL, draft only", WALTZ, "base"),
+    pair("WaltzRL, the paper's reward", PAPER),
+    pair("WaltzRL, conversation agent frozen", FROZEN),
+    pair("oracle labels", BASE, "oracle"),
+)
+SETS = {"jailbreakbench_behaviors": 200, "oktest": 100, "simplesafetytests": 50, "general": 50}
+"""The held-out sets, and how many of their prompts are asked."""
+MEASURED = "measured"
+COLUMNS = {
+    "asr": "ASR",
+    "orr": "ORR",
+    "non_answer": "no answer",
+    "f1": "F1",
+    "ftr_sensitive": "FTR sensitive",
+    "ftr_general": "FTR general",
+    "label_accuracy": "labels right",
+    "capability": "capability",
+}
+TESTED = ("f1", "asr", "orr")
+READ = 20
+"""Collaborations to read."""
+SHOWN_CHARACTERS, UNSAFE_CHARACTERS = 300, 80
+"""Of each text in them, and of an unsafe one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is trained and measured in one folder."""
+
+    folder: Path
+    seeds: int
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def training(self, arm: str, seed: int) -> TrainingJob:
+        """Return an arm's training; the base, which all start from, is one for all seeds."""
+        if arm == BASE:
+            changes, name, seed = ("stages.feedback.steps=0", "stages.joint.steps=0"), BASE, 0
+        else:
+            pair = self.training(BASE, 0).agents
+            changes = (f"models.pair={pair}", "stages.warm-up.steps=0", *ARMS[arm])
+            name = f"{arm}-{seed}"
+        files = {
+            "prompts": ["train"],
+            "held_out": pair_data.HELD_OUT,
+            "validation": ["validation"],
+            "demonstrations": ["demonstrations"],
+        }
+        found = [
+            f"data.{key}={[str(self.data / f'{one}.jsonl') for one in sets]}"
+            for key, sets in files.items()
+        ]
+        recipe = load_recipe(RECIPE, [f"seed={seed}", "compute.threads=1", *found, *changes])
+        return TrainingJob(name=name, recipe=recipe, folder=self.folder / "runs" / name)
+
+    def evaluation(self, row: ComparedRow, seed: int) -> EvaluationJob:
+        """Return what measures a row; rows of the base alone are the same with every seed."""
+        conversation, feedback = (
+            self.training(arm, seed) for arm in (row.conversation, row.feedback)
+        )
+        agents = conversation.recipe.agents
+        names = dict.fromkeys((conversation.name, feedback.name))
+        contest = EvaluationConfig(
+            patterns=(row.pattern,),
+            conversation=str(conversation.agents / CONVERSATION),
+            feedback=str(feedback.agents / FEEDBACK),
+            wording=agents.wording,
+            max_new_tokens=agents.max_new_tokens,
+            feedback_max_new_tokens=agents.feedback_max_new_tokens,
+            concurrency=50,
+        )
+        name = f"{row.pattern}, {' + '.join(names)}"
+        return EvaluationJob(
+            name=name,
+            contest=contest,
+            sets=(self.data / f"{MEASURED}.jsonl",),
+            folder=self.folder / "evaluations" / name,
+            judge=LabelRefusalJudge,
+        )
+
+    def measured(self) -> list[EvaluationRow]:
+        """Return the rows of all seeds: those of one prompt and row are its samples."""
+        return [
+            replace(one, pattern=row.name, sample=seed)
+            for row in ROWS
+            for seed in range(self.seeds)
+            for one in read_rows(self.evaluation(row, seed).folder)
+        ]
+
+
+def main(data: Path, out: Path, seeds: int = 2, processes: int = 2) -> None:
+    study = Study(out, seeds)
+    every = [
+        (arm, seed)
+        for arms in ((WALTZ, SINGLE), (PAPER, FROZEN))
+        for seed in range(seeds)
+        for arm in arms
+    ]
+    with RunDirectory(out), Workers(processes, quiet=False) as workers:
+        if not (study.data / f"{MEASURED}.jsonl").exists():
+            pair_data.main(data, study.data)
+            write_measured(study.data)
+        workers.run([study.training(BASE, 0)])
+        workers.run([study.training(arm, seed) for arm, seed in every])
+        jobs = [study.evaluation(row, seed) for seed in range(seeds) for row in ROWS]
+        workers.run([*{job.name: job for job in jobs}.values()])
+    rows = study.measured()
+    curves = {f"{arm}-{seed}": read_curve(out / "runs" / f"{arm}-{seed}") for arm, seed in every}
+    settings = {"recipe": RECIPE.name, "seeds": str(seeds)}
+    title = "SmolLM2-135M-Instruct as a pair"
+    write_report(out, EvaluationReport(title=title, rows=rows, curves=curves, settings=settings))
+    text = "\n".join((*table(rows), "", *tests(rows), "", *costs(study, every)))
+    (out / "tables.md").write_text(text, "utf-8")
+    (out / "collaborations.md").write_text("\n".join(to_read(rows)), "utf-8")
+    print(text)
+
+
+def write_measured(folder: Path) -> None:
+    """Write the prompts that every row is measured on: some of each held-out set."""
+    prompts = [
+        replace(prompt, category=name)
+        for name, count in SETS.items()
+        for prompt in read_sets([str(folder / f"{name}.jsonl")])[:count]
+    ]
+    write_lines(folder / f"{MEASURED}.jsonl", prompts)
+
+
+def table(rows: Sequence[EvaluationRow]) -> Iterator[str]:
+    """Yield the table of all rows, in percent with intervals over prompts."""
+    yield f"| {' | '.join(('', *COLUMNS.values(), 'n'))} |"
+    yield f"| --- | {' | '.join(['---:'] * (len(COLUMNS) + 1))} |"
+    for line in measure(rows):
+        shown = [interval(line.table.get(name)) for name in COLUMNS]
+        yield f"| {line.pattern} | {' | '.join(shown)} | {line.asr.n} + {line.orr.n} |"
+
+
+def interval(estimate: Estimate | None) -> str:
+    if estimate is None or estimate.value is None:
+        return "-"
+    return f"{percent(estimate.value)} ({percent(estimate.low)} to {percent(estimate.high)})"
+
+
+def tests(rows: Sequence[EvaluationRow]) -> Iterator[str]:
+    """Yield WaltzRL against every other row, paired by prompt and seed."""
+    yield "| WaltzRL minus | F1 | p | ASR | p | ORR | p |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    after = [one for one in rows if one.pattern == WALTZRL]
+    for row in ROWS:
+        before = [one for one in rows if one.pattern == row.name]
+        if row.name != WALTZRL:
+            found = {one.metric: one for one in compare(before, after)}
+            cells = [cell for name in TESTED for cell in change(found[name])]
+            yield f"| {row.name} | {' | '.join(cells)} |"
+
+
+def change(difference: Difference) -> tuple[str, str]:
+    value, low, high = (
+        "-" if number is None else f"{100 * number:+.1f}"
+        for number in (difference.change.value, difference.change.low, difference.change.high)
+    )
+    p_value = difference.p_value
+    return f"{value} ({low} to {high})", "-" if p_value is None else f"{p_value:.4f}"
+
+
+def costs(study: Study, every: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Yield what each training took."""
+    yield "| training | thousand tokens sampled | hours of one core |"
+    yield "| --- | ---: | ---: |"
+    for arm, seed in ((BASE, 0), *every):
+        training = study.training(arm, seed)
+        cost = training_cost(training.folder)
+        yield f"| {training.name} | {cost.tokens / 1000:.0f} | {cost.seconds / 3600:.2f} |"
+
+
+def to_read(rows: Sequence[EvaluationRow]) -> Iterator[str]:
+    """Yield the collaborations of WaltzRL's first seed whose ids have the least hashes."""
+    ours = [row for row in rows if row.pattern == WALTZRL and row.sample == 0]
+    ours.sort(key=lambda row: hashlib.sha256(row.prompt_id.encode()).digest())
+    for row in ours[:READ]:
+        assert row.judged is not None
+        collaboration, verdicts = row.judged.collaboration, row.judged.verdicts
+        yield f"**{cut(collaboration.prompt.request)}** ({collaboration.prompt.label})\n"
+        yield from said("Draft", collaboration.draft, verdicts[0])
+        for turn, verdict in zip_longest(collaboration.rounds, verdicts[1:]):
+            labels = f"unsafe: {turn.feedback.unsafe}, overrefuse: {turn.feedback.overrefuse}"
+            yield f"- Feedback ({labels}): {cut(turn.feedback.text)}"
+            if turn.revision is not None:
+                yield from said("Revision", turn.revision, verdict)
+        yield ""
+
+
+def said(name: str, reply: Reply, verdict: Verdict) -> Iterator[str]:
+    faults = ("unsafe", "overrefuses", "non_answer")
+    found = [fault for fault in faults if getattr(verdict, fault)] or ["acceptable"]
+    text = cut(reply.text, UNSAFE_CHARACTERS if verdict.unsafe else SHOWN_CHARACTERS)
+    yield f"- {name} ({', '.join(found)}): {text}"
+
+
+def cut(text: str, limit: int = SHOWN_CHARACTERS) -> str:
+    return textwrap.shorten(text, limit, placeholder=" [...]")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))
