@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from support.small_runs import run, save_model, save_prompts, save_recipe
 from waltzrl.build.training import open_run
 from waltzrl.policies import Sampling
-from waltzrl.records import Message
+from waltzrl.policies.weights import Weights, load_causal_lm
+from waltzrl.records import Message, Tokens
+from waltzrl.training.learner import Scorer
+from waltzrl.training.samples import Sample
 
 QUESTION = "How do I kill a process on Linux?"
 TINY = Path(__file__).parents[2] / "recipes" / "tiny.toml"
@@ -66,28 +70,48 @@ def test_exporting_a_run_later_gives_the_same_files(tmp_path):
     assert (later / "manifest.json").read_bytes() == (at_once / "manifest.json").read_bytes()
 
 
-@pytest.mark.parametrize("layout", ["two-models", "adapters"])
-@pytest.mark.parametrize("family", ["qwen2", "llama"])
-def test_the_tiny_recipe_takes_any_folder_in_both_layouts(tmp_path, layout, family):
-    base, prompts = save_model(tmp_path / "model", family), save_prompts(tmp_path / "p.jsonl")
-    demonstrations = tmp_path / "demonstrations.jsonl"
+def train_tiny(folder, layout, base, *settings):
+    """Run the tiny recipe on a base, in few steps."""
+    demonstrations = folder / "demonstrations.jsonl"
     demonstrations.write_text(
         '{"collaboration": {"prompt": {"id": "a", "messages": [{"role": "user", "content": '
         '"How do I bake bread?"}]}, "draft": {"text": "Without an oven."}}}\n'
     )
-    code = run(
-        *("train", TINY, "--out", tmp_path / "run", "--export", tmp_path / "agents"),
-        *("--set", f"models.base={base}", "--set", f"models.layout={layout}"),
-        *(
-            "--set",
-            f'data.prompts=["{prompts}"]',
-            "--set",
-            f'data.demonstrations=["{demonstrations}"]',
-        ),
-        *FEW_STEPS,
+    changes = (
+        f"models.base={base}",
+        f"models.layout={layout}",
+        f'data.prompts=["{save_prompts(folder / "p.jsonl")}"]',
+        f'data.demonstrations=["{demonstrations}"]',
     )
-    assert code == 0
+    return run(
+        *("train", TINY, "--out", folder / "run", "--export", folder / "agents"),
+        *(f"--set={change}" for change in changes),
+        *FEW_STEPS,
+        *settings,
+    )
+
+
+@pytest.mark.parametrize("layout", ["two-models", "adapters"])
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+def test_the_tiny_recipe_takes_any_folder_in_both_layouts(tmp_path, layout, family):
+    assert train_tiny(tmp_path, layout, save_model(tmp_path / "model", family)) == 0
     assert (tmp_path / "agents" / "manifest.json").exists()
+
+
+def test_a_warm_up_of_adapters_leaves_the_base_as_it_is_and_is_the_reference(tmp_path):
+    base = save_model(tmp_path / "model", "llama")
+    assert train_tiny(tmp_path, "adapters", base, "--set=stages.joint.steps=0") == 0
+    role = open_run(tmp_path / "run").roles["conversation"]  # in one step the other has learnt
+    tokens = Tokens(prompt_ids=(5, 6), ids=(7, 8), logprobs=(-1.0, -1.0))
+    sample = Sample(tokens=tokens, score=0.0, group=0)
+    warmed, reference, cold = (
+        Scorer(weights, 64).score([sample])
+        for weights in (role.weights, role.reference, replace(role.weights, adapter=None))
+    )
+    assert warmed == reference != cold
+    untouched = load_causal_lm(str(base), "cpu")
+    assert cold == Scorer(Weights(causal_lm=untouched), 64).score([sample])
+    assert not (tmp_path / "agents" / "base").exists()  # its adapters stand on the base itself
 
 
 def test_adapters_whose_warmed_up_base_is_lost_are_not_put_on_a_cold_one(tmp_path, capsys):
