@@ -126,7 +126,9 @@ class Study:
             f"data.{key}={[str(self.data / f'{one}.jsonl') for one in sets]}"
             for key, sets in files.items()
         ]
-        recipe = load_recipe(RECIPE, [f"seed={seed}", "compute.threads=1", *found, *changes])
+        threads = 2 if arm == BASE else 1  # the base runs alone
+        own = [f"seed={seed}", f"compute.threads={threads}"]
+        recipe = load_recipe(RECIPE, [*own, *found, *changes])
         return TrainingJob(name=name, recipe=recipe, folder=self.folder / "runs" / name)
 
     def evaluation(self, row: ComparedRow, seed: int) -> EvaluationJob:
