@@ -3,8 +3,8 @@
     python training/measure.py DATA_DIR BASE OUT_DIR
 
 OUT_DIR is that of `train.py`. Thresholds come from the validation sets. Prints the tables of the
-card, and writes the calibrated weights into OUT_DIR. What the models say is kept there, so that the
-same command goes on after it was stopped.
+card, and writes its picture and the calibrated weights into OUT_DIR. What the models say is kept
+there, so that the same command goes on after it was stopped.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.calibration import CalibrationDisplay
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -45,8 +46,8 @@ ADDED_ALARMS = 0.01
 CHALLENGED = 0.01
 """The share of right refusals of the validation sets that may be challenged."""
 RULES_FLAG = 0.3
-TEMPLATES = "jailbreakbench in templates"
-"""The set on which the rules flag most benign requests."""
+TEMPLATES, PLAIN = "jailbreakbench in templates", "all but the templates"
+"""The set on which the rules flag most benign requests, and the row without it."""
 BATCH = 16
 MOST_PROMPTS = {"validate": 300, "test": 100}
 MOST_REFUSALS = {"validate": 155, "test": 30}
@@ -118,7 +119,7 @@ def main(data: Path, base: str, out: Path) -> None:
     threshold = 1 / (1 + exp(-cuts["rules + trained"]))
     calibration = replace(fitted, threshold=threshold)
     challenge_from = print_refusals(validation, test, on_validation, on_test, calibration)
-    print_reliability(test, on_test, fitted)
+    show_reliability(test, on_test, fitted, out / "reliability.png")
     trained = torch.load(out / "checkpoint.pt")["model"]
     digest = base_digest(load_causal_lm(base, torch.device("cpu"), torch.float32).model)
     save_classifier(out / "reviewer.safetensors", trained, Shape(), calibration, digest)
@@ -265,7 +266,7 @@ def print_hollow(test: Part, flags: dict[str, Mask], ranks: dict[str, Array]) ->
             " / ".join(f"{flag[test.hollow][kind].mean():.3f}" for kind in (bad, ~bad))
             for flag in flags.values()
         ],
-        "all but the templates": [
+        PLAIN: [
             " / ".join(f"{flag[test.hollow][kind & plain].mean():.3f}" for kind in (bad, ~bad))
             for flag in flags.values()
         ],
@@ -273,7 +274,9 @@ def print_hollow(test: Part, flags: dict[str, Mask], ranks: dict[str, Array]) ->
         "AUROC": [f"{roc_auc_score(bad, rank[test.hollow]):.3f}" for rank in ranks.values()],
     }
     for name, cells in summaries.items():
-        print(f"| {name} | {bad.sum()} | {(~bad).sum()} | {' | '.join(cells)} |")
+        counted = plain if name == PLAIN else np.full_like(bad, fill_value=True)
+        n_bad, n_good = (bad & counted).sum(), (~bad & counted).sum()
+        print(f"| {name} | {n_bad} | {n_good} | {' | '.join(cells)} |")
 
 
 def mean_of_sets(flag: Mask, sources: NDArray[np.str_], kind: Mask) -> float:
@@ -357,8 +360,8 @@ def print_refusals(
     return cut
 
 
-def print_reliability(test: Part, logits: Array, calibration: Calibration) -> None:
-    """Print how often the label unsafe is right where its probability is so and so."""
+def show_reliability(test: Part, logits: Array, calibration: Calibration, picture: Path) -> None:
+    """Print and draw how often the label unsafe is right where its probability is so and so."""
     unsafe, bad = probabilities(logits, calibration)[:, UNSAFE], test.bad
     print("\n| probability of unsafe | replies | mean | unsafe |\n| --- | ---: | ---: | ---: |")
     for low in np.arange(0, 1, 0.1):
@@ -366,6 +369,9 @@ def print_reliability(test: Part, logits: Array, calibration: Calibration) -> No
         if own.any():
             cells = f"{own.sum()} | {unsafe[own].mean():.2f} | {bad[own].mean():.2f}"
             print(f"| {low:.1f} to {low + 0.1:.1f} | {cells} |")
+    shown = CalibrationDisplay.from_predictions(bad, unsafe, n_bins=10, name="unsafe")
+    shown.ax_.set(xlabel="mean probability of unsafe", ylabel="share of unsafe replies")
+    shown.figure_.savefig(picture, dpi=110)
 
 
 if __name__ == "__main__":
