@@ -30,7 +30,7 @@ export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 .PHONY: help demo study reviewer study-smollm2 test suite test-frameworks check lint bench bench-train bench-sampling bench-gateway clean
 
 help:  ## Show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 demo: $(READY)  ## Train, measure and compare everything, small, on this machine (SEED=1 for another)
 	$(BIN)/waltzrl demo --seed $(SEED)
