@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import torch
+from peft.helpers import disable_input_dtype_casting
 from torch import Tensor
 
 from waltzrl.errors import DivergenceError
@@ -74,6 +75,8 @@ class Scorer:
         with (
             activated(self.weights.causal_lm.model, self.weights.adapter) as model,
             recomputing_layers(model) if self._checkpoint_activations else nullcontext(),
+            # PEFT would make every input float32, and autocast bfloat16 again.
+            disable_input_dtype_casting(model, active=half),
         ):
             with torch.autocast(
                 self._device.type,
