@@ -13,6 +13,7 @@
     |-- AuditError             decisions that cannot be logged, or an altered audit log
     |-- StorageError           a database that is unavailable, locked, full, or too new
     |-- ScoringError           training stopped because too few of its rollouts could be scored
+    |-- RankError              training stopped because another of its processes ended
     `-- DivergenceError        training stopped because a value diverged
 
 Each message states what was found, what is needed and what to do. Bugs in waltzrl itself are
@@ -119,6 +120,10 @@ class StorageError(WaltzError):
 
 class ScoringError(WaltzError):
     """Training stopped, without having learnt from it, because too little could be scored."""
+
+
+class RankError(WaltzError):
+    """Training stopped because another of its processes ended or did not answer."""
 
 
 class DivergenceError(WaltzError):

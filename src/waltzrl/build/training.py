@@ -1,9 +1,10 @@
 """The composition root of training: a recipe becomes agents, stages and a trainer."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -29,11 +30,12 @@ from waltzrl.telemetry import RunDirectory
 from waltzrl.telemetry.files import Json
 from waltzrl.training.judging import RunJudge, forget_answers
 from waltzrl.training.rewards import REWARDS, ClassFrequencies
-from waltzrl.training.settings import ReinforcementStage
+from waltzrl.training.settings import ROLES, ReinforcementStage
 
 try:
     from waltzrl.policies.local import LocalPolicy
     from waltzrl.policies.weights import BASE_TITLE, CausalLM, Weights
+    from waltzrl.training import ranks
     from waltzrl.training.checkpoints import export_roles, weights_digest
     from waltzrl.training.learner import Learner
     from waltzrl.training.models import continue_roles, make_roles, open_base, open_warm_up
@@ -47,6 +49,7 @@ try:
         feedback_samples,
     )
     from waltzrl.training.samples import demonstration_sample
+    from waltzrl.training.sharding import sharded
     from waltzrl.training.stages import Imitation, Reinforcement
     from waltzrl.training.trainer import Progress, Trainer, role_states
     from waltzrl.training.validation import Validation
@@ -85,21 +88,21 @@ async def train(
     compute = resolve_compute(recipe.compute)
     opening = open_judge(recipe.judge, judges_prompts=recipe.judge_prompts, cached=True)
     async with nullcontext(own_judge) if own_judge else opening as judge:
-        with RunDirectory(folder) as run:
-            _write_recipe(run, recipe)
-            judge = RunJudge(judge, folder)
-            data = keep_remembered(recipe.data, folder)
-            prompts = training_prompts(data, need_labels=recipe.needs_labels)
-            demonstrations = training_demonstrations(data)
+        with RunDirectory(folder) if ranks.is_first() else nullcontext() as run:
+            with ranks.first_before_others():  # what the first writes, the others read
+                if run is not None:
+                    _write_recipe(run, recipe)
+                judge = RunJudge(judge, folder)
+                data = keep_remembered(recipe.data, folder)
+                prompts = training_prompts(data, need_labels=recipe.needs_labels)
+                demonstrations = training_demonstrations(data)
+                if recipe.models.pair is None:
+                    base = _open_base(recipe, folder, compute, prompts, demonstrations)
             if recipe.models.pair is not None:
                 team = continue_roles(recipe.models, recipe.agents, compute)
             else:
-                base = _open_base(recipe, folder, compute, prompts, demonstrations)
                 if recipe.imitations:
-                    weights = open_warm_up(recipe.models, base, compute, recipe.seed)
-                    trainer = _warm_up(recipe, weights, folder, compute, demonstrations)
-                    await trainer.train(report)
-                    base = _warmed_up(weights)
+                    base = await _taught(recipe, base, folder, compute, demonstrations, report)
                 team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
             state: dict[str, float] = {}
             frequencies = ClassFrequencies(state)
@@ -151,7 +154,7 @@ def open_run(folder: Path) -> Team:
     if recipe.models.pair is not None:
         team = continue_roles(recipe.models, recipe.agents, compute)
     else:
-        base = _open_base(recipe, folder, compute, [], [])
+        base = _open_base(recipe, folder, compute)
         if recipe.imitations:
             weights = open_warm_up(recipe.models, base, compute, recipe.seed)
             warmed_up = _warm_up(recipe, weights, folder, compute, []).restore() > 0
@@ -178,6 +181,16 @@ def export_agents(team: Team, folder: Path) -> None:
     export_roles(role_states(team.weights, {}), folder, facts)
 
 
+def joined_ranks(recipe: Recipe) -> AbstractContextManager[None]:
+    """Join the ranks that torchrun started; see `ranks.joined`.
+
+    Raises:
+        RecipeError: they cannot share the prompts of a step evenly.
+    """
+    _require_shares(recipe, ranks.started())
+    return ranks.joined(resolve_compute(recipe.compute).device)
+
+
 def weights_of(team: Team) -> dict[str, str]:
     """Return a SHA-256 over each role's model; equal only if all its weights are."""
     return {role: weights_digest(own.causal_lm.model) for role, own in team.weights.items()}
@@ -195,6 +208,22 @@ def read_run_recipe(folder: Path) -> Recipe:
     except OSError:
         raise RecipeError(f"{folder} is no training run: it has no {RECIPE}") from None
     return validated(Recipe, table, str(path))
+
+
+def _require_shares(recipe: Recipe, count: int) -> None:
+    """Check that each of `count` processes can roll out as many prompts of a step.
+
+    Raises:
+        RecipeError: they cannot.
+    """
+    sizes = [stage.prompts_per_step for stage in recipe.reinforcements]
+    if any(size % count for size in sizes):
+        common = math.gcd(*sizes)
+        fitting = [str(n) for n in range(1, common + 1) if common % n == 0]
+        raise RecipeError(
+            f"{count} processes cannot share prompts_per_step {' and '.join(map(str, sizes))}"
+            f" evenly; start {' or '.join(fitting)} processes, or make it a multiple of {count}"
+        )
 
 
 def _write_recipe(run: RunDirectory, recipe: Recipe) -> None:
@@ -236,8 +265,8 @@ def _open_base(
     recipe: Recipe,
     folder: Path,
     compute: Compute,
-    prompts: Sequence[Prompt],
-    demonstrations: Sequence[Demonstration],
+    prompts: Sequence[Prompt] = (),
+    demonstrations: Sequence[Demonstration] = (),
 ) -> CausalLM:
     assert recipe.models.base is not None, "a recipe without a base has a pair"
     texts = _texts(recipe, prompts, demonstrations)
@@ -258,6 +287,25 @@ def _texts(
         yield from (reply.text for reply in collaboration.replies)
         for turn in collaboration.rounds:
             yield from (turn.feedback.text, turn.feedback.reasoning)
+
+
+async def _taught(
+    recipe: Recipe,
+    base: CausalLM,
+    folder: Path,
+    compute: Compute,
+    demonstrations: Sequence[Demonstration],
+    report: Report,
+) -> CausalLM:
+    """Run the warm-up, and return what the roles start from."""
+    weights = open_warm_up(recipe.models, base, compute, recipe.seed)
+    learning = sharded({ROLES[0]: weights}, None)[ROLES[0]]
+    await _warm_up(recipe, learning, folder, compute, demonstrations).train(report)
+    if learning is not weights:  # its parts stay parts; the last checkpoint has it whole
+        base = _open_base(recipe, folder, compute)
+        weights = open_warm_up(recipe.models, base, compute, recipe.seed)
+        _warm_up(recipe, weights, folder, compute, []).restore()
+    return _warmed_up(weights)
 
 
 def _warmed_up(weights: Weights) -> CausalLM:

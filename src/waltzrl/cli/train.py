@@ -31,11 +31,14 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl train recipes/tiny.toml --set seed=1 --out runs/seed-1`
 
+    `torchrun --nproc-per-node 2 -m waltzrl train recipes/tiny.toml`
+
     `waltzrl train recipes/continue.toml --from sqlite:///runs/memory.db --export agents-2`
     """
-    from waltzrl.build.training import export_agents, weights_of
+    from waltzrl.build.training import export_agents, joined_ranks, weights_of
     from waltzrl.build.training import train as train_team
     from waltzrl.config.training import load_recipe, with_memory_prompts
+    from waltzrl.training import ranks
     from waltzrl.training.checkpoints import require_exportable
 
     loaded = load_recipe(recipe, settings or [])
@@ -49,13 +52,17 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     if export is not None:
         require_exportable(export)
     folder = out or Path("runs") / recipe.stem
-    with TrainingDisplay(quiet=as_json) as display:
-        team = asyncio.run(train_team(loaded, folder, display.show))
-    if export is not None:
-        export_agents(team, export)
+    with joined_ranks(loaded):
+        with TrainingDisplay(quiet=as_json or not ranks.is_first()) as display:
+            team = asyncio.run(train_team(loaded, folder, display.show))
+        if export is not None:
+            export_agents(team, export)
+        weights = weights_of(team) if as_json else {}
+        if not ranks.is_first():
+            return
     if as_json:
         best = team.best and team.best._asdict()
-        print_json({"run": str(folder), "weights": weights_of(team), "best": best})
+        print_json({"run": str(folder), "weights": weights, "best": best})
     else:
         print(f"trained: {folder}")
         if team.best is not None:

@@ -20,6 +20,7 @@ import json
 import re
 import shutil
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -33,12 +34,15 @@ from peft import (
 )
 from safetensors import SafetensorError
 from safetensors.torch import save
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.policies.weights import ADAPTER_WEIGHTS, BASE_DIGEST, base_digest, narrow
 from waltzrl.telemetry.files import Json, sync, whole_folder, write_json
+from waltzrl.training import ranks
 from waltzrl.training.settings import export_name
+from waltzrl.training.sharding import load_whole, stored_like, whole, whole_moments, whole_state
 
 MANIFEST, EXPORT_MANIFEST = "MANIFEST.json", "manifest.json"
 ADAPTERS, EXPORTED_BASE = "adapters", "base"
@@ -74,6 +78,8 @@ def save_checkpoint(
 ) -> Path:
     """Save every role as `folder/step-000120`, whole or not at all.
 
+    The first rank writes; the others give it their parts, one weight after the other.
+
     Args:
         folder: holds the checkpoints of one run.
         step: optimiser steps taken so far.
@@ -84,11 +90,12 @@ def save_checkpoint(
         InputError: the folder is not writable, or the disk is full.
     """
     path = folder / f"step-{step:06d}"
-    with whole_folder(path) as unfinished:
+    with whole_folder(path) if ranks.is_first() else nullcontext() as unfinished:
         for name, role in roles.items():
             _save_role(unfinished, name, role)
-        write_json(unfinished / STATE, dict(state))
-        _write_manifest(unfinished, MANIFEST)
+        if unfinished is not None:
+            write_json(unfinished / STATE, dict(state))
+            _write_manifest(unfinished, MANIFEST)
     return path
 
 
@@ -159,7 +166,7 @@ def export_roles(
     """Write every role as a plain model, replacing an earlier export.
 
     A role that is an adapter is merged into a float32 copy of its base, so that no small change is
-    lost, and written as an adapter too, from which training can continue.
+    lost, and written as an adapter too, from which training can continue. The first rank writes.
 
     Args:
         roles: by name.
@@ -170,17 +177,18 @@ def export_roles(
         InputError: the folder holds something else, or the disk is full.
     """
     require_exportable(folder)
-    with whole_folder(folder) as unfinished:
+    with whole_folder(folder) if ranks.is_first() else nullcontext() as unfinished:
         for name, role in roles.items():
             model = role.model
-            if isinstance(model, PeftModel):
+            if unfinished is not None and isinstance(model, PeftModel):
                 model = copy.deepcopy(model)
                 narrow(model, torch.float32)
                 model = model.merge_and_unload(adapter_names=[name])
             plain = RoleState(model=model, tokenizer=role.tokenizer)
             _save_role(unfinished, export_name(name), plain)
-        _export_adapters(unfinished, roles)
-        _write_manifest(unfinished, EXPORT_MANIFEST, facts)
+        if unfinished is not None:
+            _export_adapters(unfinished, roles)
+            _write_manifest(unfinished, EXPORT_MANIFEST, facts)
 
 
 def _export_adapters(folder: Path, roles: Mapping[str, RoleState]) -> None:
@@ -240,8 +248,8 @@ def weights_digest(model: torch.nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy())
+        flat = whole(tensor.detach()).cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -252,12 +260,16 @@ def _checkpoints(folder: Path) -> list[Path]:
     return sorted((p for p in folder.iterdir() if STEP.fullmatch(p.name)), key=step_of)
 
 
-def _save_role(folder: Path, name: str, role: RoleState) -> None:
-    """Save one role as `folder/name`.
+def _save_role(folder: Path | None, name: str, role: RoleState) -> None:
+    """Save one role as `folder/name`; without a folder only give the first rank our part of it.
 
     Raises:
         OSError: the disk is full.
     """
+    weights = whole_state(role.model)
+    moments = None if role.optimizer is None else whole_moments(role.optimizer)
+    if folder is None:
+        return
     try:
         if isinstance(role.model, PeftModel):
             role.model.save_pretrained(
@@ -265,13 +277,13 @@ def _save_role(folder: Path, name: str, role: RoleState) -> None:
             )
             (folder / "README.md").unlink()  # an empty form that PEFT adds
         else:
-            role.model.save_pretrained(folder / name)
+            role.model.save_pretrained(folder / name, state_dict=weights)
     except SafetensorError as error:  # how it reports a full disk
         raise OSError(str(error)) from error
     role.tokenizer.save_pretrained(folder / name)
-    if role.optimizer is not None:
+    if moments is not None:
         try:
-            torch.save(role.optimizer.state_dict(), folder / name / "optimizer.pt")
+            torch.save(moments, folder / name / "optimizer.pt")
         except RuntimeError as error:  # how torch reports a full disk
             raise OSError("optimizer.pt was truncated") from error
 
@@ -282,23 +294,30 @@ def _load_role(folder: Path, name: str, role: RoleState) -> None:
         set_peft_model_state_dict(model, load_peft_weights(str(folder), device="cpu"), name)
     else:
         saved = type(model).from_pretrained(folder, dtype=model.dtype)
-        model.load_state_dict(saved.state_dict())
+        load_whole(model, saved.state_dict())
     if role.optimizer is not None:
         if not (folder / "optimizer.pt").exists():
             raise CheckpointError(
                 f"{folder} was saved while {name} was frozen; it cannot continue to learn"
             )
         state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
-        role.optimizer.load_state_dict(state)
-        _store_like_parameters(role.optimizer)
+        _load_moments(role.optimizer, state)
 
 
-def _store_like_parameters(optimizer: torch.optim.Optimizer) -> None:
-    """Give the moments their parameters' layout in memory, which fused AdamW takes for granted."""
-    for parameter, state in optimizer.state.items():
+def _load_moments(
+    optimizer: torch.optim.Optimizer, saved: dict[str, dict[int, dict[str, Tensor]]]
+) -> None:
+    """Restore an optimiser's state.
+
+    The moments get their parameters' layout in memory, which fused AdamW takes for granted, and
+    of a sharded parameter only this rank's part.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for number, state in saved["state"].items():
         for name, moment in state.items():
-            if moment.shape == parameter.shape:
-                state[name] = torch.empty_like(parameter).copy_(moment)
+            if moment.shape == parameters[number].shape:
+                state[name] = stored_like(parameters[number], moment)
+    optimizer.load_state_dict(saved)
 
 
 def _write_manifest(folder: Path, name: str, facts: Mapping[str, Json] = NO_FACTS) -> None:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
 from peft.helpers import disable_input_dtype_casting
@@ -13,9 +12,18 @@ from torch import Tensor
 from waltzrl.errors import DivergenceError
 from waltzrl.policies.compute import keep_freed_memory
 from waltzrl.policies.weights import Weights, activated, role_parameters
+from waltzrl.training import ranks
 from waltzrl.training.packing import recomputing_layers
-from waltzrl.training.samples import Batch, Sample, collate, micro_batches, reply_logprobs
+from waltzrl.training.samples import (
+    Batch,
+    Sample,
+    collate,
+    micro_batches,
+    reply_logprobs,
+    shares,
+)
 from waltzrl.training.settings import OptimizerSettings
+from waltzrl.training.sharding import ShardedWeights, add_up_gradients, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +64,14 @@ class Scorer:
 
     def score(self, samples: Sequence[Sample]) -> list[list[float]]:
         """Return [samples][tokens] log-probabilities in nats, without a gradient."""
-        scores: list[list[float]] = [[] for _ in samples]
+        own: list[tuple[int, list[float]]] = []
         with torch.no_grad():
             for batch, positions in self.micro_batches(samples):
                 with self.logprobs(batch) as logprobs_BT:
-                    for position, row in zip(positions, unpadded(logprobs_BT, batch), strict=True):
-                        scores[position] = row
-        return scores
+                    if positions:
+                        own += zip(positions, unpadded(logprobs_BT, batch), strict=True)
+        scores = dict(ranks.gathered(own))
+        return [scores[position] for position in range(len(samples))]
 
     @contextmanager
     def logprobs(self, batch: Batch) -> Iterator[Tensor]:
@@ -72,8 +81,9 @@ class Scorer:
         the attention that are active here.
         """
         half = self.dtype == torch.bfloat16
+        weights = self.weights
         with (
-            activated(self.weights.causal_lm.model, self.weights.adapter) as model,
+            activated(weights.causal_lm.model, weights.adapter) as model,
             recomputing_layers(model) if self._checkpoint_activations else nullcontext(),
             # PEFT would make every input float32, and autocast bfloat16 again.
             disable_input_dtype_casting(model, active=half),
@@ -82,20 +92,43 @@ class Scorer:
                 self._device.type,
                 torch.bfloat16,
                 enabled=half,
-                cache_enabled=not self._checkpoint_activations,  # all weights once more
+                # A cache would hold all weights once more.
+                cache_enabled=not (self._checkpoint_activations or ranks.size() > 1),
             ):
-                logprobs_BT = reply_logprobs(model, batch)
+                if isinstance(weights, ShardedWeights):
+                    logprobs_BT = weights.logprobs(batch)
+                else:
+                    logprobs_BT = reply_logprobs(model, batch)
             yield logprobs_BT
 
     def micro_batches(self, samples: Sequence[Sample]) -> Iterator[tuple[Batch, list[int]]]:
-        """Yield the samples as batches, each with the positions of its samples."""
-        for positions in micro_batches(samples, self._micro_batch_tokens):
+        """Yield this rank's share of the samples as batches, each with their positions.
+
+        All ranks yield as many batches, because they compute together: where a rank has fewer, the
+        others are the shortest sample, without a position.
+        """
+        of_ranks = self._positions(samples)
+        own = of_ranks[ranks.rank()]
+        for positions in own:
             chosen = [samples[position] for position in positions]
             yield collate(chosen, self._device), positions
+        for _ in range(max(map(len, of_ranks)) - len(own)):
+            shortest = min(samples, key=lambda sample: len(sample.tokens.prompt_ids))
+            yield collate([shortest], self._device), []
 
     def needs_one_pass(self, samples: Sequence[Sample]) -> bool:
-        """Return whether all samples are one micro-batch."""
-        return len(list(islice(micro_batches(samples, self._micro_batch_tokens), 2))) == 1
+        """Return whether all samples are one micro-batch of one rank."""
+        return ranks.size() == 1 and len(self._positions(samples)[0]) == 1
+
+    def _positions(self, samples: Sequence[Sample]) -> list[list[list[int]]]:
+        """Return the positions of the samples in every micro-batch of every rank."""
+        return [
+            [
+                [share[place] for place in places]
+                for places in micro_batches([samples[p] for p in share], self._micro_batch_tokens)
+            ]
+            for share in shares(samples, ranks.size())
+        ]
 
     def with_weights(self, weights: Weights) -> "Scorer":
         """Return a scorer of other weights, such as a reference, that computes in the same way."""
@@ -157,6 +190,10 @@ class Learner:
     def step(self, samples: Sequence[Sample], loss_of: LossOfMicroBatch) -> StepResult:
         """Learn once from `samples`, in as many micro-batches as their length requires.
 
+        Args:
+            samples: of the whole step; every rank learns from its share of them.
+            loss_of: divides by what all samples have.
+
         Raises:
             DivergenceError: the loss or the gradient is not finite; the weights are unchanged.
         """
@@ -164,12 +201,16 @@ class Learner:
         parts = []
         for batch, positions in self.scorer.micro_batches(samples):
             with self.scorer.logprobs(batch) as logprobs_BT:
-                part = loss_of(logprobs_BT, batch, positions)
+                part = (
+                    loss_of(logprobs_BT, batch, positions) if positions else 0 * logprobs_BT.sum()
+                )
                 torch.autograd.backward(part)
             parts.append(part.detach())
+        add_up_gradients(self._parameters)
         # Summed on the device and read once: every .item() would wait for the GPU.
-        loss = torch.stack(parts).sum().item()
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.gradient_clip).item()
+        loss = ranks.total(torch.stack(parts).sum()).item()
+        clip = self.settings.gradient_clip
+        norm = whole(torch.nn.utils.clip_grad_norm_(self._parameters, clip)).item()
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise DivergenceError(
                 f"loss {loss} and gradient norm {norm} at step {self.schedule_step}: this step "

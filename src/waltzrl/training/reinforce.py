@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from waltzrl.training import ranks
 from waltzrl.training.algorithms.reinforce_pp import (
     SAMPLER_RATIO_LIMIT,
     centre_by_group,
@@ -210,10 +211,13 @@ class _Objective:
         return self._batch
 
     def ratio_metrics(self) -> RatioMetrics:
-        """Return the ratios of all micro-batches; read from the device once."""
-        means = torch.stack(self._sums).sum(0) / self._tokens
+        """Return the ratios of all micro-batches of all ranks; read from the device once."""
+        # A rank with few samples may have seen none.
+        sums = torch.stack(self._sums).sum(0).cpu() if self._sums else torch.zeros(3)
+        maxima = torch.stack(self._maxima).amax(0).cpu() if self._maxima else torch.zeros(3)
+        means = ranks.total(sums) / ranks.total(torch.tensor(self._tokens))
         ratio, clipped_share, sampler_ratio = means.tolist()
-        maximum, _, sampler_maximum = torch.stack(self._maxima).amax(0).tolist()
+        maximum, _, sampler_maximum = ranks.largest(maxima).tolist()
         return RatioMetrics(
             mean=ratio,
             maximum=maximum,

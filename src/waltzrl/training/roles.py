@@ -11,6 +11,7 @@ from waltzrl.policies import Sampling
 from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import Weights
+from waltzrl.training.sharding import ShardedWeights, sharded
 from waltzrl.training.validation import Best
 
 Agent = ConversationAgent | FeedbackAgent
@@ -101,12 +102,17 @@ def make_team(
     def sampling(role: str) -> Sampling:
         return Sampling(max_new_tokens=limits[role], temperature=1.0)
 
-    copies: dict[int, DecodingCopy] = {}
+    weights = sharded(weights, dtype)
+    copies: dict[int, DecodingCopy] = {
+        id(own.causal_lm.model): own.copy
+        for own in weights.values()
+        if isinstance(own, ShardedWeights) and own.copy is not None
+    }
 
     def policy(source: Weights) -> LocalPolicy:
         model, tokenizer = source.causal_lm.model, source.causal_lm.tokenizer
-        if isinstance(model, PeftModel) or model.dtype != dtype:
-            copies[id(model)] = copies.get(id(model)) or DecodingCopy(model, dtype)
+        if id(model) not in copies and (isinstance(model, PeftModel) or model.dtype != dtype):
+            copies[id(model)] = DecodingCopy(model, dtype)
         return LocalPolicy(model, tokenizer, source.adapter, copy=copies.get(id(model)))
 
     return Team(

@@ -18,6 +18,7 @@ from waltzrl.records import (
     Round,
     Verdict,
 )
+from waltzrl.training import ranks
 from waltzrl.training.rewards import (
     ClassFrequencies,
     FeedbackReward,
@@ -67,7 +68,8 @@ async def roll_out(
 ) -> list[Rollout]:
     """Collaborate on all prompts at once, each with its own drafter, and judge.
 
-    A prompt on which a policy could not reply is left out, with a warning.
+    A prompt on which a policy could not reply is left out, with a warning. Each rank does its share
+    of the prompts, and all get the rollouts of all: what follows is computed from the whole step.
 
     Args:
         prompts: each with who drafts.
@@ -78,9 +80,10 @@ async def roll_out(
     Raises:
         ScoringError: fewer were.
     """
-    outcomes = await asyncio.gather(
-        *(_judged(prompt, drafter, pattern, judge) for prompt, drafter in prompts)
+    own = await asyncio.gather(
+        *(_judged(prompt, drafter, pattern, judge) for prompt, drafter in ranks.share(prompts))
     )
+    outcomes = ranks.gathered(own)
     _require_scored(outcomes, least_scored_share)
     return [
         Rollout(judged=outcome, replayed=isinstance(drafter, ReplayedDrafts))

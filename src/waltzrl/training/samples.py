@@ -96,6 +96,21 @@ def reply_logprobs(model: PreTrainedModel, batch: Batch) -> Tensor:
     return torch.zeros_like(batch.old_logprobs_BT).masked_scatter(batch.mask_BT, logprobs_M)
 
 
+def shares(samples: Sequence[Sample], count: int) -> list[list[int]]:
+    """Divide the positions of samples, by length, into `count` shares of about as many tokens.
+
+    Samples with the same prompt are in one share where possible, because there it is read once.
+    """
+    sizes = [len(sample.tokens.prompt_ids) + len(sample.tokens.ids) for sample in samples]
+    divided: list[list[int]] = [[] for _ in range(count)]
+    before = 0
+    for position in _by_shape(samples):
+        # Where the middle of the sample falls in the tokens of all, cut into equal parts.
+        divided[(2 * before + sizes[position]) * count // (2 * sum(sizes))].append(position)
+        before += sizes[position]
+    return divided
+
+
 def micro_batches(samples: Sequence[Sample], token_limit: int) -> Iterator[list[int]]:
     """Yield positions of samples, of similar length together, within the limit per batch.
 
@@ -103,15 +118,10 @@ def micro_batches(samples: Sequence[Sample], token_limit: int) -> Iterator[list[
     of its own.
     """
     turns = [sample.tokens for sample in samples]
-
-    def shape(position: int) -> tuple[int, tuple[int, ...], int]:
-        turn = turns[position]
-        return len(turn.prompt_ids), turn.prompt_ids, len(turn.ids)
-
     batch: list[int] = []
     prompts: set[tuple[int, ...]] = set()
     longest = 0
-    for position in sorted(range(len(turns)), key=shape):
+    for position in _by_shape(samples):
         prompt, reply = turns[position].prompt_ids, turns[position].ids
         longest = max(longest, len(reply))
         # Sorted by length, so this prompt is the longest of the batch and all are padded to it.
@@ -123,3 +133,14 @@ def micro_batches(samples: Sequence[Sample], token_limit: int) -> Iterator[list[
         prompts.add(prompt)
     if batch:
         yield batch
+
+
+def _by_shape(samples: Sequence[Sample]) -> list[int]:
+    """Return the positions of samples, in the order of length and prompt."""
+    turns = [sample.tokens for sample in samples]
+
+    def shape(position: int) -> tuple[int, tuple[int, ...], int]:
+        turn = turns[position]
+        return len(turn.prompt_ids), turn.prompt_ids, len(turn.ids)
+
+    return sorted(range(len(turns)), key=shape)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from waltzrl.judges import Judge
 from waltzrl.records import Demonstration, Prompt
+from waltzrl.training import ranks
 from waltzrl.training.algorithms.tokens import token_mean
 from waltzrl.training.learner import Learner, LossOfMicroBatch, Scorer
 from waltzrl.training.reinforce import Algorithm, UpdateResult
@@ -180,7 +181,7 @@ class Reinforcement:
     async def step(self, number: int, learners: Learners) -> dict[str, float]:
         # All that is random in a step comes from its number: a resumed run repeats it exactly.
         draw = random.Random(f"{self.name}/{self.seed}/{number}")
-        self.team.seed(draw.getrandbits(40))
+        self.team.seed(draw.getrandbits(40) + (ranks.rank() << 40))
         started = time.perf_counter()
         rollouts = await self._roll_out(number, draw)
         rolled_out = time.perf_counter()

@@ -9,13 +9,14 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from waltzrl.errors import DivergenceError, ScoringError
 from waltzrl.policies.weights import Weights
 from waltzrl.telemetry.journal import Journal
+from waltzrl.training import ranks
 from waltzrl.training.checkpoints import (
     RoleState,
     latest_good,
@@ -27,6 +28,7 @@ from waltzrl.training.checkpoints import (
 )
 from waltzrl.training.learner import Learner
 from waltzrl.training.settings import CheckpointSettings, OptimizerSettings
+from waltzrl.training.sharding import fill_copies
 from waltzrl.training.stages import Learners, Stage
 from waltzrl.training.validation import F1, Best, best_validation
 
@@ -84,8 +86,8 @@ class Trainer:
             ScoringError: too little of a step could be scored; a checkpoint before it is kept.
         """
         resumed = self.restore()
-        with Journal(self.folder, resumed_step=resumed - 1) as journal:
-            self._best = best_validation(self.folder)
+        with self._journal(resumed) as journal:
+            self._best = ranks.of_first(lambda: best_validation(self.folder))
             rates = await self._validate(resumed, {})
             if resumed == 0 and self._is_best(0):
                 self._save(0, {})
@@ -98,18 +100,19 @@ class Trainer:
                     self._load(resumed, learners)
                 for step in range(max(first, resumed), first + stage.steps):
                     metrics = rates | await self._step(stage, step, first, learners)
-                    journal.write(step, metrics)
+                    if journal is not None:
+                        journal.write(step, metrics)
                     report(Progress(stage=stage.name, step=step, total=self.total, metrics=metrics))
                     rates = await self._validate(step + 1, learners)
                     self._save_if_due(step + 1, learners)
                     await asyncio.sleep(0)  # a stage that awaits nothing would block Ctrl-C
-            if rates:  # of the final weights
+            if rates and journal is not None:  # of the final weights
                 journal.write(self.total, rates)
 
     def restore(self) -> int:
         """Load the newest whole checkpoint, and return how many steps precede it."""
-        latest = latest_good(self._checkpoints)
-        for refusal in latest.refused:
+        latest = ranks.of_first(lambda: latest_good(self._checkpoints))
+        for refusal in latest.refused if ranks.is_first() else ():
             logger.warning("%s", refusal)
         if latest.path is None:
             return 0
@@ -122,7 +125,7 @@ class Trainer:
 
     def restore_best(self) -> Best | None:
         """Load and return the validated step with the highest F1; None if there is none."""
-        best = best_validation(self.folder)
+        best = ranks.of_first(lambda: best_validation(self.folder))
         if best is None:
             return None
         if not (self._checkpoints / f"step-{best.step:06d}").exists():
@@ -136,6 +139,7 @@ class Trainer:
         self, stage: Stage, step: int, first: int, learners: Learners
     ) -> dict[str, float]:
         started = time.perf_counter()
+        fill_copies(self.weights.values())
         for learner in learners.values():
             learner.schedule_step = step - first
         with self._saved_on_outage(step, learners):
@@ -150,6 +154,7 @@ class Trainer:
         if self.validate is None or not is_due:
             return {}
         started = time.perf_counter()
+        fill_copies(self.weights.values())
         with self._saved_on_outage(done, learners):
             rates = await self.validate()
         if F1 in rates and (self._best is None or rates[F1] >= self._best.f1):
@@ -211,8 +216,13 @@ class Trainer:
     def _save(self, done: int, learners: Learners) -> None:
         save_checkpoint(self._checkpoints, done, role_states(self.weights, learners), self.state)
         kept = self._milestones() | ({self._best.step} if self._best is not None else set())
-        prune(self._checkpoints, done, self.checkpointing.keep_last, kept)
+        if ranks.is_first():
+            prune(self._checkpoints, done, self.checkpointing.keep_last, kept)
         self._saved = done
+
+    def _journal(self, resumed: int) -> AbstractContextManager[Journal | None]:
+        """Open the journal, which only the first rank writes."""
+        return Journal(self.folder, resumed_step=resumed - 1) if ranks.is_first() else nullcontext()
 
     def _load(self, done: int, learners: Learners) -> None:
         load_checkpoint(self._checkpoints / f"step-{done:06d}", role_states(self.weights, learners))

@@ -1,0 +1,127 @@
+"""The processes that train together: what each does, and what they tell each other.
+
+`torchrun --nproc-per-node N -m waltzrl train RECIPE` starts N of them, of ranks 0 to N-1. Without
+torchrun there is one, and nothing here does anything. Every rank must call the functions that
+exchange values, in the same order.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from waltzrl.errors import RankError
+
+Item = TypeVar("Item")
+
+TIMEOUT = timedelta(minutes=30)
+"""How long a rank waits for the others; longer than the rollouts of one may take."""
+LOST = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe", "Timed out")
+"""What torch's errors say when another rank has ended or does not answer."""
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[None]:
+    """Join the ranks that torchrun started, for the duration of the block.
+
+    Args:
+        device: where the models are; each rank of a machine uses a GPU of its own.
+
+    Raises:
+        RankError: another rank ended, or did not answer in time.
+    """
+    if started() == 1:
+        yield
+        return
+    backend = "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        backend = "cpu:gloo,cuda:nccl"
+    try:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+        yield
+    except RuntimeError as error:
+        if not any(words in str(error) for words in LOST):
+            raise
+        raise RankError(
+            f"rank {os.environ['RANK']} lost another rank, which ended or did not answer in"
+            f" {TIMEOUT}; see its error, and run the same command again to resume"
+        ) from error
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def started() -> int:
+    """Return how many processes torchrun started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def size() -> int:
+    """Return how many ranks have joined; 1 in a process of its own."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Return the number of this process, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def is_first() -> bool:
+    """Return whether this process is the one that writes and prints."""
+    return rank() == 0
+
+
+def share(items: Sequence[Item]) -> Sequence[Item]:
+    """Return the items of this rank, which stand together; all ranks have about as many."""
+    first, end = (len(items) * number // size() for number in (rank(), rank() + 1))
+    return items[first:end]
+
+
+def gathered(items: Sequence[Item]) -> list[Item]:
+    """Return the items of all ranks, in the order of the ranks: the reverse of `share`."""
+    if size() == 1:
+        return list(items)
+    of_ranks: list[Sequence[Item] | None] = [None] * size()
+    dist.all_gather_object(of_ranks, items)
+    return [item for own in cast("list[Sequence[Item]]", of_ranks) for item in own]
+
+
+def of_first(find: Callable[[], Item]) -> Item:
+    """Return what the first rank finds; the others do not look."""
+    if size() == 1:
+        return find()
+    found = [find() if is_first() else None]
+    dist.broadcast_object_list(found)
+    return cast("Item", found[0])
+
+
+@contextmanager
+def first_before_others() -> Iterator[None]:
+    """Let the others run the block after the first rank, whose files they then find."""
+    if not is_first():
+        dist.barrier()
+    yield
+    if is_first() and size() > 1:
+        dist.barrier()
+
+
+def total(values: Tensor) -> Tensor:
+    """Return the sum of the ranks' tensors."""
+    return _reduced(values, dist.ReduceOp.SUM)
+
+
+def largest(values: Tensor) -> Tensor:
+    """Return the largest of the ranks' tensors, element by element."""
+    return _reduced(values, dist.ReduceOp.MAX)
+
+
+def _reduced(values: Tensor, operation: dist.ReduceOp.RedOpType) -> Tensor:
+    if size() > 1:
+        dist.all_reduce(values, operation)
+    return values

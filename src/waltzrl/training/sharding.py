@@ -1,0 +1,168 @@
+"""Models of which every rank holds a part, by torch's FSDP2.
+
+Weights, gradients and the moments of AdamW are split over the ranks. A layer is put together for
+its forward and for its backward pass, and split again. Adapters and their frozen base are whole on
+every rank: to decode, a rank needs all of the base anyway.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from peft import PeftModel
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map_only
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from waltzrl.policies.copies import DecodingCopy
+from waltzrl.policies.weights import Weights
+from waltzrl.training import ranks
+from waltzrl.training.samples import Batch, reply_logprobs
+
+
+class GatheredCopy(DecodingCopy):
+    """A whole copy of a sharded model, to decode with.
+
+    It is filled where all ranks are at the same point, and not before every batch that is decoded:
+    ranks decode different numbers of batches.
+    """
+
+    def updated(self, adapter: str | None) -> PreTrainedModel:
+        """Return the copy as it was filled last."""
+        assert adapter is None, "models with adapters are whole on every rank"
+        return self._copy
+
+    @torch.no_grad()
+    def fill(self) -> None:
+        """Fill the copy from all ranks, weight by weight."""
+        copied = dict(self._copy.named_parameters())
+        for name, parameter in self._base.named_parameters():
+            copied[name].copy_(whole(parameter))
+
+
+class ReplyLogprobs(nn.Module):
+    """The forward pass of an update as one module, around which FSDP puts weights together."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return what `reply_logprobs` does."""
+        return reply_logprobs(self.model, batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedWeights(Weights):
+    """Weights of which this rank holds a part."""
+
+    logprobs: ReplyLogprobs
+    """Every forward pass is one of this module."""
+    copy: GatheredCopy | None
+    """What decodes; None where nothing does."""
+
+
+def sharded(weights: Mapping[str, Weights], dtype: torch.dtype | None) -> dict[str, Weights]:
+    """Split full models that learn over the ranks, in place; one process leaves all as it is.
+
+    Args:
+        weights: of each role; roles that share weights go on sharing them.
+        dtype: of the copies that decode; None where nothing does.
+    """
+    if ranks.size() == 1:
+        return dict(weights)
+    split: dict[int, Weights] = {}
+    for own in weights.values():
+        if id(own) not in split:
+            split[id(own)] = _sharded(own, dtype)
+    return {role: split[id(own)] for role, own in weights.items()}
+
+
+def _sharded(weights: Weights, dtype: torch.dtype | None) -> Weights:
+    model = weights.causal_lm.model
+    if isinstance(model, PeftModel):
+        return weights
+    copy = None if dtype is None else GatheredCopy(model, dtype)
+    for parameter in model.parameters():  # FSDP takes no transposed ones
+        parameter.data = parameter.data.contiguous()
+    layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
+    logprobs = ReplyLogprobs(model)
+    mesh = init_device_mesh(model.device.type, (ranks.size(),))
+    for module in (*layers, logprobs):
+        unit = fully_shard(module, mesh=mesh, reshard_after_forward=True)
+        # Every rank has a share of one loss: gradients are added up, not averaged.
+        unit.set_force_sum_reduction_for_comms(enable=True)
+        unit.set_gradient_divide_factor(1.0)
+    return ShardedWeights(causal_lm=weights.causal_lm, adapter=None, logprobs=logprobs, copy=copy)
+
+
+def fill_copies(weights: Iterable[Weights]) -> None:
+    """Bring what decodes up to date with the sharded weights."""
+    for copy in dict.fromkeys(own.copy for own in weights if isinstance(own, ShardedWeights)):
+        if copy is not None:
+            copy.fill()
+
+
+def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Add up the gradients of whole parameters over the ranks; FSDP has added up those of parts."""
+    gradients = [
+        parameter.grad
+        for parameter in parameters
+        if parameter.grad is not None and not isinstance(parameter, DTensor)
+    ]
+    if ranks.size() == 1 or not gradients:
+        return
+    flat = ranks.total(torch.cat([gradient.flatten() for gradient in gradients]))
+    sizes = [gradient.numel() for gradient in gradients]
+    for gradient, summed in zip(gradients, torch.split(flat, sizes), strict=True):
+        gradient.copy_(summed.view_as(gradient))
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor in one piece, on every rank."""
+    if isinstance(tensor, DTensor):
+        put_together: Tensor = tensor.full_tensor()
+        return put_together
+    return tensor
+
+
+def whole_state(model: nn.Module) -> dict[str, Tensor] | None:
+    """Return the state of a sharded model on the CPU of the first rank; None if it is whole."""
+    state: dict[str, Tensor] = model.state_dict(keep_vars=True)  # tied weights are one object
+    if not any(isinstance(tensor, DTensor) for tensor in state.values()):
+        return None
+    pieces = {id(tensor): on_first_cpu(tensor.detach()) for tensor in state.values()}
+    return {name: pieces[id(tensor)] for name, tensor in state.items()}
+
+
+def on_first_cpu(tensor: Tensor) -> Tensor:
+    """Return a sharded tensor in one piece on the CPU; an empty one on other ranks."""
+    piece = whole(tensor)
+    return piece.cpu() if ranks.is_first() else piece.new_empty(0)
+
+
+def whole_moments(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    """Return the state of an optimiser, its parts in one piece; see `on_first_cpu`."""
+    state: dict[str, object] = tree_map_only(DTensor, on_first_cpu, optimizer.state_dict())
+    return state
+
+
+def stored_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """Copy a whole tensor to where `parameter` is and as it is stored: of parts, only our own."""
+    if isinstance(parameter, DTensor):
+        value = value.to(device=parameter.device, dtype=parameter.dtype)
+        mesh, placements = parameter.device_mesh, parameter.placements
+        return distribute_tensor(value, mesh, placements, src_data_rank=None)
+    return torch.empty_like(parameter).copy_(value)
+
+
+@torch.no_grad()
+def load_whole(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load a whole state into a model, of which every rank may have a part."""
+    for name, parameter in model.named_parameters():
+        value = state[name]
+        parameter.copy_(stored_like(parameter, value) if isinstance(parameter, DTensor) else value)

@@ -1,0 +1,112 @@
+import json
+import os
+import signal
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from support.rank_processes import finished, started
+from support.rank_steps import LAYOUTS, ROLE, Steps, flat
+from support.small_runs import run, save_recipe, save_validation
+from support.timing import wait_until
+from waltzrl.records import Tokens
+from waltzrl.training import Sample
+from waltzrl.training.samples import shares
+
+
+def sample(prompt, length):
+    return Sample(tokens=Tokens(prompt_ids=prompt, ids=(1,) * length, logprobs=()))
+
+
+prompts = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple)
+samples = st.lists(st.builds(sample, prompts, st.integers(1, 9)), min_size=1, max_size=20)
+
+
+@given(samples, st.integers(1, 5))
+def test_every_sample_is_in_one_share_and_shares_have_about_as_many_tokens(samples, count):
+    divided = shares(samples, count)
+    assert sorted(position for share in divided for position in share) == [*range(len(samples))]
+    sizes = [len(sample.tokens.prompt_ids) + len(sample.tokens.ids) for sample in samples]
+    for share in divided:
+        tokens = sum(sizes[position] for position in share)
+        assert tokens <= sum(sizes) / count + max(sizes)
+
+
+def test_replies_to_one_prompt_stay_together():
+    divided = shares([sample(prompt, 2) for prompt in ((7,), (8,), (7,), (8,))], 2)
+    assert divided == [[0, 2], [1, 3]]
+
+
+def tensors(path):
+    weights = {file: load_file(path / file) for file in path.glob("*/*.safetensors")}
+    optimizer = torch.load(path / ROLE / "optimizer.pt", weights_only=True)
+    moments = {
+        f"{number} {name}": value
+        for number, state in optimizer["state"].items()
+        for name, value in state.items()
+    }
+    flat = {f"{file.parent.name} {k}": v for file, own in weights.items() for k, v in own.items()}
+    return flat | moments
+
+
+@pytest.mark.slow  # two processes that load torch
+def test_two_ranks_learn_what_one_process_does_and_go_on_where_the_other_stopped(tmp_path):
+    alone = {layout: Steps(layout) for layout in LAYOUTS}
+    for layout, steps in alone.items():
+        steps.take()
+        steps.save(tmp_path / layout, 1)
+    with started(2, "-m", "support.rank_steps", tmp_path) as ranks:
+        assert finished(ranks)[0] == [0, 0]
+    for layout, steps in alone.items():
+        measured = flat(steps.take())
+        expected = tensors(steps.save(tmp_path / layout / "alone", 2))
+        together = tensors(tmp_path / layout / "step-000002")
+        torch.testing.assert_close(together, expected, rtol=1e-4, atol=1e-5)
+        of_ranks = json.loads((tmp_path / layout / "measured.json").read_text())
+        assert of_ranks == pytest.approx(measured, rel=1e-3, abs=1e-5)
+        again = Steps(layout)
+        again.load(tmp_path / layout / "step-000002")
+        assert flat(again.take()) == pytest.approx(flat(steps.take()), rel=1e-3, abs=1e-4)
+
+
+WARM_UP = """
+[[stages]]
+name = "warm-up"
+kind = "imitation"
+steps = 2
+batch_size = 3
+optimizer = { learning_rate = 1e-3, warmup_steps = 0 }
+"""
+
+
+@pytest.mark.slow  # two processes that load torch
+def test_a_rank_that_is_killed_ends_the_run_with_a_line_and_one_process_resumes_it(tmp_path):
+    recipe, out, agents = save_recipe(tmp_path), tmp_path / "run", tmp_path / "agents"
+    validation = save_validation(tmp_path / "validation.jsonl")
+    text = recipe.read_text().replace("[[stages]]", f"{WARM_UP}[[stages]]", 1)
+    recipe.write_text(text)
+    command = (
+        *("train", recipe, "--out", out, "--export", agents),
+        *("--set=stages.feedback.prompts_per_step=4", "--set=stages.joint.prompts_per_step=4"),
+        *(f"--set=data.validation=['{validation}']", "--set=checkpointing.validate_every=4"),
+        *("--set=data.demonstrations=['generator:train']", "--set=data.limit=8"),
+        "--set=stages.joint.reward=signed",  # remembers how often each class occurred
+    )
+    metrics = out / "metrics.jsonl"
+    with started(2, "-m", "waltzrl", *command) as (first, second):
+        wait_until(lambda: metrics.exists() and len(metrics.read_bytes().splitlines()) > 4, 100)
+        os.kill(second.pid, signal.SIGKILL)
+        (code, _), (said, _) = finished([first, second])
+    assert code == 2
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert errors == [
+        "error: rank 0 lost another rank, which ended or did not answer in 0:30:00; see its error,"
+        " and run the same command again to resume"
+    ]
+    assert run(*command) == 0
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [*range(22), 22]
+    assert (agents / "manifest.json").exists()
