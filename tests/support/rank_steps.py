@@ -1,6 +1,6 @@
 """Steps of a role on samples that never change, alone or as one of several ranks.
 
-    python -m support.rank_steps FOLDER
+python -m support.rank_steps FOLDER
 """
 
 import json

@@ -8,6 +8,7 @@ from support.tiny_models import tiny_model
 from waltzrl.build.training import plan_training
 from waltzrl.config.training import load_recipe
 from waltzrl.data import write_lines
+from waltzrl.errors import RecipeError
 from waltzrl.policies.compute import resolve_compute
 from waltzrl.policies.weights import add_adapters, role_parameters
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
@@ -63,6 +64,22 @@ def test_two_adapters_on_one_8b_base_fit_on_a_gpu_of_80_gb(few):
     cache = 32 * (plan.context_tokens + 512) * 131_072 + 4 * 32 * 128_256 * 4
     assert plan.rollout_gigabytes == pytest.approx(cache / 1e9)
     assert plan.gigabytes == models + max(plan.update_gigabytes, plan.rollout_gigabytes) < 80
+
+
+def test_each_of_eight_ranks_has_an_eighth_of_what_learns_and_whole_copies(monkeypatch, few):
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    plan = plan_training(load_recipe(RECIPES / "llama-8b.toml", few[:3]))
+    assert plan.ranks == 8
+    total, layer = 8_030_261_248, 218_112_000  # of 32 layers
+    assert parts(plan) == {
+        "two models that learn": (2 * total // 8, 16),
+        "reference, frozen": (total, 2),
+        "copies that decode": (2 * total, 2),
+        "put together for a pass": (total - 30 * layer, 8),
+    }
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(RecipeError, match=r"^3 processes .* 32 and 32 evenly; start 1 or 2 or 4 "):
+        plan_training(load_recipe(RECIPES / "llama-8b.toml", few[:3]))
 
 
 def test_a_longest_context_holds_the_prompt_and_every_round(few):

@@ -72,6 +72,17 @@ def test_two_ranks_learn_what_one_process_does_and_go_on_where_the_other_stopped
         assert flat(again.take()) == pytest.approx(flat(steps.take()), rel=1e-3, abs=1e-4)
 
 
+def test_ranks_that_cannot_share_the_prompts_are_refused_in_one_line(tmp_path, monkeypatch, capsys):
+    recipe = save_recipe(tmp_path)  # 3 prompts a step
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run("train", recipe, "--out", tmp_path / "run") == 2
+    assert capsys.readouterr().err == (
+        "error: 2 processes cannot share prompts_per_step 3 and 3 evenly; start 1 or 3 processes,"
+        " or make it a multiple of 2\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
 WARM_UP = """
 [[stages]]
 name = "warm-up"

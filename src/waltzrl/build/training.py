@@ -139,7 +139,9 @@ def plan_training(recipe: Recipe) -> RunPlan:
         demonstrations=len(training_demonstrations(recipe.data)),
     )
     compute = resolve_compute(recipe.compute)
-    return plan_run(recipe.models, recipe.agents, recipe.stages, compute, data)
+    count = ranks.started()
+    _require_shares(recipe, count)
+    return plan_run(recipe.models, recipe.agents, recipe.stages, compute, data, count)
 
 
 def open_run(folder: Path) -> Team:

@@ -19,6 +19,8 @@ def print_plan(recipe: Recipe, *, as_json: bool) -> None:
         return
     console = Console()
     console.print(f"base {plan.base}, {plan.layout}, {plan.device}, {plan.dtype}", highlight=False)
+    if plan.ranks > 1:
+        console.print(f"{plan.ranks} ranks; the memory is that of each", highlight=False)
     console.print(f"{plan.prompts} prompts, {plan.demonstrations} demonstrations", highlight=False)
     console.print(_memory(plan))
     console.print(_stages(plan))

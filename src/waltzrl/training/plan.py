@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.gguf import find_gguf
@@ -26,6 +27,8 @@ from waltzrl.training.settings import (
 
 LEARNING_BYTES = 16
 """Per parameter that learns: float32 weight, gradient and the two moments of AdamW."""
+TOGETHER_BYTES = 8
+"""Per parameter that all ranks have put together: float32 weight and gradient."""
 MOMENTS_BYTES = 8
 """Per parameter of a model that learns in a second role, whose AdamW is its own."""
 
@@ -76,6 +79,8 @@ class RunPlan:
     layout: str
     device: str
     dtype: str
+    ranks: int
+    """Processes that train together; the memory is that of each."""
     memory: tuple[MemoryEstimate, ...]
     """Of the models; empty when the shape of the base is unknown."""
     update_gigabytes: float
@@ -103,8 +108,9 @@ def plan_run(
     stages: Sequence[StageSettings],
     compute: Compute,
     data: DataSize,
+    ranks: int = 1,
 ) -> RunPlan:
-    """Work out what a run on so much data will do."""
+    """Work out what a run on so much data will do, in so many processes."""
     config = _base_config(models)
     if models.pair is not None:
         base = f"{models.pair}, of each agent its own"
@@ -116,7 +122,7 @@ def plan_run(
     update = rollout = 0
     if config is not None and reinforcements:
         turns = Turns(
-            count=max(stage.prompts_per_step * stage.group_size for stage in reinforcements),
+            count=max(s.prompts_per_step * s.group_size for s in reinforcements) // ranks,
             context_tokens=context_tokens,
             reply_tokens=max(agents.limits.values()),
         )
@@ -128,7 +134,8 @@ def plan_run(
         layout=models.layout,
         device=compute.device.type,
         dtype=str(compute.dtype).removeprefix("torch."),
-        memory=() if config is None else tuple(_memory(models, config, compute.dtype)),
+        ranks=ranks,
+        memory=() if config is None else tuple(_memory(models, config, compute.dtype, ranks)),
         update_gigabytes=update / 1e9,
         rollout_gigabytes=rollout / 1e9,
         context_tokens=context_tokens,
@@ -155,7 +162,7 @@ def _update(models: ModelSettings, compute: Compute, micro_batch_tokens: int) ->
 
 
 def _memory(
-    models: ModelSettings, config: PretrainedConfig, dtype: torch.dtype
+    models: ModelSettings, config: PretrainedConfig, dtype: torch.dtype, ranks: int
 ) -> list[MemoryEstimate]:
     size, width = _count_parameters(config), dtype.itemsize
     if models.layout == "adapters":
@@ -178,12 +185,12 @@ def _memory(
     learning = (
         MemoryEstimate(
             what="one model that learns",
-            parameters=size.parameters,
+            parameters=size.parameters // ranks,
             bytes_each=LEARNING_BYTES + MOMENTS_BYTES,
         )
         if models.layout == "one-model"
         else MemoryEstimate(
-            what="two models that learn", parameters=both, bytes_each=LEARNING_BYTES
+            what="two models that learn", parameters=both // ranks, bytes_each=LEARNING_BYTES
         )
     )
     estimates = [
@@ -194,9 +201,15 @@ def _memory(
             bytes_each=width,
         ),
     ]
-    if dtype != torch.float32:  # every role decodes with a copy of its weights
-        copies = MemoryEstimate(what="copies that decode", parameters=both, bytes_each=width)
+    if dtype != torch.float32 or ranks > 1:  # every model that learns has a copy that decodes
+        learn = size.parameters if models.layout == "one-model" else both
+        copies = MemoryEstimate(what="copies that decode", parameters=learn, bytes_each=width)
         estimates.append(copies)
+    if ranks > 1:
+        together = MemoryEstimate(
+            what="put together for a pass", parameters=size.together, bytes_each=TOGETHER_BYTES
+        )
+        estimates.append(together)
     return estimates
 
 
@@ -249,6 +262,8 @@ class _Size:
     parameters: int
     per_rank: int
     """Of one adapter over all linear layers: the sum of their inputs and outputs."""
+    together: int
+    """What sharded learners hold whole at a time: all but the layers, and two of these."""
 
 
 def _count_parameters(config: PretrainedConfig) -> _Size:
@@ -260,4 +275,13 @@ def _count_parameters(config: PretrainedConfig) -> _Size:
         if isinstance(module, nn.Linear) and not name.endswith("lm_head")
     ]
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return _Size(parameters=parameters, per_rank=sum(linear))
+    layers = [
+        sum(parameter.numel() for parameter in module.parameters())
+        for module in model.modules()
+        if isinstance(module, GradientCheckpointingLayer)
+    ]
+    return _Size(
+        parameters=parameters,
+        per_rank=sum(linear),
+        together=parameters - sum(layers) + 2 * max(layers, default=0),
+    )
