@@ -117,6 +117,9 @@ def test_a_rank_that_is_killed_ends_the_run_with_a_line_and_one_process_resumes_
         "error: rank 0 lost another rank, which ended or did not answer in 0:30:00; see its error,"
         " and run the same command again to resume"
     ]
+    of_ranks = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for line in of_ranks:  # what decodes has the weights that learn
+        assert line["ratio/feedback_mean"] == pytest.approx(1.0, abs=1e-4)
     assert run(*command) == 0
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert [line["step"] for line in lines] == [*range(22), 22]
