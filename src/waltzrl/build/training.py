@@ -270,9 +270,8 @@ def _open_base(
     prompts: Sequence[Prompt] = (),
     demonstrations: Sequence[Demonstration] = (),
 ) -> CausalLM:
-    assert recipe.models.base is not None, "a recipe without a base has a pair"
     texts = _texts(recipe, prompts, demonstrations)
-    return open_base(recipe.models.base, folder / BASE, texts, compute, recipe.seed)
+    return open_base(recipe.models, folder / BASE, texts, compute, recipe.seed)
 
 
 def _texts(

@@ -25,6 +25,7 @@ from waltzrl.policies.weights import (
     narrow,
 )
 from waltzrl.telemetry.files import whole_folder
+from waltzrl.training import ranks
 from waltzrl.training.checkpoints import ADAPTERS, EXPORTED_BASE, verify_export
 from waltzrl.training.roles import Team, make_team
 from waltzrl.training.settings import ROLES, AgentSettings, ModelSettings, ModelSize, export_name
@@ -111,8 +112,9 @@ def continue_roles(models: ModelSettings, agents: AgentSettings, compute: Comput
     verify_export(pair)
     if models.layout == "adapters":
         return _continue_adapters(pair, models.base, agents, compute)
+    device = _loading_device(models, compute)
     weights = {
-        role: Weights(causal_lm=load_causal_lm(str(pair / export_name(role)), compute.device))
+        role: Weights(causal_lm=load_causal_lm(str(pair / export_name(role)), device))
         for role in ROLES
     }
     references: Mapping[str, Weights] = {
@@ -164,33 +166,41 @@ def _frozen(causal_lm: CausalLM, compute: Compute) -> Weights:
     model = copy.deepcopy(causal_lm.model)
     narrow(model, compute.dtype)
     model.requires_grad_(False)
-    return Weights(causal_lm=replace(causal_lm, model=model))
+    return Weights(causal_lm=replace(causal_lm, model=model.to(compute.device)))
+
+
+def _loading_device(models: ModelSettings, compute: Compute) -> torch.device:
+    """Return where to load: whole models that ranks split do not fit on the device of one."""
+    split = ranks.size() > 1 and models.layout != "adapters"
+    return torch.device("cpu") if split else compute.device
 
 
 def open_base(
-    base: str | ModelSize, created: Path, texts: Iterable[str], compute: Compute, seed: int
+    models: ModelSettings, created: Path, texts: Iterable[str], compute: Compute, seed: int
 ) -> CausalLM:
     """Load the base that a recipe names, or create it in the run's folder and load it from there.
 
     Args:
-        base: a folder, a name on the hub, or the size of a model to create.
+        models: names the base, or the size of a model to create.
         created: folder for a created base; one that is already there is loaded.
         texts: whose words a created tokenizer knows.
-        compute: the device to load to.
+        compute: the device to load to; models that ranks will split are loaded to the CPU.
         seed: of created weights.
 
     Raises:
         CheckpointError: there is no such model, or it is damaged.
         InputError: the folder is not writable.
     """
+    base, device = models.base, _loading_device(models, compute)
+    assert base is not None, "a recipe without a base has a pair"
     if isinstance(base, str):
-        return load_causal_lm(base, compute.device)
+        return load_causal_lm(base, device)
     if not created.exists():
         fresh = create_model(texts, base, seed)
         with whole_folder(created) as unfinished:
             fresh.model.save_pretrained(unfinished)
             fresh.tokenizer.save_pretrained(unfinished)
-    return replace(load_causal_lm(str(created), compute.device), source=None)
+    return replace(load_causal_lm(str(created), device), source=None)
 
 
 def create_model(texts: Iterable[str], size: ModelSize, seed: int) -> CausalLM:

@@ -77,6 +77,11 @@ def is_first() -> bool:
     return rank() == 0
 
 
+def device() -> torch.device:
+    """Return where a rank that has joined computes."""
+    return torch.device("cuda" if "nccl" in dist.get_backend_config() else "cpu")
+
+
 def share(items: Sequence[Item]) -> Sequence[Item]:
     """Return the items of this rank, which stand together; all ranks have about as many."""
     first, end = (len(items) * number // size() for number in (rank(), rank() + 1))

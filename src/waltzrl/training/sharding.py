@@ -69,6 +69,8 @@ class ShardedWeights(Weights):
 def sharded(weights: Mapping[str, Weights], dtype: torch.dtype | None) -> dict[str, Weights]:
     """Split full models that learn over the ranks, in place; one process leaves all as it is.
 
+    The parts are moved to the ranks' devices, one layer after the other.
+
     Args:
         weights: of each role; roles that share weights go on sharing them.
         dtype: of the copies that decode; None where nothing does.
@@ -87,11 +89,13 @@ def _sharded(weights: Weights, dtype: torch.dtype | None) -> Weights:
     if isinstance(model, PeftModel):
         return weights
     copy = None if dtype is None else GatheredCopy(model, dtype)
+    if copy is not None:
+        copy.updated(None).to(ranks.device())
     for parameter in model.parameters():  # FSDP takes no transposed ones
         parameter.data = parameter.data.contiguous()
     layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
     logprobs = ReplyLogprobs(model)
-    mesh = init_device_mesh(model.device.type, (ranks.size(),))
+    mesh = init_device_mesh(ranks.device().type, (ranks.size(),))
     for module in (*layers, logprobs):
         unit = fully_shard(module, mesh=mesh, reshard_after_forward=True)
         # Every rank has a share of one loss: gradients are added up, not averaged.
