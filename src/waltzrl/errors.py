@@ -12,7 +12,7 @@
     |-- RequestError           a request that the gateway rejects with an error of the client's API
     |-- AuditError             decisions that cannot be logged, or an altered audit log
     |-- StorageError           a database that is unavailable, locked, full, or too new
-    |-- ScoringError           training stopped because too few of its rollouts could be scored
+    |-- ScoringError           training stopped because too few rollouts could be sampled or scored
     |-- RankError              training stopped because another of its processes ended
     `-- DivergenceError        training stopped because a value diverged
 
@@ -119,7 +119,7 @@ class StorageError(WaltzError):
 
 
 class ScoringError(WaltzError):
-    """Training stopped, without having learnt from it, because too little could be scored."""
+    """Training stopped before it learnt, because too little could be sampled or scored."""
 
 
 class RankError(WaltzError):

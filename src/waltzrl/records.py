@@ -123,7 +123,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """The sampled tokens behind a reply; present only when the policy runs in this process."""
+    """The sampled tokens behind a reply; present only of policies that can be trained."""
 
     prompt_ids: tuple[int, ...]
     """[P] token ids of the rendered context."""
@@ -131,6 +131,8 @@ class Tokens:
     """[T] token ids of the reply, with its end-of-turn token when there was one."""
     logprobs: tuple[float, ...]
     """[T] log-probability in nats of each id under the policy that sampled it."""
+    version: str = ""
+    """What a server calls the weights that sampled it; empty where they are in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

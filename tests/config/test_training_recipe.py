@@ -234,3 +234,37 @@ def test_a_size_by_which_version_0_1_planned_is_ignored_with_a_warning(path, cap
     size = "models.known_size={parameters=123, parameters_per_rank=4}"
     assert load_recipe(path, [size]) == load_recipe(path)
     assert "models.known_size is ignored; models.known_shape is planned with" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "servers"),
+    [
+        ("local", ()),
+        ("vllm:http://a:8000", ("http://a:8000",)),
+        ("vllm:http://a:8000,https://b/v1", ("http://a:8000", "https://b/v1")),
+    ],
+)
+def test_rollouts_are_sampled_here_or_by_servers(path, rollouts, servers):
+    recipe = load_recipe(path, [f"compute.rollouts='{rollouts}'"])
+    assert recipe.compute.servers == servers
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "says"),
+    [
+        (
+            "vllm",
+            "compute.rollouts is local or vllm:URL,URL with the URLs of vLLM servers, got 'vllm'",
+        ),
+        ("vllm:", "compute.rollouts: '' is not a server URL; use one such as"),
+        ("vllm:http://a:8000,b", "compute.rollouts: 'b' is not a server URL; use one such as"),
+    ],
+)
+def test_other_rollouts_are_refused(path, rollouts, says):
+    assert says in complaint(path, f"compute.rollouts='{rollouts}'")
+
+
+@pytest.mark.parametrize("layout", ["two-models", "one-model"])
+def test_rollouts_on_servers_need_adapters(path, layout):
+    settings = ("compute.rollouts='vllm:http://a:8000'", f"models.layout='{layout}'")
+    assert f"needs models.layout adapters, got {layout}" in complaint(path, *settings)

@@ -221,12 +221,25 @@ def _error(status, message):
 def serving(policies):
     """Serve `policies`, by model name, on a free port for as long as the block runs."""
     server = OpenAIServer(policies)
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", server.complete)
+    app.router.add_post("/v1/completions", server.complete_text)
+    with listening(app) as url:
+        server.base_url = f"{url}/v1"
+        yield server
+
+
+@contextmanager
+def listening(app):
+    """Run an application on a free port, in a thread; yield its URL."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    runner = asyncio.run_coroutine_threadsafe(_start(server), loop).result(10)
+    runner = web.AppRunner(app, shutdown_timeout=1.0)
+    asyncio.run_coroutine_threadsafe(_start(runner), loop).result(10)
     try:
-        yield server
+        host, port = runner.addresses[0]
+        yield f"http://{host}:{port}"
     finally:
         asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
@@ -234,14 +247,6 @@ def serving(policies):
         loop.close()
 
 
-async def _start(server):
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", server.complete)
-    app.router.add_post("/v1/completions", server.complete_text)
-    runner = web.AppRunner(app, shutdown_timeout=1.0)
+async def _start(runner):
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    host, port = runner.addresses[0]
-    server.base_url = f"http://{host}:{port}/v1"
-    return runner
+    await web.TCPSite(runner, "127.0.0.1", 0).start()

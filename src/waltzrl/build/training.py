@@ -3,8 +3,8 @@
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from waltzrl.training.settings import ROLES, ReinforcementStage
 
 try:
     from waltzrl.policies.local import LocalPolicy
+    from waltzrl.policies.vllm import VllmServers
     from waltzrl.policies.weights import BASE_TITLE, CausalLM, Weights
     from waltzrl.training import ranks
     from waltzrl.training.checkpoints import export_roles, weights_digest
@@ -61,6 +62,9 @@ BASE = "base"
 """Folder inside a run of a base that was made from scratch."""
 WARM_UP = "warm-up"
 """Folder of the warm-up inside a run; it has steps and checkpoints of its own."""
+
+PUBLISHED = "published"
+"""Folder inside a run, while it lasts, of the adapters that vLLM servers load."""
 
 CHARACTERS_PER_TOKEN = 4
 """Of English in the vocabularies of large models, about; for plans only."""
@@ -106,20 +110,22 @@ async def train(
                 team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
             state: dict[str, float] = {}
             frequencies = ClassFrequencies(state)
-            stages = [
-                _reinforcement(recipe, stage, team, prompts, judge, frequencies)
-                for stage in recipe.reinforcements
-            ]
-            trainer = Trainer(
-                team.weights,
-                stages,
-                folder,
-                recipe.checkpointing,
-                make_learner=_learner(recipe, compute),
-                state=state,
-                validate=_validation(recipe, data, team, judge),
-            )
-            await trainer.train(report)
+            async with _sampling(recipe, team, folder) as (sampled, publish):
+                stages = [
+                    _reinforcement(recipe, stage, sampled, prompts, judge, frequencies)
+                    for stage in recipe.reinforcements
+                ]
+                trainer = Trainer(
+                    team.weights,
+                    stages,
+                    folder,
+                    recipe.checkpointing,
+                    make_learner=_learner(recipe, compute),
+                    state=state,
+                    validate=_validation(recipe, data, sampled, judge),
+                    publish=publish,
+                )
+                await trainer.train(report)
             return replace(team, best=trainer.restore_best())
 
 
@@ -213,11 +219,16 @@ def read_run_recipe(folder: Path) -> Recipe:
 
 
 def _require_shares(recipe: Recipe, count: int) -> None:
-    """Check that each of `count` processes can roll out as many prompts of a step.
+    """Check that each of `count` processes can roll out as many prompts of a step, by itself.
 
     Raises:
         RecipeError: they cannot.
     """
+    if count > 1 and recipe.compute.servers:
+        raise RecipeError(
+            f"{count} processes cannot sample on vLLM servers; start one process, or set"
+            " compute.rollouts to local"
+        )
     sizes = [stage.prompts_per_step for stage in recipe.reinforcements]
     if any(size % count for size in sizes):
         common = math.gcd(*sizes)
@@ -229,11 +240,16 @@ def _require_shares(recipe: Recipe, count: int) -> None:
 
 
 def _write_recipe(run: RunDirectory, recipe: Recipe) -> None:
-    """Write recipe and prompts into the run, or check that its checkpoints are of the same ones."""
+    """Write recipe and prompts into the run, or check that its checkpoints are of the same ones.
+
+    What samples the rollouts may be another: servers go, and policies are the same on all.
+    """
     resolved: dict[str, Json] = recipe_json(recipe)
     wording: dict[str, Json] = asdict(load_wording(recipe.agents.wording))
     if any(run.path.glob("**/checkpoints/step-*")):
-        _require_same(run.path, "recipe", resolved, recipe_json(read_run_recipe(run.path)))
+        begun = read_run_recipe(run.path)
+        same = replace(begun, compute=replace(begun.compute, rollouts=recipe.compute.rollouts))
+        _require_same(run.path, "recipe", resolved, recipe_json(same))
         if (run.path / WORDING).exists():  # version 0.1 wrote none
             _require_same(run.path, "wording", wording, _read_json(run.path / WORDING))
         return
@@ -346,6 +362,19 @@ def _warm_up(
         recipe.checkpointing,
         make_learner=_learner(recipe, compute),
     )
+
+
+@asynccontextmanager
+async def _sampling(
+    recipe: Recipe, team: Team, folder: Path
+) -> AsyncIterator[tuple[Team, Callable[[int, Sequence[str]], Awaitable[None]] | None]]:
+    """Yield the team that rolls out, and what publishes its weights where servers sample."""
+    if not recipe.compute.servers:
+        yield team, None
+        return
+    base = team.weights["conversation"].causal_lm
+    async with VllmServers(recipe.compute.servers, base, folder / PUBLISHED) as servers:
+        yield team.sampled_by(servers.policy), servers.publish
 
 
 def _learner(recipe: Recipe, compute: Compute) -> partial[Learner]:

@@ -81,6 +81,11 @@ class Recipe:
             raise ValueError("stages of imitation come first: they make the base of both agents")
         if self.imitations and not self.data.demonstrations:
             raise ValueError("a stage of imitation needs data.demonstrations")
+        if self.compute.servers and self.models.layout != "adapters":
+            raise ValueError(
+                f"compute.rollouts on vLLM needs models.layout adapters, got {self.models.layout}:"
+                " a server loads adapters while it runs, not whole models"
+            )
         if self.imitations and self.models.pair is not None:
             raise ValueError("a stage of imitation teaches a base, and models.pair has none")
 

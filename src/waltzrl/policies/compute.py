@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from waltzrl.errors import InputError, RecipeError
+from waltzrl.policies.remote import server_address
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +22,9 @@ CGROUPS = (
     ("memory/memory.limit_in_bytes", "memory/memory.stat", "total_rss"),
 )
 """Files of a container's limit, and of its use without the page cache: of versions 2 and 1."""
+
+VLLM = "vllm:"
+"""Prefix of servers in `compute.rollouts`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,28 @@ class ComputeSettings:
     lowering `micro_batch_tokens`; `waltzrl train RECIPE --dry-run` says what each saves."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """CPU threads; the same number gives the same weights bit for bit. None is torch's choice."""
+    rollouts: str = "local"
+    """What samples the rollouts: `local` is this process; `vllm:URL,URL` are vLLM servers of the
+    base, which load the adapters after each update. A run may be resumed with another."""
+
+    def __post_init__(self) -> None:
+        if self.rollouts != "local" and not self.rollouts.startswith(VLLM):
+            raise ValueError(
+                f"compute.rollouts is local or {VLLM}URL,URL with the URLs of vLLM servers, got"
+                f" {self.rollouts!r}"
+            )
+        try:
+            for url in self.servers:
+                server_address(url)
+        except InputError as error:
+            raise ValueError(f"compute.rollouts: {error}") from None
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The URLs of the vLLM servers that sample; none where this process does."""
+        if self.rollouts == "local":
+            return ()
+        return tuple(self.rollouts.removeprefix(VLLM).split(","))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ adapter that is merged is read with the weights, and not in a hundred small prod
 """
 
 import copy
+from functools import cached_property
 
 import torch
 from peft import PeftModel
@@ -18,7 +19,7 @@ class DecodingCopy:
     """A copy of one model; the roles whose adapters share the model share it."""
 
     def __init__(self, model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> None:
-        """Copy a model.
+        """Prepare to copy a model; the first use makes the copy.
 
         Args:
             model: is left as it is; its adapters, if it has any, are LoRA's.
@@ -30,13 +31,17 @@ class DecodingCopy:
             for name, module in base.named_modules()
             if isinstance(module, LoraLayer)
         }
-        self._base = base
-        self._copy = copy.deepcopy(base)
-        for name, module in [*self._copy.named_modules()]:
+        self._base, self._dtype = base, dtype
+
+    @cached_property
+    def _copy(self) -> PreTrainedModel:
+        copied = copy.deepcopy(self._base)
+        for name, module in [*copied.named_modules()]:
             if isinstance(module, LoraLayer):
-                self._copy.set_submodule(name, module.get_base_layer())
-        narrow(self._copy, dtype)
-        self._copy.requires_grad_(False)
+                copied.set_submodule(name, module.get_base_layer())
+        narrow(copied, self._dtype)
+        copied.requires_grad_(False)
+        return copied
 
     @torch.no_grad()
     def updated(self, adapter: str | None) -> PreTrainedModel:

@@ -243,6 +243,14 @@ class RemotePolicy:
         """
         return await self._send(_Request(path=path, body=body, read=_read_body))
 
+    async def get(self, path: str) -> bytes:
+        """Return what another path of the server answers to a GET request.
+
+        Raises:
+            PolicyError: as in `reply`.
+        """
+        return await self._send(_Request(path=path, body=None, read=_read_body))
+
     async def aclose(self) -> None:
         """Close the connections; the next reply opens new ones."""
         if self._session is not None:
@@ -288,8 +296,9 @@ class RemotePolicy:
         url = f"{self._base_url}{request.path}"
         own = current_request.get().headers
         headers = {"Content-Type": "application/json", **own, **request.headers}
+        method = "GET" if request.body is None else "POST"
         try:
-            async with session.post(url, data=request.body, headers=headers) as response:
+            async with session.request(method, url, data=request.body, headers=headers) as response:
                 if response.status == 200:
                     return await request.read(response)
                 message = _server_message(await response.read())
@@ -359,7 +368,8 @@ class _Request(Generic[_Answer]):
     """A request that may be sent several times."""
 
     path: str
-    body: bytes
+    body: bytes | None
+    """None makes it a GET request."""
     read: "Callable[[aiohttp.ClientResponse], Awaitable[_Answer]]"
     """Reads the answer to a successful request."""
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -248,6 +248,19 @@ def copied_adapter(causal_lm: CausalLM, source: str, names: Sequence[str]) -> Ca
     return causal_lm
 
 
+def save_adapter(model: PeftModel, name: str, folder: Path) -> None:
+    """Save one adapter in PEFT format, as `folder/name`.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    try:
+        model.save_pretrained(str(folder), selected_adapters=[name], save_embedding_layers=False)
+    except SafetensorError as error:  # how it reports a full disk
+        raise OSError(str(error)) from error
+    (folder / "README.md").unlink()  # an empty form that PEFT adds
+
+
 def load_adapters(causal_lm: CausalLM, folders: Mapping[str, Path]) -> CausalLM:
     """Freeze the model and put saved LoRA adapters on it.
 

@@ -38,7 +38,13 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from waltzrl.errors import CheckpointError, InputError
-from waltzrl.policies.weights import ADAPTER_WEIGHTS, BASE_DIGEST, base_digest, narrow
+from waltzrl.policies.weights import (
+    ADAPTER_WEIGHTS,
+    BASE_DIGEST,
+    base_digest,
+    narrow,
+    save_adapter,
+)
 from waltzrl.telemetry.files import Json, sync, whole_folder, write_json
 from waltzrl.training import ranks
 from waltzrl.training.settings import export_name
@@ -270,16 +276,13 @@ def _save_role(folder: Path | None, name: str, role: RoleState) -> None:
     moments = None if role.optimizer is None else whole_moments(role.optimizer)
     if folder is None:
         return
-    try:
-        if isinstance(role.model, PeftModel):
-            role.model.save_pretrained(
-                str(folder), selected_adapters=[name], save_embedding_layers=False
-            )
-            (folder / "README.md").unlink()  # an empty form that PEFT adds
-        else:
+    if isinstance(role.model, PeftModel):
+        save_adapter(role.model, name, folder)
+    else:
+        try:
             role.model.save_pretrained(folder / name, state_dict=weights)
-    except SafetensorError as error:  # how it reports a full disk
-        raise OSError(str(error)) from error
+        except SafetensorError as error:  # how it reports a full disk
+            raise OSError(str(error)) from error
     role.tokenizer.save_pretrained(folder / name)
     if moments is not None:
         try:

@@ -82,13 +82,14 @@ def reinforce(
     """Learn from one batch of rollouts by REINFORCE++.
 
     Advantages are computed once, over the whole batch of this role, before any step. The KL is
-    measured whatever its weight. A sampler of float32 has computed what the learner would; autocast
-    rounds elsewhere than a sampler does, so the learner then scores the samples too: in its first
-    step, where they are one micro-batch, or in a pass before it.
+    measured whatever its weight. A sampler of float32 in this process has computed what the learner
+    would; autocast and a server round elsewhere than the learner does, so it then scores the
+    samples too: in its first step, where they are one micro-batch, or in a pass before it.
     """
     references = None if reference is None else reference.score(samples)
     objective = _Objective(samples, references, settings)
-    if learner.scorer.dtype == torch.float32:
+    sampled_here = not any(sample.tokens.version for sample in samples)
+    if sampled_here and learner.scorer.dtype == torch.float32:
         objective.measure(None)
     elif not learner.scorer.needs_one_pass(samples):
         objective.measure(learner.scorer.score(samples))

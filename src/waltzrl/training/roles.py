@@ -1,6 +1,6 @@
 """The roles of a run: each is an agent, the weights that it learns, and a frozen reference."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,6 +10,7 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent, Wording
 from waltzrl.policies import Sampling
 from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import LocalPolicy
+from waltzrl.policies.vllm import VllmPolicy
 from waltzrl.policies.weights import Weights
 from waltzrl.training.sharding import ShardedWeights, sharded
 from waltzrl.training.validation import Best
@@ -60,16 +61,28 @@ class Team:
 
     def greedy(self) -> "Team":
         """Return the same agents, over the same policies, taking the likeliest token each time."""
-        greedy = {
-            name: replace(role, agent=_greedy(role.agent)) for name, role in self.roles.items()
-        }
-        return replace(self, roles=greedy)
+        return self._with_agents(_greedy)
+
+    def sampled_by(self, policy: Callable[[LocalPolicy], VllmPolicy]) -> "Team":
+        """Return the same agents, each over what `policy` returns in place of its local policy."""
+
+        def sampled(agent: Agent) -> Agent:
+            assert isinstance(agent.policy, LocalPolicy)
+            return type(agent)(policy(agent.policy), agent.wording, agent.sampling)
+
+        initial = sampled(self.initial)
+        assert isinstance(initial, ConversationAgent)
+        return replace(self._with_agents(sampled), initial=initial)
+
+    def _with_agents(self, change: Callable[[Agent], Agent]) -> "Team":
+        roles = {name: replace(role, agent=change(role.agent)) for name, role in self.roles.items()}
+        return replace(self, roles=roles)
 
     def seed(self, number: int) -> None:
         """Restart the random numbers of every policy; each gets a seed of its own."""
         agents = [*(role.agent for role in self.roles.values()), self.initial]
         for offset, agent in enumerate(agents):
-            assert isinstance(agent.policy, LocalPolicy)
+            assert isinstance(agent.policy, LocalPolicy | VllmPolicy)
             agent.policy.seed(number * len(agents) + offset)
 
 

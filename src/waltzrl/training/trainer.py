@@ -68,6 +68,9 @@ class Trainer:
     """What steps remember beyond weights and optimisers; every checkpoint holds it."""
     validate: Callable[[], Awaitable[dict[str, float]]] | None = None
     """Measures the agents on prompts that no step learns from, such as `Validation`."""
+    publish: Callable[[int, Sequence[str]], Awaitable[None]] | None = None
+    """Gives weights to whatever samples outside of this process. Called before the first step and
+    after each, with the number of steps taken and the roles that learned in the last."""
 
     def __post_init__(self) -> None:
         self.total = sum(stage.steps for stage in self.stages)
@@ -83,11 +86,13 @@ class Trainer:
         Raises:
             DivergenceError: a metric is not finite, or the KL stays above the limit; the last
                 checkpoint before it is kept.
-            ScoringError: too little of a step could be scored; a checkpoint before it is kept.
+            ScoringError: too little of a step could be sampled or scored; a checkpoint before it
+                is kept.
         """
         resumed = self.restore()
         with self._journal(resumed) as journal:
             self._best = ranks.of_first(lambda: best_validation(self.folder))
+            await self._publish(resumed, {})
             rates = await self._validate(resumed, {})
             if resumed == 0 and self._is_best(0):
                 self._save(0, {})
@@ -103,6 +108,7 @@ class Trainer:
                     if journal is not None:
                         journal.write(step, metrics)
                     report(Progress(stage=stage.name, step=step, total=self.total, metrics=metrics))
+                    await self._publish(step + 1, learners)
                     rates = await self._validate(step + 1, learners)
                     self._save_if_due(step + 1, learners)
                     await asyncio.sleep(0)  # a stage that awaits nothing would block Ctrl-C
@@ -147,6 +153,11 @@ class Trainer:
         metrics["time/step_seconds"] = time.perf_counter() - started
         self._stop_if_diverged(step, metrics)
         return metrics
+
+    async def _publish(self, done: int, learners: Learners) -> None:
+        if self.publish is not None:
+            with self._saved_on_outage(done, learners):
+                await self.publish(done, tuple(learners))
 
     async def _validate(self, done: int, learners: Learners) -> dict[str, float]:
         """Return the rates after `done` steps, if they are due; they go into the next line."""

@@ -1,0 +1,98 @@
+"""A run whose rollouts servers sample, which die and are replaced."""
+
+import hashlib
+import json
+
+import pytest
+
+from support.small_runs import run, save_recipe
+from support.tiny_models import tiny_model
+from support.vllm_server import serving
+
+FEW_STEPS = (
+    "--set=models.layout=adapters",
+    "--set=stages.feedback.steps=1",
+    "--set=stages.joint.steps=2",
+)
+
+
+def train(recipe, out, *servers):
+    rollouts = "vllm:" + ",".join(server.url for server in servers)
+    return run("train", recipe, "--out", out, *FEW_STEPS, "--set", f"compute.rollouts={rollouts}")
+
+
+def final_weights(out):
+    files = sorted((out / "checkpoints" / "step-000003").glob("*/*model.safetensors"))
+    assert len(files) == 2
+    return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+
+
+def first(server, path, version):
+    """Return how many requests came before the first one on `path` that names the version."""
+    return next(i for i, (at, name) in enumerate(server.asked) if at == path and version in name)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A run on one server: its folder, and the server as it was at the end."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    recipe = save_recipe(folder)
+    with serving(tiny_model()) as server:
+        assert train(recipe, folder / "run", server) == 0
+    return folder / "run", server
+
+
+def test_a_run_on_a_server_publishes_every_update_and_cleans_up(undisturbed):
+    out, server = undisturbed
+    versions = [name.rpartition("-")[0] for name in server.loaded]
+    assert versions == [
+        *("waltzrl-conversation-v0", "waltzrl-feedback-v0"),
+        "waltzrl-feedback-v1",  # stage 1 trains the feedback agent alone
+        *("waltzrl-conversation-v2", "waltzrl-feedback-v2"),
+        *("waltzrl-conversation-v3", "waltzrl-feedback-v3"),
+    ]
+    assert server.adapters == {}
+    assert not (out / "published").exists()
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 3
+    for line in lines:
+        assert line["ratio/feedback_sampler_mean"] == pytest.approx(1.0, abs=1e-3)
+    sampled = {name.rpartition("-")[0] for path, name in server.asked if path == "/v1/completions"}
+    assert sampled >= {"waltzrl-feedback-v0", "waltzrl-feedback-v1", "waltzrl-conversation-v2"}
+
+
+@pytest.mark.parametrize("moment", ["/v1/load_lora_adapter", "/v1/completions"])
+def test_without_a_server_a_run_stops_in_one_line_and_goes_on_with_another(
+    tmp_path, capsys, undisturbed, moment
+):
+    """The only server dies while it is given version 1, or while version 1 samples."""
+    recipe, out = save_recipe(tmp_path), tmp_path / "run"
+    with serving(tiny_model()) as server:
+        server.dies_after = first(undisturbed[1], moment, "-feedback-v1-")
+        assert train(recipe, out, server) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "step 1: no vLLM server is left to sample" in errors[0]
+    assert "vllm serve" in errors[0]
+    assert (out / "checkpoints" / "step-000001").is_dir()
+    with serving(tiny_model()) as other:
+        assert train(recipe, out, other) == 0
+    # The server's name is no part of what is learnt, and both sample with the same seeds.
+    assert final_weights(out) == final_weights(undisturbed[0])
+
+
+def test_a_run_on_two_servers_outlives_one(tmp_path, undisturbed):
+    recipe, out = save_recipe(tmp_path), tmp_path / "run"
+    with serving(tiny_model()) as dying, serving(tiny_model()) as other:
+        dying.dies_after = 8
+        assert train(recipe, out, dying, other) == 0
+    assert final_weights(out) == final_weights(undisturbed[0])
+
+
+def test_a_server_of_another_base_is_refused_before_the_first_step(tmp_path, capsys):
+    recipe, out = save_recipe(tmp_path), tmp_path / "run"
+    with serving(tiny_model(seed=1)) as server:
+        assert train(recipe, out, server) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "has another base than the run" in error
+    assert not (out / "checkpoints").exists()

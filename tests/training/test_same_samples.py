@@ -1,0 +1,123 @@
+"""Rollouts on servers and rollouts in this process, on the same samples, teach the same."""
+
+import asyncio
+import json
+from functools import partial
+
+import pytest
+import torch
+
+from support import tiny_pair
+from support.vllm_server import serving
+from waltzrl.collaboration import collaborate
+from waltzrl.judges import LabelRefusalJudge
+from waltzrl.policies.decode import Ask, decode
+from waltzrl.policies.vllm import Sampled, VllmPolicy, VllmServers
+from waltzrl.policies.weights import activated
+from waltzrl.training import (
+    ROLES,
+    CheckpointSettings,
+    OptimizerSettings,
+    Reinforcement,
+    ReinforcementStage,
+    ReinforceSettings,
+    Sample,
+    Trainer,
+)
+from waltzrl.training.reinforce import reinforce
+
+
+class InProcess:
+    """Samples in this process what servers are asked, with the seeds that they are given."""
+
+    def __init__(self, causal_lm):
+        self.causal_lm = causal_lm
+
+    async def sample(self, adapter, request):
+        ask = Ask(
+            prompt=tuple(request["prompt"]), limit=request["max_tokens"], seed=request["seed"]
+        )
+        with activated(self.causal_lm.model, adapter) as model:
+            chance, ends = request["temperature"], self.causal_lm.end_ids
+            decoded = decode(model, [ask], chance, ends, torch.Generator())[0]
+        return Sampled(
+            version="", ids=decoded.ids, logprobs=decoded.logprobs, finish=decoded.finish
+        )
+
+
+def drafts(rollouts, draw):
+    own = [rollout for rollout in rollouts if not rollout.replayed]
+    return [scored(rollout.judged.collaboration.draft) for rollout in own]
+
+
+def reviews(rollouts, draw):
+    return [scored(rollout.judged.collaboration.rounds[0].feedback.reply) for rollout in rollouts]
+
+
+def scored(reply):
+    """Score a reply by its tokens: random weights write none that a judge prefers."""
+    return Sample(tokens=reply.tokens, score=float(sum(reply.tokens.ids) % 5))
+
+
+async def trained(team, sampled, folder, publish=None):
+    """Train three steps; return the metrics of each and the final weights."""
+    stage = Reinforcement(
+        settings=ReinforcementStage(
+            kind="reinforcement",
+            name="joint",
+            learns=ROLES,
+            steps=3,
+            prompts_per_step=6,
+            replayed_share=0.2,
+            optimizer=OptimizerSettings(learning_rate=1e-2, warmup_steps=0),
+        ),
+        team=sampled,
+        prompts=tiny_pair.prompts(),
+        judge=LabelRefusalJudge(),
+        pattern=partial(collaborate, reviewer=sampled.feedback),
+        samples={"conversation": drafts, "feedback": reviews},
+        algorithm=partial(reinforce, settings=ReinforceSettings()),
+        least_scored_share=0.5,
+    )
+    folder.mkdir()
+    keeping = CheckpointSettings(kl_limit=50.0)
+    trainer = Trainer(team.weights, [stage], folder, keeping, publish=publish)
+    await trainer.train(lambda progress: None)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    parameters = dict(team.weights["feedback"].causal_lm.model.named_parameters())
+    return lines, {name: value.detach().clone() for name, value in parameters.items()}
+
+
+def test_three_steps_on_a_server_are_those_in_this_process_on_the_same_samples(tmp_path):
+    async def in_process():
+        team = tiny_pair.adapters()
+        sampler = InProcess(team.weights["feedback"].causal_lm)
+        return await trained(team, team.sampled_by(partial(VllmPolicy, sampler)), tmp_path / "here")
+
+    async def on_server():
+        team = tiny_pair.adapters()
+        base, published = team.weights["feedback"].causal_lm, tmp_path / "published"
+        async with VllmServers([server.url], base, published) as servers:
+            sampled = team.sampled_by(servers.policy)
+            return await trained(team, sampled, tmp_path / "there", servers.publish)
+
+    local = asyncio.run(in_process())
+    with serving(tiny_pair.base()) as server:
+        remote = asyncio.run(on_server())
+    assert len(local[0]) == len(remote[0]) == 3
+    for ours, theirs in zip(local[0], remote[0], strict=True):
+        assert ours.keys() == theirs.keys()
+        assert min(ours["gradient/conversation_norm"], ours["gradient/feedback_norm"]) > 1e-2
+        for name in ours:
+            if name.startswith(("rate/", "reward/", "length/", "tokens/")) or name == "step":
+                assert theirs[name] == ours[name], name  # the same samples
+            elif not name.startswith("time/"):
+                assert theirs[name] == pytest.approx(ours[name], rel=1e-3, abs=1e-5), name
+    for name, value in local[1].items():
+        assert torch.allclose(remote[1][name], value, atol=1e-4), name
+    # The learner measured how far the server's probabilities are from its own.
+    assert all(line["ratio/feedback_sampler_max"] == 1.0 for line in local[0])
+    maxima = [line["ratio/feedback_sampler_max"] for line in remote[0]]
+    assert maxima == pytest.approx([1.0] * 3, abs=1e-3)
+    versions = {name.rpartition("-")[0] for name in server.loaded}
+    assert versions == {f"waltzrl-{role}-v{step}" for role in ROLES for step in range(4)}
