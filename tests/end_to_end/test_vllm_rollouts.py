@@ -96,3 +96,13 @@ def test_a_server_of_another_base_is_refused_before_the_first_step(tmp_path, cap
     error = capsys.readouterr().err.splitlines()[-1]
     assert "has another base than the run" in error
     assert not (out / "checkpoints").exists()
+
+
+def test_several_processes_cannot_sample_on_servers(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    settings = (*FEW_STEPS, "--set=compute.rollouts=vllm:http://127.0.0.1:9")
+    assert run("train", save_recipe(tmp_path), "--out", tmp_path / "run", *settings) == 2
+    assert capsys.readouterr().err == (
+        "error: 3 processes cannot sample on vLLM servers; start one process, or set"
+        " compute.rollouts to local\n"
+    )
