@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from support.rank_processes import finished, started
 from support.small_runs import run, save_recipe
 from support.tiny_models import tiny_model
 from support.vllm_server import serving
@@ -98,11 +99,23 @@ def test_a_server_of_another_base_is_refused_before_the_first_step(tmp_path, cap
     assert not (out / "checkpoints").exists()
 
 
-def test_several_processes_cannot_sample_on_servers(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    settings = (*FEW_STEPS, "--set=compute.rollouts=vllm:http://127.0.0.1:9")
-    assert run("train", save_recipe(tmp_path), "--out", tmp_path / "run", *settings) == 2
-    assert capsys.readouterr().err == (
-        "error: 3 processes cannot sample on vLLM servers; start one process, or set"
-        " compute.rollouts to local\n"
+@pytest.mark.slow  # two processes that load torch
+def test_of_two_ranks_the_first_samples_on_the_server_and_both_learn(tmp_path, undisturbed):
+    recipe, out = save_recipe(tmp_path), tmp_path / "run"
+    with serving(tiny_model()) as server:
+        rollouts = f"--set=compute.rollouts=vllm:{server.url}"
+        command = ("-m", "waltzrl", "train", recipe, "--out", out, *FEW_STEPS, rollouts)
+        with started(2, *command) as ranks:
+            codes, said = finished(ranks)
+    assert codes == [0, 0], said
+    versions = [[n.rpartition("-")[0] for n in s.loaded] for s in (server, undisturbed[1])]
+    assert versions[0] == versions[1]  # published once
+    assert server.adapters == {}
+    of_ranks, alone = (
+        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (out, undisturbed[0])
     )
+    learned = {name for name in alone[0] if not name.startswith("time/")}
+    first_step = [{name: lines[0][name] for name in learned} for lines in (of_ranks, alone)]
+    assert first_step[0] == pytest.approx(first_step[1], rel=1e-3, abs=1e-5)
+    assert len(of_ranks) == 3

@@ -45,6 +45,7 @@ try:
     from waltzrl.training.roles import Team
     from waltzrl.training.rollouts import (
         BoundPattern,
+        Share,
         TakeSamples,
         conversation_samples,
         feedback_samples,
@@ -219,16 +220,13 @@ def read_run_recipe(folder: Path) -> Recipe:
 
 
 def _require_shares(recipe: Recipe, count: int) -> None:
-    """Check that each of `count` processes can roll out as many prompts of a step, by itself.
+    """Check that each of `count` processes can roll out as many prompts of a step.
 
     Raises:
         RecipeError: they cannot.
     """
-    if count > 1 and recipe.compute.servers:
-        raise RecipeError(
-            f"{count} processes cannot sample on vLLM servers; start one process, or set"
-            " compute.rollouts to local"
-        )
+    if recipe.compute.servers:  # of which the first process asks for all
+        return
     sizes = [stage.prompts_per_step for stage in recipe.reinforcements]
     if any(size % count for size in sizes):
         common = math.gcd(*sizes)
@@ -368,8 +366,11 @@ def _warm_up(
 async def _sampling(
     recipe: Recipe, team: Team, folder: Path
 ) -> AsyncIterator[tuple[Team, Callable[[int, Sequence[str]], Awaitable[None]] | None]]:
-    """Yield the team that rolls out, and what publishes its weights where servers sample."""
-    if not recipe.compute.servers:
+    """Yield the team that rolls out, and what publishes its weights where servers sample.
+
+    Only the first rank asks servers and publishes; it does the rollouts of all.
+    """
+    if not (recipe.compute.servers and ranks.is_first()):
         yield team, None
         return
     base = team.weights["conversation"].causal_lm
@@ -409,7 +410,13 @@ def _reinforcement(
         algorithm=partial(reinforce, settings=stage.algorithm),
         least_scored_share=recipe.checkpointing.least_scored_share,
         seed=recipe.seed,
+        share=_share(recipe),
     )
+
+
+def _share(recipe: Recipe) -> Share:
+    """Return which prompts a rank rolls out; servers sample for the first rank alone."""
+    return ranks.all_to_first if recipe.compute.servers else ranks.share
 
 
 def _validation(recipe: Recipe, data: DataSettings, team: Team, judge: Judge) -> Validation | None:
@@ -424,6 +431,7 @@ def _validation(recipe: Recipe, data: DataSettings, team: Team, judge: Judge) ->
         pattern=_pattern(recipe, recipe.reinforcements[-1], greedy.feedback),
         judge=judge,
         least_scored_share=recipe.checkpointing.least_scored_share,
+        share=_share(recipe),
     )
 
 

@@ -88,6 +88,11 @@ def share(items: Sequence[Item]) -> Sequence[Item]:
     return items[first:end]
 
 
+def all_to_first(items: Sequence[Item]) -> Sequence[Item]:
+    """Return all items on the first rank and none on the others; see `share`."""
+    return items if is_first() else items[:0]
+
+
 def gathered(items: Sequence[Item]) -> list[Item]:
     """Return the items of all ranks, in the order of the ranks: the reverse of `share`."""
     if size() == 1:

@@ -35,6 +35,12 @@ BoundPattern = Callable[[Prompt, Drafter], Awaitable[Collaboration]]
 """A pattern that knows its reviewer: `partial(collaborate, reviewer=..., max_rounds=1)`."""
 
 
+Asked = Sequence[tuple[Prompt, Drafter]]
+"""Prompts, each with who drafts."""
+Share = Callable[[Asked], Asked]
+"""Which of them a rank rolls out: `ranks.share`, or `ranks.all_to_first`."""
+
+
 class ReplayedDrafts:
     """A drafter whose drafts a frozen agent writes, and whose revisions the one that learns.
 
@@ -61,10 +67,11 @@ class Rollout:
 
 
 async def roll_out(
-    prompts: Sequence[tuple[Prompt, Drafter]],
+    prompts: Asked,
     pattern: BoundPattern,
     judge: Judge,
     least_scored_share: float,
+    share: Share = ranks.share,
 ) -> list[Rollout]:
     """Collaborate on all prompts at once, each with its own drafter, and judge.
 
@@ -76,12 +83,13 @@ async def roll_out(
         pattern: how to collaborate.
         judge: of every reply.
         least_scored_share: of the prompts whose replies must all be scored, above 0.
+        share: of the prompts that this rank rolls out.
 
     Raises:
         ScoringError: fewer were.
     """
     own = await asyncio.gather(
-        *(_judged(prompt, drafter, pattern, judge) for prompt, drafter in ranks.share(prompts))
+        *(_judged(prompt, drafter, pattern, judge) for prompt, drafter in share(prompts))
     )
     outcomes = ranks.gathered(own)
     _require_scored(outcomes, least_scored_share)

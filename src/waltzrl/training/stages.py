@@ -25,6 +25,7 @@ from waltzrl.training.rollouts import (
     ReplayedDrafts,
     Rollout,
     RolloutRates,
+    Share,
     TakeSamples,
     length_metrics,
     roll_out,
@@ -157,6 +158,8 @@ class Reinforcement:
     least_scored_share: float
     """See `CheckpointSettings`."""
     seed: int = 0
+    share: Share = ranks.share
+    """See `roll_out`."""
 
     @property
     def name(self) -> str:
@@ -215,7 +218,8 @@ class Reinforcement:
             for position in shuffled(len(self.prompts), size, number, seed)
             for _ in range(self.settings.group_size)
         ]
-        return await roll_out(drafters, self.pattern, self.judge, self.least_scored_share)
+        least = self.least_scored_share
+        return await roll_out(drafters, self.pattern, self.judge, least, self.share)
 
 
 def _update_metrics(role: str, result: UpdateResult) -> dict[str, float]:

@@ -10,7 +10,8 @@ from waltzrl.agents import Drafter
 from waltzrl.judges import Judge
 from waltzrl.records import Prompt
 from waltzrl.telemetry.files import whole_lines
-from waltzrl.training.rollouts import BoundPattern, RolloutRates, roll_out
+from waltzrl.training import ranks
+from waltzrl.training.rollouts import BoundPattern, RolloutRates, Share, roll_out
 
 F1 = "validation/f1"
 """The metric that the best checkpoint is chosen by."""
@@ -29,6 +30,8 @@ class Validation:
     judge: Judge
     least_scored_share: float
     """See `CheckpointSettings`."""
+    share: Share = ranks.share
+    """See `roll_out`."""
 
     async def __call__(self) -> dict[str, float]:
         """Return the rates of the agents as they are now, by their names in the journal.
@@ -37,7 +40,8 @@ class Validation:
             ScoringError: too few of the replies could be scored.
         """
         asked = [(prompt, self.drafter) for prompt in self.prompts]
-        rollouts = await roll_out(asked, self.pattern, self.judge, self.least_scored_share)
+        least = self.least_scored_share
+        rollouts = await roll_out(asked, self.pattern, self.judge, least, self.share)
         rates = RolloutRates.of(rollouts)
         metrics = {
             f"validation/{name.rpartition('/')[2]}": rate for name, rate in rates.metrics().items()
