@@ -13,7 +13,7 @@ import msgspec
 
 from waltzrl.audit import read_collaborations
 from waltzrl.collector import REMEMBERED, Selection
-from waltzrl.config.training import MEMORY, DataSettings
+from waltzrl.config.training import MEMORY, DataSettings, Recipe
 from waltzrl.data import SETS, import_set, leaks, read_prompts, require_disjoint
 from waltzrl.data.generator import GeneratedPrompt, Split, generate
 from waltzrl.data.generator import demonstrations as generated_demonstrations
@@ -26,6 +26,24 @@ GENERATOR, AUDIT = "generator:", "audit:"
 UserSplit = Literal["learning", "held-out"]
 
 logger = logging.getLogger(__name__)
+
+
+def rollout_prompts(recipe: Recipe, data: DataSettings) -> list[Prompt]:
+    """Read the prompts that the agents of a recipe roll out; a run of imitation alone has none.
+
+    Args:
+        recipe: names the stages and the judge.
+        data: of the recipe, with memories as files.
+
+    Raises:
+        InputError: as in `training_prompts`, or all that such a run learns from is demonstrations,
+            and one touches a held-out prompt.
+    """
+    if recipe.reinforcements:
+        return training_prompts(data, need_labels=recipe.needs_labels)
+    shown = [one.collaboration.prompt for one in training_demonstrations(data)]
+    require_disjoint(shown, read_sets((*data.held_out, *data.validation)))
+    return []
 
 
 def training_prompts(data: DataSettings, *, need_labels: bool = False) -> list[Prompt]:

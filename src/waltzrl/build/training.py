@@ -13,8 +13,8 @@ from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.build.datasets import (
     forget_remembered,
     keep_remembered,
+    rollout_prompts,
     training_demonstrations,
-    training_prompts,
     validation_prompts,
 )
 from waltzrl.build.judges import open_judge
@@ -39,7 +39,13 @@ try:
     from waltzrl.training import ranks
     from waltzrl.training.checkpoints import export_roles, weights_digest
     from waltzrl.training.learner import Learner
-    from waltzrl.training.models import continue_roles, make_roles, open_base, open_warm_up
+    from waltzrl.training.models import (
+        continue_roles,
+        imitator,
+        make_roles,
+        open_base,
+        open_warm_up,
+    )
     from waltzrl.training.plan import DataSize, RunPlan, plan_run
     from waltzrl.training.reinforce import reinforce
     from waltzrl.training.roles import Team
@@ -99,7 +105,7 @@ async def train(
                     _write_recipe(run, recipe)
                 judge = RunJudge(judge, folder)
                 data = keep_remembered(recipe.data, folder)
-                prompts = training_prompts(data, need_labels=recipe.needs_labels)
+                prompts = rollout_prompts(recipe, data)
                 demonstrations = training_demonstrations(data)
                 if recipe.models.pair is None:
                     base = _open_base(recipe, folder, compute, prompts, demonstrations)
@@ -108,6 +114,8 @@ async def train(
             else:
                 if recipe.imitations:
                     base = await _taught(recipe, base, folder, compute, demonstrations, report)
+                if not recipe.reinforcements:
+                    return imitator(recipe.agents, base, compute)
                 team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
             state: dict[str, float] = {}
             frequencies = ClassFrequencies(state)
@@ -136,7 +144,7 @@ def plan_training(recipe: Recipe) -> RunPlan:
     Raises:
         WaltzError: the data is missing or damaged, or the device is not there.
     """
-    prompts = training_prompts(recipe.data, need_labels=recipe.needs_labels)
+    prompts = rollout_prompts(recipe, recipe.data)
     wording = load_wording(recipe.agents.wording)
     longest = max((sum(len(m.content) for m in p.messages) for p in prompts), default=0)
     instructions = len(wording.feedback_system) + len(wording.review)
@@ -168,6 +176,8 @@ def open_run(folder: Path) -> Team:
             weights = open_warm_up(recipe.models, base, compute, recipe.seed)
             warmed_up = _warm_up(recipe, weights, folder, compute, []).restore() > 0
             base = _warmed_up(weights)
+            if warmed_up and not recipe.reinforcements:
+                return imitator(recipe.agents, base, compute)
         team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
     trainer = Trainer(team.weights, [], folder, recipe.checkpointing)
     if not (warmed_up and trainer.restore()):

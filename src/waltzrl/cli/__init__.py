@@ -29,6 +29,7 @@ from waltzrl.cli.rescore import rescore
 from waltzrl.cli.route import route
 from waltzrl.cli.rules import rules
 from waltzrl.cli.serve import serve
+from waltzrl.cli.specialists import specialists
 from waltzrl.cli.study import study
 from waltzrl.cli.train import train
 from waltzrl.cli.verify import verification
@@ -36,7 +37,7 @@ from waltzrl.errors import WaltzError, explain
 
 TRAIN, EVALUATE, SERVE, DATA = "Train", "Evaluate", "Serve", "Data"
 """Groups of commands in the help."""
-RESUMABLE = ("train", "evaluate", "demo", "study")
+RESUMABLE = ("train", "evaluate", "demo", "study", "specialists")
 """Commands that resume where they were stopped."""
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ app.command(rich_help_panel=TRAIN)(train)
 app.command(rich_help_panel=TRAIN)(export)
 app.add_typer(demos, name="demo", rich_help_panel=TRAIN)
 app.command(rich_help_panel=TRAIN)(study)
+app.add_typer(specialists, name="specialists", rich_help_panel=TRAIN)
 app.command(rich_help_panel=EVALUATE)(evaluate)
 app.command(rich_help_panel=EVALUATE)(rescore)
 app.command(rich_help_panel=EVALUATE)(compare)

@@ -33,7 +33,8 @@ MEMORY = "memory:"
 class DataSettings:
     """Where prompts and demonstrations come from; `read_sets` lists the forms of a name."""
 
-    prompts: tuple[str, ...]
+    prompts: tuple[str, ...] = ()
+    """A run of imitation alone needs none."""
     held_out: tuple[str, ...] = ()
     """Sets that no training prompt may touch; the run does not start if one does."""
     validation: tuple[str, ...] = ()

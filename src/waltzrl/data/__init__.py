@@ -1,6 +1,6 @@
 """Where prompts come from, and the gate that keeps test prompts out of training."""
 
-from waltzrl.data.duplicates import Leak, duplicates, leaks, require_disjoint
+from waltzrl.data.duplicates import Leak, duplicates, leaks, near_duplicates, require_disjoint
 from waltzrl.data.importers import SETS, import_set
 from waltzrl.data.jsonl import read_prompts, write_lines
 
@@ -10,6 +10,7 @@ __all__ = [
     "duplicates",
     "import_set",
     "leaks",
+    "near_duplicates",
     "read_prompts",
     "require_disjoint",
     "write_lines",

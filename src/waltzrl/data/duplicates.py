@@ -65,21 +65,31 @@ def leaks(train: Sequence[Prompt], test: Sequence[Prompt], threshold: float = NE
     Returns:
         One leak for each affected test prompt, in the order of `test`.
     """
-    index: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    shingled = [shingles(text_of(prompt)) for prompt in train]
-    for position, prompt_shingles in enumerate(shingled):
-        for band in _bands(prompt_shingles):
-            index[band].append(position)
-    leaked = []
-    for prompt in test:
-        own = shingles(text_of(prompt))
-        candidates = {position for band in _bands(own) for position in index.get(band, ())}
-        # Negated, so that of several equally similar prompts the first counts.
-        scored = [(jaccard(own, shingled[position]), -position) for position in candidates]
-        similarity, position = max(scored, default=(0.0, 0))
-        if similarity >= threshold:
-            leaked.append(Leak(train=train[-position], test=prompt, similarity=similarity))
-    return leaked
+    index = _Index()
+    for prompt in train:
+        index.add(prompt)
+    closest = ((prompt, *index.closest(prompt)) for prompt in test)
+    return [
+        Leak(train=earlier, test=prompt, similarity=similarity)
+        for prompt, earlier, similarity in closest
+        if earlier is not None and similarity >= threshold
+    ]
+
+
+def near_duplicates(prompts: Iterable[Prompt], threshold: float = NEAR) -> list[Leak]:
+    """Pair every prompt that is nearly an earlier one, the leak's `train`, with the closest.
+
+    A prompt that was paired counts as left out: later ones are compared with those that stay.
+    """
+    index = _Index()
+    repeated = []
+    for prompt in prompts:
+        earlier, similarity = index.closest(prompt)
+        if earlier is not None and similarity >= threshold:
+            repeated.append(Leak(train=earlier, test=prompt, similarity=similarity))
+        else:
+            index.add(prompt)
+    return repeated
 
 
 def duplicates(prompts: Iterable[Prompt]) -> list[tuple[Prompt, Prompt]]:
@@ -140,3 +150,28 @@ def _bands(shingle_set: frozenset[str]) -> Iterable[tuple[int, ...]]:
     """Cut the signature in bands; each starts with its own number, so bands never mix."""
     minima = signature(shingle_set)
     return ((start, *minima[start : start + BAND]) for start in range(0, HASHES, BAND))
+
+
+class _Index:
+    """Prompts by the bands of their signatures."""
+
+    def __init__(self) -> None:
+        self._added: list[tuple[Prompt, frozenset[str]]] = []
+        self._bands: dict[tuple[int, ...], list[int]] = defaultdict(list)
+
+    def add(self, prompt: Prompt) -> None:
+        own = shingles(text_of(prompt))
+        for band in _bands(own):
+            self._bands[band].append(len(self._added))
+        self._added.append((prompt, own))
+
+    def closest(self, prompt: Prompt) -> tuple[Prompt | None, float]:
+        """Return the candidate that is most similar, and how similar; None if there is none."""
+        own = shingles(text_of(prompt))
+        candidates = {place for band in _bands(own) for place in self._bands.get(band, ())}
+        # Negated, so that of several equally similar prompts the first counts.
+        scored = [(jaccard(own, self._added[place][1]), -place) for place in candidates]
+        if not scored:
+            return None, 0.0
+        similarity, place = max(scored)
+        return self._added[-place][0], similarity

@@ -206,20 +206,26 @@ def _export_adapters(folder: Path, roles: Mapping[str, RoleState]) -> None:
     for name, role in roles.items():
         if not isinstance(role.model, PeftModel):
             continue
-        config = copy.copy(role.model.peft_config[name])
-        config.base_model_name_or_path = role.base
-        config.inference_mode = True
-        config.target_modules = sorted(config.target_modules)  # of a set, in any order
-        config.save_pretrained(str(folder / ADAPTERS / name))
-        tensors = get_peft_model_state_dict(
-            role.model, adapter_name=name, save_embedding_layers=False
-        )
-        metadata = {"format": "pt", BASE_DIGEST: base_digest(role.model)}
-        weights = _in_order(save(tensors, metadata))
-        (folder / ADAPTERS / name / ADAPTER_WEIGHTS).write_bytes(weights)
+        export_adapter(folder / ADAPTERS / name, name, role)
         if role.base is None and not (folder / EXPORTED_BASE).exists():
             bare = RoleState(model=copy.deepcopy(role.model).unload(), tokenizer=role.tokenizer)
             _save_role(folder, EXPORTED_BASE, bare)
+
+
+def export_adapter(folder: Path, name: str, role: RoleState) -> None:
+    """Write the adapter `name` of a role in PEFT format, with the digest of its base.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    config = copy.copy(role.model.peft_config[name])
+    config.base_model_name_or_path = role.base
+    config.inference_mode = True
+    config.target_modules = sorted(config.target_modules)  # of a set, in any order
+    config.save_pretrained(str(folder))
+    tensors = get_peft_model_state_dict(role.model, adapter_name=name, save_embedding_layers=False)
+    metadata = {"format": "pt", BASE_DIGEST: base_digest(role.model)}
+    (folder / ADAPTER_WEIGHTS).write_bytes(_in_order(save(tensors, metadata)))
 
 
 def _in_order(safetensors: bytes) -> bytes:
