@@ -14,14 +14,23 @@ from waltzrl.specialists.datasets import (
     scenarios_of,
 )
 
-THINGS = ("apple", "bread", "cheddar", "dates", "eggs", "figs", "garlic", "honey", "icing", "jam")
+THINGS = (
+    "apple",
+    "bread",
+    "cream",
+    "dates",
+    "eggs",
+    "figs",
+    "garlic",
+    "honey",
+    "icing",
+    "jam",
+    "kale",
+)
 
 
 def rows(count):
-    return [
-        {"prompt": f"How much {THINGS[n % 10]} is in box {n}?", "completion": f"About {n} grams."}
-        for n in range(count)
-    ]
+    return [{"prompt": f"{thing} in the box?", "completion": "One."} for thing in THINGS[:count]]
 
 
 def write(path, lines):
@@ -57,10 +66,10 @@ def test_a_system_prompt_names_every_line_and_value():
 
 
 def test_a_set_of_ones_own_is_named_after_its_file_and_gets_its_own_task(tmp_path):
-    path = write(tmp_path / "boxes.jsonl", rows(14))
+    path = write(tmp_path / "boxes.jsonl", rows(11))
     dataset = prepare_dataset(str(path), "You know what is in boxes.")
     assert (dataset.name, dataset.specialist.system) == ("boxes", "You know what is in boxes.")
-    assert (len(dataset.examples), dataset.left_out) == (14, 0)
+    assert (len(dataset.examples), dataset.left_out) == (11, 0)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +81,10 @@ def test_a_set_of_ones_own_is_named_after_its_file_and_gets_its_own_task(tmp_pat
     ],
 )
 def test_a_row_without_a_column_names_file_and_line(tmp_path, row, problem):
-    path = write(tmp_path / "boxes.jsonl", [*rows(12), row])
+    path = write(tmp_path / "boxes.jsonl", [*rows(11), row])
     with pytest.raises(InputError) as error:
         prepare_dataset(str(path))
-    assert f"{path}:13: " in str(error.value)
+    assert f"{path}:12: " in str(error.value)
     assert problem in str(error.value)
 
 
@@ -88,16 +97,16 @@ def test_three_rows_are_refused_and_a_few_more_are_warned_of(tmp_path, caplog):
 
 
 def test_rows_that_nearly_repeat_an_earlier_one_are_left_out(tmp_path, caplog):
-    again = {"prompt": "how much APPLE is in box 0", "completion": "None."}
-    path = write(tmp_path / "boxes.jsonl", [*rows(14), again])
+    again = {"prompt": "APPLE, in the box", "completion": "None."}
+    path = write(tmp_path / "boxes.jsonl", [*rows(11), again])
     dataset = prepare_dataset(str(path))
-    assert (len(dataset.examples), dataset.left_out) == (14, 1)
-    assert f"{path}:15 nearly repeats {path}:1 and is left out" in caplog.messages
+    assert (len(dataset.examples), dataset.left_out) == (11, 1)
+    assert f"{path}:12 nearly repeats {path}:1 and is left out" in caplog.messages
 
 
 def test_a_scenario_that_is_among_the_rows_is_refused(tmp_path):
-    path = write(tmp_path / "boxes.jsonl", rows(14))
-    leak = HeldOutScenario(prompt="How much bread is in box 1", expected={"Weight": "1"})
+    path = write(tmp_path / "boxes.jsonl", rows(11))
+    leak = HeldOutScenario(prompt="Bread in the box", expected={"Count": "one"})
     write(tmp_path / "boxes.scenarios.jsonl", [{"prompt": leak.prompt, "expected": leak.expected}])
     with pytest.raises(InputError, match=r"'scenario 1' is train .*boxes\.jsonl:2'"):
         prepare_dataset(str(path))
@@ -109,17 +118,17 @@ def test_a_name_that_is_neither_a_specialist_nor_a_file_is_explained():
 
 
 def test_prepare_writes_rows_and_the_conversations_that_nanochat_reads(tmp_path, capsys):
-    path = write(tmp_path / "boxes.jsonl", rows(12))
+    path = write(tmp_path / "boxes.jsonl", rows(11))
     task = ("--task", "You know boxes.")
     folders = ("--out", tmp_path / "rows", "--nanochat", tmp_path / "nanochat")
     assert run("specialists", "prepare", path, *task, *folders, "--json") == 0
     assert json.loads(capsys.readouterr().out) == [
-        {"name": "boxes", "rows": 12, "left_out": 0, "scenarios": 0}
+        {"name": "boxes", "rows": 11, "left_out": 0, "scenarios": 0}
     ]
     written = (tmp_path / "rows" / "boxes.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in written] == rows(12)
+    assert [json.loads(line) for line in written] == rows(11)
     first = json.loads((tmp_path / "nanochat" / "boxes.jsonl").read_text().splitlines()[0])
     assert first == [  # alternating turns that begin with the user's, as CustomJSON requires
-        {"role": "user", "content": "You know boxes.\n\nHow much apple is in box 0?"},
-        {"role": "assistant", "content": "About 0 grams."},
+        {"role": "user", "content": "You know boxes.\n\napple in the box?"},
+        {"role": "assistant", "content": "One."},
     ]

@@ -39,13 +39,7 @@ try:
     from waltzrl.training import ranks
     from waltzrl.training.checkpoints import export_roles, weights_digest
     from waltzrl.training.learner import Learner
-    from waltzrl.training.models import (
-        continue_roles,
-        imitator,
-        make_roles,
-        open_base,
-        open_warm_up,
-    )
+    from waltzrl.training.models import continue_roles, drafter, make_roles, open_base, open_warm_up
     from waltzrl.training.plan import DataSize, RunPlan, plan_run
     from waltzrl.training.reinforce import reinforce
     from waltzrl.training.roles import Team
@@ -115,7 +109,7 @@ async def train(
                 if recipe.imitations:
                     base = await _taught(recipe, base, folder, compute, demonstrations, report)
                 if not recipe.reinforcements:
-                    return imitator(recipe.agents, base, compute)
+                    return drafter(recipe.agents, base, compute)
                 team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
             state: dict[str, float] = {}
             frequencies = ClassFrequencies(state)
@@ -177,7 +171,7 @@ def open_run(folder: Path) -> Team:
             warmed_up = _warm_up(recipe, weights, folder, compute, []).restore() > 0
             base = _warmed_up(weights)
             if warmed_up and not recipe.reinforcements:
-                return imitator(recipe.agents, base, compute)
+                return drafter(recipe.agents, base, compute)
         team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
     trainer = Trainer(team.weights, [], folder, recipe.checkpointing)
     if not (warmed_up and trainer.restore()):

@@ -1,0 +1,71 @@
+import json
+
+import msgspec
+import pytest
+
+from support.small_runs import run, save_model
+from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
+
+RECIPE = """
+seed = 3
+[models]
+base = "{base}"
+layout = "{layout}"
+rank = 2
+[data]
+demonstrations = ["{demonstrations}"]
+held_out = {held_out}
+[agents]
+wording = "tiny"
+max_new_tokens = 6
+[compute]
+device = "cpu"
+threads = 1
+[[stages]]
+name = "warm-up"
+kind = "imitation"
+steps = 3
+batch_size = 2
+optimizer = {{ learning_rate = 1e-3, warmup_steps = 0 }}
+"""
+
+
+def write(folder, layout, held_out=()):
+    demonstrations = folder / "demonstrations.jsonl"
+    prompt = Prompt(id="p", messages=(Message(role="user", content="How do I bake bread?"),))
+    shown = Demonstration(collaboration=Collaboration(prompt=prompt, draft=Reply(text="Use heat.")))
+    demonstrations.write_bytes(msgspec.json.encode(shown) + b"\n")
+    recipe = folder / "recipe.toml"
+    base = save_model(folder / "model")
+    recipe.write_text(
+        RECIPE.format(
+            base=base, layout=layout, demonstrations=demonstrations, held_out=json.dumps(held_out)
+        )
+    )
+    return recipe
+
+
+@pytest.mark.parametrize("layout", ["adapters", "one-model"])
+def test_a_run_of_imitation_alone_leaves_a_checkpoint_and_an_export(tmp_path, capsys, layout):
+    recipe, out = write(tmp_path, layout), tmp_path / "run"
+    agents, again = tmp_path / "agents", tmp_path / "again"
+    assert run("train", recipe, "--out", out, "--export", agents, "--json") == 0
+    weights = json.loads(capsys.readouterr().out)["weights"]
+    assert list(weights) == ["conversation"]
+    assert (out / "warm-up" / "checkpoints" / "step-000003").is_dir()
+    parts = {path.name for path in agents.iterdir()}
+    assert parts == {"waltzrl_conversation_stage2", "manifest.json"} | (
+        {"adapters"} if layout == "adapters" else set()
+    )
+    assert run("train", recipe, "--out", out, "--json") == 0  # nothing is left to do
+    assert json.loads(capsys.readouterr().out)["weights"] == weights
+    assert run("export", out, again) == 0
+    assert (again / "manifest.json").read_bytes() == (agents / "manifest.json").read_bytes()
+
+
+def test_a_demonstration_that_is_held_out_stops_a_run_of_imitation_alone(tmp_path, capsys):
+    held_out = tmp_path / "test.jsonl"
+    held_out.write_text('{"prompt": "how do I bake BREAD"}\n')
+    recipe = write(tmp_path, "adapters", [str(held_out)])
+    assert run("train", recipe, "--out", tmp_path / "run") == 2
+    assert "1 of 1 test prompts are in the training prompts" in capsys.readouterr().err
