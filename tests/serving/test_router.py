@@ -195,6 +195,20 @@ def test_while_an_upstream_is_down_its_fallback_answers(way, failure):
     assert run_on_fake_time(way(router(default, cheap, fallback="cheap"))) == "cheap"
 
 
+@pytest.mark.parametrize(
+    ("models", "asked", "named"),
+    [
+        (("qwen", "gpt-*"), "qa", "qwen"),
+        (("qwen", "gpt-*"), "gpt-5", "gpt-5"),  # it serves that itself
+        (("gpt-*", "qwen"), "qa", "qa"),  # a pattern is no name
+        ((), "qa", "qa"),
+    ],
+)
+def test_a_fallback_for_another_model_is_asked_for_its_own_first_one(models, asked, named):
+    route = UpstreamRoute(name="cheap", upstream=Scripted("cheap"), models=models)
+    assert route.renamed({"model": asked, "n": 1}) == {"model": named, "n": 1}
+
+
 @each_way
 @pytest.mark.parametrize("failure", [SILENT, answered(400), answered(429, 1.0), answered(500)])
 def test_what_an_upstream_refuses_no_other_answers(way, failure):

@@ -1,19 +1,16 @@
 import asyncio
 import json
-from dataclasses import replace
 
 import pytest
 
 from support.small_runs import run
 from support.tiny_models import tiny_model
+from support.tiny_specialists import TASK, draft, settings, train, write_set
 from waltzrl.errors import InputError, RecipeError
 from waltzrl.evaluation.intervals import Pairs
-from waltzrl.records import Message, Prompt
 from waltzrl.specialists import (
-    FinetuningSettings,
     estimate_cost,
     evaluate,
-    finetune,
     integrate_with_agent,
     open_specialists,
     prepare_dataset,
@@ -21,63 +18,12 @@ from waltzrl.specialists import (
 from waltzrl.specialists.datasets import HeldOutScenario
 from waltzrl.specialists.evaluation import SpecialistResult, passes, total
 
-THINGS = ("ape", "bee", "cow", "dog", "elk", "fox", "gnu", "hen", "kid", "owl")
-TASK = "Weigh it."
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("base")
-    causal_lm = tiny_model(context=256)
-    causal_lm.model.save_pretrained(folder)
-    causal_lm.tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-def write_set(folder, name, answer):
-    """Write ten rows and two scenarios in which the answer is always the same."""
-    folder.mkdir(exist_ok=True)
-    rows = [{"prompt": f"{thing}?", "completion": f"Weight: {answer}\nok"} for thing in THINGS]
-    held_out = [{"prompt": f"{text}?", "expected": {"Weight": answer}} for text in ("rat", "yak")]
-    for suffix, lines in (("", rows), (".scenarios", held_out)):
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / f"{name}{suffix}.jsonl").write_text(text)
-    return str(folder / f"{name}.jsonl")
-
-
-@pytest.fixture(scope="module")
-def sets(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sets")
-    return [write_set(folder, "heavy", "tons"), write_set(folder, "light", "grams")]
-
-
-@pytest.fixture(scope="module")
-def trained(base, sets, tmp_path_factory):
-    """A folder with two specialists that know their rows by heart, and the steps that led there."""
-    folder, steps = tmp_path_factory.mktemp("trained"), []
-    train(folder, base, sets, steps.append)
-    return folder, steps
-
-
-def settings(base):
-    return FinetuningSettings(base=base, epochs=12, batch_size=2, learning_rate=2e-2)
-
-
-def train(folder, base, sets, report, **changes):
-    datasets = [prepare_dataset(name, TASK) for name in sets]
-    asyncio.run(finetune(datasets, folder, replace(settings(base), **changes), report))
-
 
 def adapters(folder):
     return [
         (folder / name / "adapter" / "adapter_model.safetensors").read_bytes()
         for name in ("heavy", "light")
     ]
-
-
-def draft(agent, text):
-    prompt = Prompt(id="p", messages=(Message(role="user", content=text),))
-    return asyncio.run(agent.draft(prompt)).text
 
 
 def test_each_specialist_learns_its_own_lines_and_the_base_knows_none(trained):

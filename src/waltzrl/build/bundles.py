@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -53,7 +54,7 @@ HASHED_AS = {
     "review_timeout_ms": "budget_ms",
 }
 """Renamed keys of recipes; ids are hashes of the old names, so that they do not change."""
-ADDED = ("refusals", "upstreams", "retries", "fallback")
+ADDED = ("refusals", "upstreams", "retries", "fallback", "specialists")
 """Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """With the name of an upstream, the variable of its API key."""
@@ -75,6 +76,10 @@ def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
     contents: dict[str, object] = {"upstream": _hashed(recipe.upstream)}
     if recipe.upstream.folder is not None:
         contents["conversation"] = identity(recipe.upstream.folder, None)
+    if recipe.upstream.specialists is not None:
+        adapters = sorted(Path(recipe.upstream.specialists).glob("*/adapter"))
+        parts = [part for path in adapters for part in (path.parent / "specialist.json", path)]
+        contents["conversation"] = [[str(p.parent.name), identity(str(p), None)] for p in parts]
     if recipe.enabled:
         contents = _hashed(recipe) | contents
         contents["rules"] = _rules_reviewer(recipe, rules).name
@@ -282,6 +287,11 @@ class Bundles:
     async def _build_upstream(
         self, name: str, config: UpstreamConfig | NamedUpstreamConfig
     ) -> Upstream:
+        if isinstance(config, UpstreamConfig) and config.specialists is not None:
+            from waltzrl.specialists.upstream import open_specialist_upstream
+
+            folder = Path(config.specialists)
+            return await asyncio.to_thread(open_specialist_upstream, folder, config.max_new_tokens)
         if isinstance(config, UpstreamConfig) and config.folder is not None:
             policy = await self._local_policy(config.folder)
             model = self._model_name or short_name(config.folder)

@@ -118,12 +118,13 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
         return
     configure_logs(log_format or "text", "info")
     try:
-        _supervise(sources(), host, port, open_to_all=open_to_all)
+        supervise(sources(), host, port, open_to_all=open_to_all)
     except KeyboardInterrupt:  # also from SIGTERM; later the supervisor handles both
         log.info("stopped before the gateway started")
 
 
-def _supervise(sources: Sources, host: str, port: int, *, open_to_all: bool) -> None:
+def supervise(sources: Sources, host: str, port: int, *, open_to_all: bool) -> None:
+    """Serve a gateway until it is stopped."""
     from waltzrl.build.fork_server import ForkServer
     from waltzrl.build.supervisor import Supervisor
     from waltzrl.build.worker import work

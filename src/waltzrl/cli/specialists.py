@@ -1,6 +1,7 @@
 """`waltzrl specialists`: small agents for requests of one kind."""
 
 import asyncio
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,16 +10,20 @@ import rich.table
 import typer
 from rich.console import Console
 
-from waltzrl.cli.options import AsJson, print_json
+from waltzrl.cli.options import AsJson, Settings, print_json
 from waltzrl.cli.progress import TrainingDisplay, progress_bar
+from waltzrl.cli.serve import supervise
+from waltzrl.errors import InputError
 from waltzrl.specialists.datasets import (
     prepare_dataset,
     write_examples,
     write_nanochat,
 )
 from waltzrl.specialists.datasets import specialists as shipped
+from waltzrl.telemetry.logs import configure_logs
 
 if TYPE_CHECKING:
+    from waltzrl.config.validation import Table
     from waltzrl.evaluation.intervals import Estimate
 
 FOLDER = Path("runs/specialists")
@@ -167,6 +172,47 @@ def evaluate(names: Trained = None, out: Folder = FOLDER, as_json: AsJson = Fals
         cells = map(_percent, (row.base, row.specialist, row.gain))
         table.add_row(row.name, str(row.pairs.n), *cells)
     Console().print(table)
+
+
+@specialists.command()
+def serve(
+    out: Folder = FOLDER,
+    fallback: Annotated[
+        str | None, typer.Option(help="URL of a server for what no specialist can answer.")
+    ] = None,
+    fallback_model: Annotated[str | None, typer.Option(help="Model to ask for there.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 8080,
+    settings: Settings = None,
+) -> None:
+    """Serve trained specialists by model name, each reply reviewed as by `waltzrl serve`.
+
+    The base is in memory once. With a fallback, its key is in WALTZRL_UPSTREAM_KEY_FALLBACK.
+
+    **Examples**
+
+    `waltzrl specialists serve`
+
+    `waltzrl specialists serve --fallback http://localhost:8000/v1 --fallback-model qwen`
+    """
+    options = serving_options(out, fallback, fallback_model)
+    configure_logs("text", "info")
+    supervise((None, options, settings or [], os.environ), host, port, open_to_all=False)
+
+
+def serving_options(folder: Path, fallback: str | None, fallback_model: str | None) -> "Table":
+    """Return the settings of a gateway in front of the specialists in a folder.
+
+    Raises:
+        InputError: a fallback without the name of its model, or the reverse.
+    """
+    if (fallback is None) != (fallback_model is None):
+        raise InputError("give both --fallback URL and --fallback-model NAME, or neither")
+    upstream: dict[str, object] = {"specialists": str(folder), "wording": "short"}
+    if fallback is None:
+        return {"upstream": upstream}
+    server = {"url": fallback, "models": [fallback_model]}
+    return {"upstream": upstream | {"fallback": "fallback"}, "upstreams": {"fallback": server}}
 
 
 def _print_estimates(estimates: dict[str, dict[str, float]]) -> None:

@@ -34,6 +34,8 @@ class UpstreamConfig(ServerConfig):
     """URL of an OpenAI-compatible server, without `/chat/completions`."""
     folder: str | None = None
     """Weights to load instead, a folder or a GGUF file; its name is the model's for clients."""
+    specialists: str | None = None
+    """Folder of `waltzrl specialists train` to load instead; clients ask for one by its name."""
     wording: str = "plain"
     """The prompt that asks for a revision: plain, or tiny for the demo's agents."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 1024
@@ -46,14 +48,16 @@ class UpstreamConfig(ServerConfig):
     def name(self) -> str:
         """The folder, or the URL without a password and without a query."""
         if self.url is None:
-            return str(self.folder)
+            return str(self.folder or self.specialists)
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
     def __post_init__(self) -> None:
-        if (self.url is None) == (self.folder is None):
+        places = (self.url, self.folder, self.specialists)
+        if sum(place is not None for place in places) != 1:
             raise ValueError(
-                "upstream needs a url or a folder, not both; use --upstream http://host:8000/v1"
+                "upstream needs one of url, folder and specialists; use --upstream"
+                " http://host:8000/v1"
             )
 
 
@@ -65,7 +69,8 @@ class NamedUpstreamConfig(ServerConfig):
     """URL of an OpenAI-compatible server, without `/chat/completions`."""
     models: tuple[str, ...] = ()
     """The models that it serves: names, or patterns such as `gpt-*`. The longest pattern that
-    matches decides; a model that none matches is the default upstream's."""
+    matches decides; a model that none matches is the default upstream's. As a fallback for a model
+    that none of them matches, it is asked for the first, if that is a name."""
     api_key_env: str | None = None
     """Environment variable with its API key; None is WALTZRL_UPSTREAM_KEY_NAME with the name in
     capitals, and `_` for `-`."""

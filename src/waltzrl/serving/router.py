@@ -30,7 +30,7 @@ FIRST_WAIT_SECONDS = 0.25
 LONGEST_WAIT_SECONDS = 8.0
 
 Result = TypeVar("Result")
-Work = Callable[[Upstream, str | None], Awaitable[Result]]
+Work = Callable[["UpstreamRoute", str | None], Awaitable[Result]]
 """Sends a request to an upstream, with the client's own key if that upstream may get it."""
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,18 @@ class UpstreamRoute:
     timeout_seconds: float = 60.0
     """Time from the first attempt on in which a retry may begin."""
 
+    def serves(self, model: str) -> list[str]:
+        """Return the patterns that match a model."""
+        return [pattern for pattern in self.models if fnmatchcase(model, pattern)]
+
+    def renamed(self, body: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Return a request for the first model of a fallback, if it serves others than that."""
+        asked = body.get("model")
+        if not self.models or not isinstance(asked, str) or self.serves(asked):
+            return body
+        first = self.models[0]
+        return body if set(first) & set("*?[") else {**body, "model": first}
+
 
 class UpstreamRouter:
     """Sends each request to the upstream of its model, or to a fallback."""
@@ -66,16 +78,18 @@ class UpstreamRouter:
 
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
         return await self._answer(
-            body.get("model"), bearer, lambda upstream, key: upstream.complete(body, key)
+            body.get("model"),
+            bearer,
+            lambda route, key: route.upstream.complete(route.renamed(body), key),
         )
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
     ) -> AsyncGenerator[UpstreamDelta, None]:
         async def begun(
-            upstream: Upstream, key: str | None
+            route: UpstreamRoute, key: str | None
         ) -> tuple[UpstreamDelta | None, AsyncGenerator[UpstreamDelta, None]]:
-            deltas = upstream.stream(body, key)
+            deltas = route.upstream.stream(route.renamed(body), key)
             return await anext(deltas, None), deltas
 
         # Only until the first delta may another attempt take this one's place.
@@ -87,13 +101,13 @@ class UpstreamRouter:
                 yield delta
 
     async def forward(self, request: UpstreamRequest) -> UpstreamResponse:
-        def work(upstream: Upstream, key: str | None) -> Awaitable[UpstreamResponse]:
-            return upstream.forward(structs.replace(request, bearer=key))
+        def work(route: UpstreamRoute, key: str | None) -> Awaitable[UpstreamResponse]:
+            return route.upstream.forward(structs.replace(request, bearer=key))
 
         if request.repeatable:
             return await self._answer(request.model, request.bearer, work)
         route = self._route(request.model)
-        return await work(route.upstream, self._key(route, request.bearer))
+        return await work(route, self._key(route, request.bearer))
 
     async def models(self, bearer: str | None) -> list[ModelCard]:
         """Return the models of all upstreams that answer, each from the one that serves it."""
@@ -137,8 +151,8 @@ class UpstreamRouter:
         matching = [
             (len(pattern), route.name)
             for route in self._routes.values()
-            for pattern in route.models
-            if isinstance(model, str) and fnmatchcase(model, pattern)
+            if isinstance(model, str)
+            for pattern in route.serves(model)
         ]
         return self._routes[max(matching)[1]] if matching else self._default
 
@@ -174,7 +188,7 @@ async def _retried(route: UpstreamRoute, key: str | None, work: Work[Result]) ->
     deadline, retries = clock() + route.timeout_seconds, 0
     while True:
         try:
-            return await work(route.upstream, key)
+            return await work(route, key)
         except UpstreamError as error:
             wait = _wait_seconds(retries, error)
             if retries == route.retries or not error.is_transient or clock() + wait > deadline:
