@@ -250,6 +250,12 @@ class VllmServers:
             )
 
     async def _load(self, server: "_Server", name: str, folder: Path) -> None:
+        """Load an adapter.
+
+        Raises:
+            InputError: the server answers that it cannot.
+            PolicyError: it does not answer.
+        """
         try:
             adapter: dict[str, Json] = {"lora_name": name, "lora_path": str(folder)}
             await _post(server, "/v1/load_lora_adapter", adapter)
@@ -262,7 +268,12 @@ class VllmServers:
             ) from error
 
     async def _complete(self, server: "_Server", name: str, request: Mapping[str, Json]) -> Sampled:
-        """Raises InputError where token ids or log-probabilities are missing."""
+        """Have this server continue a prompt.
+
+        Raises:
+            InputError: the server returned no token ids or no log-probabilities.
+            PolicyError: it failed, or rejects the prompt.
+        """
         ends: list[Json] = [*sorted(self._causal_lm.end_ids)]
         body = {**PINNED, "stop_token_ids": ends, **request, "model": name}
         completion = await _ask(server, "/v1/completions", body, _Completion)
