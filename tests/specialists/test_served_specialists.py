@@ -1,15 +1,18 @@
 import asyncio
+import json
 import re
 
 import pytest
 
 from support.small_gateway import Model, ask, chat
+from support.small_runs import run
 from support.small_site import site
 from waltzrl.build.bundles import bundle_id
 from waltzrl.build.gateway import open_gateway
 from waltzrl.cli.specialists import serving_options
 from waltzrl.config.gateway import load_gateway
 from waltzrl.errors import InputError
+from waltzrl.routing import load_registry
 
 SHORT = "upstream.max_new_tokens=32"
 
@@ -79,6 +82,18 @@ def test_without_a_fallback_the_specialists_are_named(trained):
     response = asyncio.run(run())
     assert response.status == 404
     assert response.error == "there is no specialist 'gardening'; use heavy, light"
+
+
+def test_the_router_knows_every_trained_specialist(trained, tmp_path, capsys):
+    folder, _ = trained
+    tasks = tmp_path / "tasks.json"
+    task = {"id": "weigh", "type": "light", "description": "fox?"}
+    tasks.write_text(json.dumps({"version": 1, "tasks": [task]}))
+    assert run("route", tasks, "--agents", folder / "agents.json", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["assignments"] == {"weigh": "light"}
+    registry = load_registry(folder / "agents.json")
+    assert [agent.agent_name for agent in registry.agents] == ["heavy", "light"]
+    assert registry.safety_critical == ("heavy", "light")
 
 
 def test_a_bundle_is_of_these_adapters(trained):

@@ -26,7 +26,7 @@ from waltzrl.policies.weights import CausalLM, Weights, load_causal_lm
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl.specialists.datasets import Example, SpecialistDataset
 from waltzrl.telemetry import RunDirectory
-from waltzrl.telemetry.files import Json, whole_folder
+from waltzrl.telemetry.files import Json, whole_folder, write_json
 from waltzrl.training import CheckpointSettings, ImitationStage, ModelSettings, OptimizerSettings
 from waltzrl.training.checkpoints import export_adapter
 from waltzrl.training.learner import Learner
@@ -36,6 +36,8 @@ from waltzrl.training.stages import Imitation
 from waltzrl.training.trainer import Progress, Trainer, role_states
 
 SPECIALIST, ADAPTER = "specialist.json", "adapter"
+AGENTS = "agents.json"
+"""In the folder of all: the finished specialists for the router, as `routing.agents`."""
 ROLE = "conversation"
 """The role that learns: a specialist drafts replies."""
 MAX_NEW_TOKENS = 96
@@ -104,6 +106,7 @@ async def finetune(
                 await _train(dataset, run.path, settings, weights, compute, shown)
                 base = _bare(weights)
         before += settings.steps(dataset)
+    write_json(folder / AGENTS, _agents(folder))
 
 
 async def estimate_cost(
@@ -236,6 +239,19 @@ def _require_same(
                 " another folder, or go back to what it was begun with"
             )
     run.write_json(SPECIALIST, now)
+
+
+def _agents(folder: Path) -> Json:
+    """Return the router's document of the specialists that are finished, a task type for each."""
+    names = sorted(path.parent.name for path in folder.glob(f"*/{ADAPTER}"))
+    return {
+        "version": 1,
+        "agents": [
+            {"agent_name": name, "supported_task_types": [name], "cost_tier": "cheap"}
+            for name in names
+        ],
+        "safety_critical": names,
+    }
 
 
 def _report(
