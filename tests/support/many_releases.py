@@ -3,8 +3,13 @@
 Letters of shapes: R releases, N blocks of each, one for each of the candidate's answers.
 """
 
+from collections import Counter
+
 import numpy as np
 
+from support.recorders import answer, said
+from waltzrl.config.gateway import MemoryConfig
+from waltzrl.online.judging import OnlineJudge
 from waltzrl.release.decision import SHADOW_SHARE, WEIGHTS
 from waltzrl.release.eprocess import (
     ALTERNATIVES,
@@ -15,7 +20,9 @@ from waltzrl.release.eprocess import (
     block_growth,
     raised,
 )
-from waltzrl.release.plan import METRICS
+from waltzrl.release.evidence import Evidence, updated
+from waltzrl.release.plan import METRICS, load_plan
+from waltzrl.release.state import Observation
 
 ALPHA = 0.05
 IN_SHADOW, IN_CANARY = 1 / (ALPHA * SHADOW_SHARE), 1 / (ALPHA * (1 - SHADOW_SHARE))
@@ -103,3 +110,101 @@ def first_at(e_values, needed):
     """Return [R] answers of the candidate until the e-value is reached, or `NEVER`."""
     reached = e_values >= needed
     return np.where(reached.any(axis=1), reached.argmax(axis=1) + 1, NEVER)
+
+
+SAID = said()
+PLAN = load_plan("seven_days")
+
+
+def judged_arms(percentage, answers, dice):
+    """Return which answers are the candidate's, of those that are judged by default.
+
+    Args:
+        percentage: of the traffic, that the candidate answers.
+        answers: of the candidate.
+        dice: a numpy generator.
+    """
+    judge = OnlineJudge(NeverAsked(), MemoryConfig(url="").judge_share, never_told)
+    arms, first = [], int(dice.integers(10**9))
+    is_candidate = dice.random(int(answers * 130 / percentage)) < percentage / 100
+    last = np.flatnonzero(is_candidate)[answers - 1] + 1
+    for number, arm in enumerate(is_candidate[:last].tolist()):
+        of = "candidate" if arm else "serving"
+        if judge.samples(answer(first + number, SAID, release="r", arm=of)):
+            arms.append(arm)
+    return np.array(arms)
+
+
+class NeverAsked:
+    """A judge of answers that are only counted."""
+
+    name = "never asked"
+
+    async def judge(self, prompt, reply):
+        raise AssertionError
+
+
+async def never_told(exchange, verdict, second):
+    raise AssertionError
+
+
+def user_traffic(shares, rates, answers, dice):
+    """Return [answers] of whom each answer is, and whether it is bad in either arm.
+
+    Args:
+        shares: [users] of the traffic.
+        rates: [users] of bad outcomes.
+        answers: how many.
+        dice: a numpy generator.
+    """
+    users = dice.choice(len(shares), answers, p=shares)
+    return users, dice.random(answers) < rates[users]
+
+
+def unequal_users(dice):
+    """Two hundred users, alike in traffic, most of whom never get a bad answer; 5 % is bad."""
+    return np.full(200, 1 / 200), dice.beta(0.3, 5.7, 200)
+
+
+def one_large_user(dice):
+    """A user with 30 % of the traffic and 10 % bad answers, among 199 with 1 %."""
+    return np.array([0.3] + [0.7 / 199] * 199), np.array([0.1] + [0.01] * 199)
+
+
+def rolled_back(users, bad, in_candidate, named, look=20):
+    """Return whether a canary is ever rolled back, looked at after every `look` answers.
+
+    Args:
+        users: [N] of whom each answer is.
+        bad: [N] whether it is unsafe.
+        in_candidate: [users] whose answers are the candidate's.
+        named: whether the client names its users.
+        look: answers.
+    """
+    evidence, answered = Evidence(), Counter()
+    observations = [
+        Observation(
+            release="r",
+            arm="candidate" if in_candidate[user] else "serving",
+            outcomes={"unsafe": is_bad},
+            subject=f"u{user}" if named else "",
+        )
+        for user, is_bad in zip(users.tolist(), bad.tolist(), strict=True)
+    ]
+    for start in range(0, len(observations), look):
+        evidence = updated(evidence, observations[start : start + look], PLAN, answered)
+        e_value = WEIGHTS["unsafe"] * evidence.comparison("candidate", "unsafe").e_value
+        if e_value >= IN_CANARY:
+            return True
+    return False
+
+
+def false_rollbacks(of, percentage, runs, answers, dice, named=True):
+    """Return how many of `runs` canaries without a difference are rolled back."""
+    count = 0
+    for _ in range(runs):
+        shares, rates = of(dice)
+        traffic = user_traffic(shares, rates, answers, dice)
+        in_candidate = dice.random(len(shares)) < percentage / 100
+        count += rolled_back(*traffic, in_candidate, named)
+    return count

@@ -195,9 +195,10 @@ async def open_online_services(
         partial(_hold, shared),
     )
     async with AsyncExitStack() as stack:
-        if memory.judge is not None:
-            async with open_judge(memory.judge):  # fails here rather than in the recorder
-                pass
+        for judge in (memory.judge, memory.second_judge):
+            if judge is not None:
+                async with open_judge(judge):  # fails here rather than in the recorder
+                    pass
         with suppress(StorageError):  # the recorder retries; an InputError about the key is raised
             await asyncio.to_thread(lambda: shared.memory)
         recorder = await stack.enter_async_context(

@@ -80,12 +80,12 @@ async def _record() -> None:
     os.nice(config.memory.niceness)
     try:
         async with AsyncExitStack() as stack:
-            judge = None
-            if config.memory.judge is not None:
-                judge = await stack.enter_async_context(open_judge(config.memory.judge))
-            await _run(
-                Recorder(config.open_stores, judge, config.memory.judge_share, _report), texts
-            )
+            judges = [
+                None if name is None else await stack.enter_async_context(open_judge(name))
+                for name in (config.memory.judge, config.memory.second_judge)
+            ]
+            share = config.memory.judge_share
+            await _run(Recorder(config.open_stores, judges[0], share, _report, judges[1]), texts)
     except WaltzError as error:
         log.error("%s", error)  # noqa: TRY400 - one line
 

@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from waltzrl.release.decision import LIMIT_OF, WORDS, Decision, format_rate
-from waltzrl.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep, duration
+from waltzrl.release.decision import LIMIT_OF, Decision, format_rate
+from waltzrl.release.plan import METRICS, WORDS, ReleaseLimits, ReleasePlan, ReleaseStep, duration
 from waltzrl.release.state import place
 from waltzrl.release.view import NOTHING_COUNTED, ReleaseView, Transition
 
@@ -22,7 +22,8 @@ def release_page(view: ReleaseView) -> RenderableType:
     bundles = Text(f"candidate {release.candidate}, serving {release.serving}")
     evidence: list[RenderableType] = []
     if view.decision is not None:
-        evidence = [_arms(view.decision), _evidence(view.decision)]
+        notes = [Text(f"note: {note}") for note in view.decision.notes]
+        evidence = [_arms(view.decision), _evidence(view.decision), *notes]
     return Group(head, bundles, *evidence, Text(_outlook(view)))
 
 

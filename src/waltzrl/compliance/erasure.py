@@ -36,6 +36,8 @@ from waltzrl.memory.items import Json
 from waltzrl.memory.schemas import COACHING, EVALUATIONS, TRAINING
 from waltzrl.memory.tables import MEMORY
 from waltzrl.privacy.digest import key_in, subject_digest
+from waltzrl.release.answered import forget_subject
+from waltzrl.release.tables import RELEASE
 from waltzrl.storage.database import Engine, existing_database
 from waltzrl.storage.migrations import prepare
 
@@ -143,7 +145,7 @@ def open_targets(
         log_keys=keys,
     )
     try:
-        prepare(engine, MEMORY)
+        prepare(engine, MEMORY, RELEASE)
         require_key(engine, digest(""), subject_key)
         if whose.request:
             targets = replace(targets, requests=_requests_named(targets, whose.request))
@@ -254,6 +256,7 @@ def _erase_once(targets: ErasureTargets) -> None:
     rows = sum(drop_rows(path, targets.digest, requests) for path in _exports(targets))
     counts = {"contents": contents, "exports": rows}
     erase_subject(targets.memory, targets.digest, counts, requests)
+    forget_subject(targets.memory, targets.digest)
 
 
 def _counted(targets: ErasureTargets, records: Sequence[SubjectRecord]) -> ErasureResult:

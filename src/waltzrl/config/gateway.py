@@ -132,7 +132,11 @@ class MemoryConfig:
     judge: str | None = None
     """Judge of a sample of replies: `llm:MODEL@URL`, or `labelled:FILE` of prompts with labels."""
     judge_share: Share = 0.1
-    """Share of the replies to judge; a candidate's replies are all judged."""
+    """Share of the replies to judge; a candidate's are all judged, and under a release at least as
+    many of the serving bundle."""
+    second_judge: str | None = None
+    """Judges again, under a release, what the judge finds bad and a tenth of the rest: a candidate
+    is not rolled back for errors of `judge` alone. In the form of `judge`."""
     retention_days: RetentionDays = RetentionDays()
     consent: Literal["assumed", "asked"] = "assumed"
     """Whether training may use a request without the header X-Waltzrl-Learn: yes or no; an API key
@@ -143,6 +147,10 @@ class MemoryConfig:
     """Most replies of a shadow per minute, to limit its cost."""
     niceness: Annotated[int, Field(ge=0, le=19)] = 19
     """CPU niceness of the recorder process: 19 yields to all others; 0 competes equally."""
+
+    def __post_init__(self) -> None:
+        if self.second_judge is not None and self.judge is None:
+            raise ValueError("second_judge judges again what judge did; set memory.judge too")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

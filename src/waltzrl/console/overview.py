@@ -13,9 +13,9 @@ from waltzrl.judges.agreement import agreement
 from waltzrl.memory.counts import BundleCounts
 from waltzrl.release.book import judge_errors
 from waltzrl.release.correction import JudgeError, RateEstimate, corrected_rate, observed_rate
-from waltzrl.release.decision import WEIGHTS, WORDS, JudgeErrors
+from waltzrl.release.decision import WEIGHTS, JudgeErrors
 from waltzrl.release.evidence import Arm
-from waltzrl.release.plan import METRICS
+from waltzrl.release.plan import METRICS, WORDS
 from waltzrl.release.state import Action, Release
 from waltzrl.release.view import ALL, ReleaseView
 

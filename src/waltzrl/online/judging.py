@@ -12,12 +12,17 @@ from waltzrl.judges import Judge
 from waltzrl.records import Collaboration, ServedExchange, Verdict
 from waltzrl.release.assignment import is_among
 from waltzrl.release.book import ReleaseBook
+from waltzrl.release.eprocess import LARGEST_BLOCK
 from waltzrl.release.plan import Metric
 from waltzrl.release.state import Observation
 
 AT_ONCE = 8
 MOST_WAITING = 1000
 JUDGE_TIMEOUT_SECONDS = 60.0
+MOST_AHEAD = LARGEST_BLOCK
+"""Judged answers of the serving bundle beyond those of the candidate that are remembered."""
+REJUDGED_PERCENTAGE = 10.0
+"""Of the replies that the judge did not find bad, for the second judge."""
 
 FAULTS_OF_THE_REQUEST = frozenset(
     {"invalid_request", "authentication", "permission", "not_found", "too_large", "rate_limit"}
@@ -26,27 +31,55 @@ FAULTS_OF_THE_REQUEST = frozenset(
 
 log = logging.getLogger(__name__)
 
-VerdictListener = Callable[[ServedExchange, Verdict | None], Awaitable[None]]
-"""Called for each submitted exchange with the verdict on its last reply; None when it failed."""
+VerdictListener = Callable[[ServedExchange, Verdict | None, Verdict | None], Awaitable[None]]
+"""Called for each submitted exchange with the judge's verdict on its last reply, None when it
+failed, and the second judge's, None when it was not asked or failed."""
 
 
 class OnlineJudge:
     """Judges submitted collaborations in the background, several at once."""
 
-    def __init__(self, judge: Judge | None, share: float, listener: VerdictListener) -> None:
-        """Judge all answers of candidates and shadows, and a share of the rest, 0 to 1."""
+    def __init__(
+        self,
+        judge: Judge | None,
+        share: float,
+        listener: VerdictListener,
+        second: Judge | None = None,
+    ) -> None:
+        """Describe the sample.
+
+        Args:
+            judge: None judges nothing.
+            share: of the answers of serving bundles, 0 to 1; all of candidates and shadows are
+                judged, and under a release at least as many of the serving bundle.
+            listener: gets the verdicts.
+            second: judges again, under a release, what the judge finds bad and a sample of the
+                rest, of all arms alike.
+        """
         self._judge, self._percentage, self._listener = judge, 100 * share, listener
+        self._second = second
+        self._owed = 0
+        """Answers of candidates and shadows in the sample, less those of serving bundles."""
         self._queue: asyncio.Queue[tuple[ServedExchange, Collaboration]] = asyncio.Queue()
         self._unfinished = 0
         """Submitted, and not yet passed to the listener."""
 
     def samples(self, exchange: ServedExchange) -> bool:
-        """Return whether the exchange is in the sample, which depends only on its arm and id."""
+        """Return whether the exchange is in the sample; ask once, in the order of service.
+
+        That depends on ids and on which arms answered before, never on what was said.
+        """
         if self._judge is None or exchange.collaboration is None:
             return False
         if exchange.arm in ("candidate", "shadow"):
+            self._owed += 1
             return True
-        return is_among("judge", exchange.id, self._percentage)
+        sampled = is_among("judge", exchange.id, self._percentage)
+        if not exchange.release or exchange.mode == "review":
+            return sampled
+        sampled = sampled or self._owed > 0
+        self._owed = max(self._owed - sampled, -MOST_AHEAD)
+        return sampled
 
     def in_random_sample(self, exchange: ServedExchange) -> bool:
         """Return whether an exchange was served, and drawn whatever its arm: rates count these."""
@@ -81,18 +114,29 @@ class OnlineJudge:
     async def _judge_queue(self) -> None:
         while True:
             exchange, collaboration = await self._queue.get()
-            await self._listener(exchange, await self._verdict(collaboration))
+            assert self._judge is not None
+            verdict, second = await _verdict(self._judge, collaboration), None
+            if self._second is not None and _to_rejudge(exchange, verdict):
+                second = await _verdict(self._second, collaboration)
+            await self._listener(exchange, verdict, second)
             self._unfinished -= 1
             self._queue.task_done()
 
-    async def _verdict(self, collaboration: Collaboration) -> Verdict | None:
-        assert self._judge is not None
-        try:
-            async with asyncio.timeout(JUDGE_TIMEOUT_SECONDS):
-                return await self._judge.judge(collaboration.prompt, collaboration.final)
-        except Exception as error:  # noqa: BLE001 - the boundary: any failure is counted
-            log.warning("the judge failed: %s", type(error).__name__)
-            return None
+
+def _to_rejudge(exchange: ServedExchange, verdict: Verdict | None) -> bool:
+    if not exchange.release or verdict is None:
+        return False
+    bad = verdict.unsafe or verdict.overrefuses or False
+    return bad or is_among("second judge", exchange.id, REJUDGED_PERCENTAGE)
+
+
+async def _verdict(judge: Judge, collaboration: Collaboration) -> Verdict | None:
+    try:
+        async with asyncio.timeout(JUDGE_TIMEOUT_SECONDS):
+            return await judge.judge(collaboration.prompt, collaboration.final)
+    except Exception as error:  # noqa: BLE001 - the boundary: any failure is counted
+        log.warning("the judge failed: %s", type(error).__name__)
+        return None
 
 
 class ObservationTerms(NamedTuple):
@@ -120,7 +164,10 @@ def observation_terms(book: ReleaseBook, release_id: str) -> ObservationTerms | 
 
 
 def observation_of(
-    exchange: ServedExchange, verdict: Verdict | None, terms: ObservationTerms
+    exchange: ServedExchange,
+    verdict: Verdict | None,
+    terms: ObservationTerms,
+    second: Verdict | None = None,
 ) -> Observation | None:
     """Return what an exchange shows about its bundle; None when it shows nothing.
 
@@ -132,17 +179,28 @@ def observation_of(
         exchange: the answer, or the failure.
         verdict: on the returned reply; None when it was not judged.
         terms: of the release.
+        second: the second judge's verdict; None when it was not asked.
     """
     if not exchange.release or exchange.arm == "" or exchange.mode == "review":
         return None
-    outcomes = _unjudged_outcomes(exchange, terms)
+    judged = _judged_outcomes(verdict)
+    outcomes = _unjudged_outcomes(exchange, terms) | judged
+    if not outcomes:
+        return None
+    rejudged = {name: bad for name, bad in _judged_outcomes(second).items() if name in judged}
+    return Observation(
+        release=exchange.release, arm=exchange.arm, outcomes=outcomes, rejudged=rejudged
+    )
+
+
+def _judged_outcomes(verdict: Verdict | None) -> dict[Metric, bool]:
+    """Return the labels of a verdict; None is no label."""
+    outcomes: dict[Metric, bool] = {}
     if verdict is not None and verdict.unsafe is not None:
         outcomes["unsafe"] = verdict.unsafe
     if verdict is not None and verdict.overrefuses is not None:
         outcomes["needless"] = verdict.overrefuses
-    if not outcomes:
-        return None
-    return Observation(release=exchange.release, arm=exchange.arm, outcomes=outcomes)
+    return outcomes
 
 
 def _unjudged_outcomes(exchange: ServedExchange, terms: ObservationTerms) -> dict[Metric, bool]:

@@ -16,6 +16,8 @@ from functools import partial
 from itertools import islice
 from typing import TypeVar
 
+from msgspec import structs
+
 from waltzrl.errors import StorageError
 from waltzrl.judges import Judge
 from waltzrl.memory.safety import SafetyMemory
@@ -56,6 +58,7 @@ class Recorder:
         judge: Judge | None,
         judge_share: float,
         report: Callable[[RecorderReport], None],
+        second_judge: Judge | None = None,
     ) -> None:
         """Describe the recorder; nothing is opened yet.
 
@@ -65,11 +68,12 @@ class Recorder:
             judge: None judges nothing.
             judge_share: of the answers that no candidate and no shadow gave, 0 to 1.
             report: called with the counts whenever they change.
+            second_judge: see `OnlineJudge`; None rejudges nothing.
         """
         self._open_stores, self._send_report = open_stores, report
         self._report = RecorderReport()
         self._database = DatabaseRetry(self._note_database)
-        self._judge = OnlineJudge(judge, judge_share, self._store_verdict)
+        self._judge = OnlineJudge(judge, judge_share, self._store_verdict, second_judge)
         self._backlog: deque[bytes] = deque()
         """The gateway bounds it: it sends no more than it may keep itself."""
         self._changed = asyncio.Event()
@@ -159,7 +163,9 @@ class Recorder:
                 self._report.unjudged += 1
             await self._observe(exchange, None)
 
-    async def _store_verdict(self, exchange: ServedExchange, verdict: Verdict | None) -> None:
+    async def _store_verdict(
+        self, exchange: ServedExchange, verdict: Verdict | None, second: Verdict | None
+    ) -> None:
         if verdict is None:
             self._report.unjudged += 1
         else:
@@ -168,7 +174,7 @@ class Recorder:
             self._report.judged += 1
             if self._judge.in_random_sample(exchange):
                 self._count_labels(verdict)
-        await self._observe(exchange, verdict)
+        await self._observe(exchange, verdict, second)
 
     def _count_labels(self, verdict: Verdict) -> None:
         """Count the labels that the judge gave; None is no label."""
@@ -177,7 +183,9 @@ class Recorder:
         self._report.overrefusals += verdict.overrefuses is True
         self._report.not_overrefusals += verdict.overrefuses is False
 
-    async def _observe(self, exchange: ServedExchange, verdict: Verdict | None) -> None:
+    async def _observe(
+        self, exchange: ServedExchange, verdict: Verdict | None, second: Verdict | None = None
+    ) -> None:
         if not exchange.release:
             return
         if exchange.release not in self._terms:
@@ -186,9 +194,11 @@ class Recorder:
             if terms is None:
                 return
             self._terms[exchange.release] = terms
-        observation = observation_of(exchange, verdict, self._terms[exchange.release])
+        terms = self._terms[exchange.release]
+        observation = observation_of(exchange, verdict, terms, second)
         if observation is not None:
-            self._observations.append(observation)
+            subject = self._memory.digest(exchange.subject) if exchange.subject else ""
+            self._observations.append(structs.replace(observation, subject=subject))
 
     async def _tick(self) -> None:
         """Decide on the release every second, and delete expired records now and then."""

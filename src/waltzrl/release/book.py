@@ -23,6 +23,7 @@ from sqlalchemy.exc import IntegrityError
 
 from waltzrl.errors import InputError
 from waltzrl.memory.counts import Calibration
+from waltzrl.release.answered import read_answered, start_step, store_answered
 from waltzrl.release.correction import JudgeError
 from waltzrl.release.decision import Decision, JudgeErrors, decide
 from waltzrl.release.evidence import Evidence, updated
@@ -231,7 +232,10 @@ class ReleaseBook:
                 return None
             release = _release(row)
             fresh = take_observations(connection, release.id)
-            evidence = updated(row.evidence, fresh, release.plan)
+            before = read_answered(connection, release.id, fresh)
+            answered = before.copy()
+            evidence = updated(row.evidence, fresh, release.plan, answered)
+            store_answered(connection, release.id, before, answered)
             decision = decide(release, evidence, judges, now)
             named = RELEASES.c.id == release.id
             values = {"evidence": evidence, "decision": decision}
@@ -295,6 +299,8 @@ def _move(connection: Connection, release: Release, move: _Move, now: float) -> 
     if after is not release:  # it was rolled back already
         named = RELEASES.c.id == release.id
         connection.execute(update(RELEASES).where(named).values(_position(after)))
+        if (after.state, after.step) != (release.state, release.step):
+            start_step(connection, release.id)
         _record(connection, release.state, after, move)
     return after
 

@@ -23,7 +23,8 @@ from waltzrl.release.correction import (
 )
 from waltzrl.release.eprocess import limit_e_value
 from waltzrl.release.evidence import ARMS, JUDGED, Arm, ArmCounts, Challenger, Evidence, Judged
-from waltzrl.release.plan import METRICS, Metric, ReleaseLimits, duration
+from waltzrl.release.notes import notes_on
+from waltzrl.release.plan import METRICS, WORDS, Metric, ReleaseLimits, duration
 from waltzrl.release.state import Release
 
 JudgeErrors = Mapping[Judged, JudgeError]
@@ -51,13 +52,6 @@ SUSPICIOUS = 5.0
 """The e-value at which a comparison blocks the advance, long before it rolls back."""
 
 LIMIT_OF: dict[Test, Judged] = {"unsafe_limit": "unsafe", "needless_limit": "needless"}
-WORDS: dict[Metric, str] = {
-    "unsafe": "unsafe replies",
-    "needless": "over-refusals",
-    "revision_failed": "failed revisions",
-    "error": "errors",
-    "slow": "slow answers",
-}
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +68,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Their weighted mean."""
     needed: float
     """The weighted mean at which the release is rolled back."""
+    notes: tuple[str, ...] = ()
+    """Sentences on how far the evidence can be trusted."""
 
     @property
     def corrected(self) -> list[Judged]:
@@ -108,6 +104,7 @@ def decide(release: Release, evidence: Evidence, judges: JudgeErrors, now: float
         e_values=findings.e_values,
         e_value=findings.e_value,
         needed=findings.needed,
+        notes=notes_on(evidence, arm),
     )
 
 
@@ -163,7 +160,7 @@ def _e_values(
         metric: evidence.comparison(arm, metric).e_value for metric in METRICS
     }
     for test, metric in LIMIT_OF.items():
-        count, limit = evidence.tally(arm).of(metric), _of(limits, metric)
+        count, limit = evidence.tally(arm).independent(metric), _of(limits, metric)
         if metric in known:
             limit = observed_limit(limit, known[metric])
         e_values[test] = limit_e_value(count.bad, count.n, limit)

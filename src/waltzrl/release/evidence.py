@@ -1,10 +1,12 @@
 """The evidence on a release: counts, and e-processes that continue from where they were."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
+from waltzrl.release.correction import JudgeError
 from waltzrl.release.eprocess import Comparison
 from waltzrl.release.plan import METRICS, Metric, ReleasePlan
 from waltzrl.release.state import Observation
@@ -16,6 +18,8 @@ Challenger = Literal["candidate", "shadow"]
 Judged = Literal["unsafe", "needless"]
 JUDGED: tuple[Judged, ...] = ("unsafe", "needless")
 """Metrics that need a judge; the gateway observes the others itself."""
+Answered = Counter[tuple[Arm, str]]
+"""Answers by arm and by digest of a user's name, since the release's step began."""
 
 
 class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +30,9 @@ class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
         return OutcomeCount(n=self.n + 1, bad=self.bad + bad)
 
 
+UNCOMPARED = JudgeError(true_positives=0, false_negatives=0, false_positives=0, true_negatives=0)
+
+
 class ArmCounts(msgspec.Struct, frozen=True, kw_only=True):
     """What was observed of one arm."""
 
@@ -33,16 +40,43 @@ class ArmCounts(msgspec.Struct, frozen=True, kw_only=True):
     judged: int = 0
     """Answers with a verdict."""
     counts: dict[Metric, OutcomeCount] = {}
+    repeats: dict[Metric, OutcomeCount] = {}
+    """Of the `counts` those of users who had answers before, which no test counts."""
+    excess: int = 0
+    """Sum of n^2 - n over the n answers of each user."""
+    rejudged: dict[Metric, JudgeError] = {}
+    """The judge's outcomes against those of a second judge, which count as true."""
+
+    @property
+    def users(self) -> float:
+        """The number of users with equally many answers that weigh as much (Kish).
+
+        An answer without a user's name counts as a user of its own.
+        """
+        return self.answers**2 / (self.answers + self.excess) if self.answers else 0.0
 
     def of(self, metric: Metric) -> OutcomeCount:
         return self.counts.get(metric, OutcomeCount())
 
-    def after(self, outcomes: dict[Metric, bool]) -> "ArmCounts":
-        changed = {metric: self.of(metric).after(bad) for metric, bad in outcomes.items()}
+    def independent(self, metric: Metric) -> OutcomeCount:
+        """Return the count with one answer of each user in each step."""
+        every, repeats = self.of(metric), self.repeats.get(metric, OutcomeCount())
+        return OutcomeCount(n=every.n - repeats.n, bad=every.bad - repeats.bad)
+
+    def after(self, observation: Observation, number: int) -> "ArmCounts":
+        """Return the counts with one more answer, its user's `number`th of the step."""
+        outcomes = observation.outcomes
         return ArmCounts(
             answers=self.answers + 1,
             judged=self.judged + any(metric in outcomes for metric in JUDGED),
-            counts=self.counts | changed,
+            counts=_counted(self.counts, outcomes),
+            repeats=_counted(self.repeats, outcomes) if number > 1 else self.repeats,
+            excess=self.excess + 2 * (number - 1),
+            rejudged=self.rejudged
+            | {
+                metric: _compared(self.rejudged.get(metric, UNCOMPARED), outcomes[metric], second)
+                for metric, second in observation.rejudged.items()
+            },
         )
 
 
@@ -59,8 +93,23 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         return self.comparisons.get(challenger, {}).get(metric, Comparison())
 
 
-def updated(evidence: Evidence, observations: Iterable[Observation], plan: ReleasePlan) -> Evidence:
-    """Return the evidence with these observations added in order, each exactly once."""
+def updated(
+    evidence: Evidence,
+    observations: Iterable[Observation],
+    plan: ReleasePlan,
+    answered: Answered,
+) -> Evidence:
+    """Return the evidence with these observations added in order, each exactly once.
+
+    Answers of one user depend on each other, so that only the first of each step and arm is
+    compared. It is bad if no second judge contradicts.
+
+    Args:
+        evidence: so far.
+        observations: the oldest first.
+        plan: of the release.
+        answered: of the users; these observations are added to it.
+    """
     challengers: tuple[Challenger, ...] = ("candidate", "shadow") if plan.shadow else ("candidate",)
     arms = dict(evidence.arms)
     comparisons = {
@@ -68,8 +117,15 @@ def updated(evidence: Evidence, observations: Iterable[Observation], plan: Relea
         for challenger in challengers
     }
     for observation in observations:
-        arms[observation.arm] = arms.get(observation.arm, ArmCounts()).after(observation.outcomes)
-        for metric, bad in observation.outcomes.items():
+        number = 1
+        if observation.subject:
+            answered[observation.arm, observation.subject] += 1
+            number = answered[observation.arm, observation.subject]
+        arms[observation.arm] = arms.get(observation.arm, ArmCounts()).after(observation, number)
+        if number > 1:
+            continue
+        for metric, first in observation.outcomes.items():
+            bad = first and observation.rejudged.get(metric, True)
             if observation.arm == "serving":
                 for by_metric in comparisons.values():
                     by_metric[metric] = by_metric[metric].after_serving(bad)
@@ -77,3 +133,22 @@ def updated(evidence: Evidence, observations: Iterable[Observation], plan: Relea
                 by_metric = comparisons[observation.arm]
                 by_metric[metric] = by_metric[metric].after_candidate(bad)
     return Evidence(arms=arms, comparisons=comparisons)
+
+
+def _counted(
+    counts: dict[Metric, OutcomeCount], outcomes: dict[Metric, bool]
+) -> dict[Metric, OutcomeCount]:
+    return counts | {
+        metric: counts.get(metric, OutcomeCount()).after(bad) for metric, bad in outcomes.items()
+    }
+
+
+def _compared(error: JudgeError, first: bool, second: bool) -> JudgeError:
+    names = {
+        (True, True): "true_positives",
+        (False, True): "false_negatives",
+        (True, False): "false_positives",
+        (False, False): "true_negatives",
+    }
+    name = names[first, second]
+    return msgspec.structs.replace(error, **{name: getattr(error, name) + 1})

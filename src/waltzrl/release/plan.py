@@ -20,6 +20,13 @@ Metric = Literal["unsafe", "needless", "revision_failed", "error", "slow"]
 (an over-refusal); a revision ended in a canned refusal; the request failed; the answer took longer
 than the plan allows."""
 METRICS: tuple[Metric, ...] = ("unsafe", "needless", "revision_failed", "error", "slow")
+WORDS: dict[Metric, str] = {
+    "unsafe": "unsafe replies",
+    "needless": "over-refusals",
+    "revision_failed": "failed revisions",
+    "error": "errors",
+    "slow": "slow answers",
+}
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Percentage = Annotated[float, msgspec.Meta(ge=0, le=100)]

@@ -59,6 +59,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     arm: Literal["serving", "candidate", "shadow"]
     outcomes: dict[Metric, bool]
     """The metrics that were observed; True is bad."""
+    rejudged: dict[Metric, bool] = {}
+    """Of these the ones that a second judge looked at, and its own outcome; True is bad."""
+    subject: str = ""
+    """Digest of the user's name; empty without one."""
 
 
 def place(state: ReleaseState, percentage: float) -> str:

@@ -108,8 +108,20 @@ OBSERVATIONS = Table(
     Column("release", Text, nullable=False),
     Column("arm", Text, nullable=False),
     Column("outcomes", JsonColumn(dict[Metric, bool]), nullable=False),
+    Column("rejudged", JsonColumn(dict[Metric, bool]), nullable=False, server_default="{}"),
+    Column("subject", Text, nullable=False, server_default=""),
 )
 """Observations that are not counted yet."""
+
+ANSWERED = Table(
+    "answered",
+    TABLES,
+    Column("release", Text, primary_key=True),
+    Column("arm", Text, primary_key=True),
+    Column("subject", Text, primary_key=True, index=True),
+    Column("answers", Integer, nullable=False),
+)
+"""Answers of each named user in each arm, since the release's step began."""
 
 CURVE_POINTS = Table(
     "curve_points",
@@ -134,4 +146,14 @@ def _drop_counted(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-RELEASE = TableGroup(TABLES, (_drop_counted,))
+def _add_subject(connection: Connection) -> None:
+    """Add the second judge and the user, which observations of versions 1 to 5 lack."""
+    columns = {c["name"] for c in inspect(connection).get_columns(OBSERVATIONS.name)}
+    for name, default in (("rejudged", "{}"), ("subject", "")):
+        if name not in columns:
+            connection.exec_driver_sql(
+                f"ALTER TABLE observations ADD COLUMN {name} TEXT NOT NULL DEFAULT '{default}'"
+            )
+
+
+RELEASE = TableGroup(TABLES, (_drop_counted, _add_subject))

@@ -79,6 +79,7 @@ def decision_body(view: ReleaseView | None) -> dict[str, object]:
         "action": action,
         "why": why,
         "healthy": action != "roll_back",
+        "notes": [] if decision is None else list(decision.notes),
         "rates": {} if decision is None else msgspec.to_builtins(decision.rates),
         "e_value": 1.0 if decision is None else decision.e_value,
     }
