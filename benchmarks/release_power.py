@@ -1,8 +1,12 @@
 """How soon a worse candidate is rolled back, and how often a good one is, beside other rules.
 
     python benchmarks/release_power.py [--runs 300] [--answers 4000] [--percentage 5]
+    python benchmarks/release_power.py --defaults [--runs 100]
 
-The same streams of requests go to all. `release` is all seven tests with the alpha that a canary
+With `--defaults`, `release` alone at three percentages, with the answers that are judged by
+default; then how often users that differ roll back a candidate that is no worse.
+
+Otherwise every answer is judged. The same streams of requests go to all. `release` is all seven tests with the alpha that a canary
 after a shadow has; its other metrics have the serving bundle's rate in both arms. `one test` is
 the comparison of unsafe replies with alpha 5 % for itself. `ville` is `BettingTest` of that
 library, one-sided, on the pseudo outcomes of its test of two arms. These three test after every
@@ -26,8 +30,13 @@ from support.many_releases import (
     NEVER,
     blocks_of,
     comparison_e_values,
+    false_rollbacks,
     first_at,
+    judged_arms,
+    one_large_user,
+    outcomes,
     release_e_values,
+    unequal_users,
 )
 
 RATES = (
@@ -41,6 +50,9 @@ RATES = (
     (0.05, 0.1),
 )
 LIMITS = (0.1, 0.15)
+PERCENTAGES = (5, 25, 50)
+STREAMS = 5
+"""Of arms in each cell of `defaults`; its runs share them."""
 LOOK = 50
 NAMES = ("release", "one test", "ville", "Wilson", "z")
 Array = np.ndarray
@@ -53,7 +65,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--answers", type=int, default=4000)
     parser.add_argument("--percentage", type=float, default=5.0)
+    parser.add_argument("--defaults", action="store_true")
     options = parser.parse_args()
+    if options.defaults:
+        defaults(options)
+        return
     print(f"| serving -> candidate | {' | '.join(NAMES)} |\n| --- |{' ---: |' * len(NAMES)}")
     for serving, candidate in RATES:
         rng = np.random.default_rng(2025)
@@ -62,6 +78,33 @@ def main() -> None:
             run(serving, candidate, options, rng, fired)
         cells = " | ".join(told(fired[name]) for name in NAMES)
         print(f"| {100 * serving:g} % -> {100 * candidate:g} % | {cells} |", flush=True)
+
+
+def defaults(options: argparse.Namespace) -> None:
+    """Print the power at the default `memory.judge_share`, and false rollbacks by users."""
+    cells = [f"{percentage} %" for percentage in PERCENTAGES]
+    print(f"| serving -> candidate | {' | '.join(cells)} |\n| --- |{' ---: |' * len(cells)}")
+    for serving, candidate in RATES[:1] + RATES[2:5]:
+        cells = [power(serving, candidate, percentage, options) for percentage in PERCENTAGES]
+        print(f"| {100 * serving:g} % -> {100 * candidate:g} % | {' | '.join(cells)} |", flush=True)
+    for users, percentage in ((unequal_users, 5), (one_large_user, 50)):
+        for named in (False, True):
+            rng = np.random.default_rng(2025)
+            count = false_rollbacks(users, percentage, options.runs, options.answers, rng, named)
+            named_or_not = "named" if named else "without names"
+            print(f"{users.__name__}, {named_or_not}: {count} of {options.runs} rolled back")
+
+
+def power(serving: float, candidate: float, percentage: float, options: argparse.Namespace) -> str:
+    """Return the share of runs that are rolled back, and the median of answers until then."""
+    rng = np.random.default_rng(2025)
+    fired: list[int] = []
+    for _ in range(STREAMS):
+        blocks = blocks_of(judged_arms(percentage, options.answers, rng))
+        unsafe = outcomes(blocks[:, 1], serving, candidate, options.runs // STREAMS, rng)
+        e_values = release_e_values(blocks[:, 1], unsafe, serving, LIMITS, rng)
+        fired += first_at(e_values, IN_CANARY).tolist()
+    return told(fired)
 
 
 def run(

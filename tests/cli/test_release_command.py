@@ -126,6 +126,21 @@ def test_show_tells_which_rates_are_corrected(book, run, candidate):
     assert "corrected for the judge's error: over-refusals" in run("show")
 
 
+def test_show_notes_how_far_the_evidence_can_be_trusted(book, run, candidate):
+    proposed(run, candidate)
+    release = book.latest()
+    for arm in ("serving", "shadow"):
+        outcomes = {"unsafe": False}
+        book.observe(
+            [Observation(release=release.id, arm=arm, outcomes=outcomes, subject="u")] * 40
+        )
+    book.tick({}, release.since)
+    shown = " ".join(run("show").split())
+    assert "note: few users dominate: the 40 answers of arm shadow weigh as much as" in shown
+    assert "note: no answer was rejudged" in shown
+    assert len(json.loads(run("show", "--json"))["notes"]) == 3
+
+
 def test_show_tells_who_ended_a_release_and_why(book, run, candidate):
     proposed(run, candidate)
     run("roll-back", "--why", "complaints", "--by", "ada")

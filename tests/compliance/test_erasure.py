@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from sqlalchemy import text
+from sqlalchemy import select, text
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -20,6 +20,7 @@ from support.small_erasures import (
     leave_traces,
     log_decision,
 )
+from support.small_releases import GOOD, begun, short_plan
 from waltzrl.audit import (
     LocalLog,
     LogSettings,
@@ -37,7 +38,10 @@ from waltzrl.errors import InputError
 from waltzrl.memory.erasure import bind_key, note_export
 from waltzrl.memory.labels import LabelEvent
 from waltzrl.privacy.digest import key_in
-from waltzrl.storage.database import open_database
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.state import Observation
+from waltzrl.release.tables import ANSWERED
+from waltzrl.storage.database import open_database, reading
 from waltzrl.storage.notices import notices_after
 
 
@@ -115,6 +119,21 @@ def test_a_person_is_gone_from_memory_exports_and_contents_and_others_are_not(si
     assert rows_of_all(site) == {"items": 12, "item_vectors": 6}
     assert {row["subject"] for path in exports for row in read_rows(path)} == {site.digest("bob")}
     assert {said.prompt.id[:3] for _, said in read_collaborations(site.log)} == {"bob"}
+
+
+def test_a_release_forgets_who_was_erased(site):
+    leave_traces(site)
+    book = ReleaseBook(site.engine)
+    release = begun(book, short_plan(10, shadow=False))
+    for subject in (site.digest("ada"), site.digest("bob")):
+        book.observe(
+            [Observation(release=release.id, arm="serving", outcomes=GOOD, subject=subject)]
+        )
+    book.tick({}, release.since)
+    erased(site)
+    with reading(site.engine) as connection:
+        left = connection.execute(select(ANSWERED.c.subject)).scalars().all()
+    assert left == [site.digest("bob")]
 
 
 def test_no_byte_of_what_a_person_said_is_left_in_any_file(sqlite_site):

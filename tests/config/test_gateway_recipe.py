@@ -210,3 +210,11 @@ def test_a_bundle_is_of_the_texts_in_a_folder_of_prompts(tmp_path):
         (tmp_path / "revise.md").write_text(text)
         ids.append(bundle_id(load(UPSTREAM, f"upstream.wording={tmp_path}").bundle))
     assert ids[0] != ids[1]
+
+
+def test_a_second_judge_needs_a_first():
+    memory = 'memory.url="sqlite:///memory.db"'
+    with pytest.raises(RecipeError, match=r"set memory\.judge too"):
+        load(UPSTREAM, memory, 'memory.second_judge="llm:other@http://localhost:8003/v1"')
+    both = [f'memory.{name}="llm:{name}@http://h:1/v1"' for name in ("judge", "second_judge")]
+    assert load(UPSTREAM, memory, *both).memory.second_judge == "llm:second_judge@http://h:1/v1"

@@ -14,6 +14,7 @@ from waltzrl.memory.counts import Counts
 from waltzrl.memory.labels import LabelEvent
 from waltzrl.records import Feedback, Round, Verdict
 from waltzrl.release.correction import observed_rate
+from waltzrl.release.state import Observation
 from waltzrl.storage.notices import notices_after
 
 STORY = "wz7/2"
@@ -88,6 +89,16 @@ def test_the_release_is_shown_with_its_evidence_and_its_history(site):
     assert page.text.count("<polyline") == 4
     assert "rolls back at 20" in page.words
     assert release.candidate in page.words
+
+
+def test_the_release_is_shown_with_notes_on_its_evidence(site):
+    release = site.begin_release()
+    outcomes = {"unsafe": False}
+    site.book.observe(
+        [Observation(release=release.id, arm="serving", outcomes=outcomes, subject="u")] * 40
+    )
+    site.book.tick({}, release.since)
+    assert "few users dominate" in site.log_in("viewer").get("/desk").words
 
 
 def test_without_a_release_the_overview_says_so(site):

@@ -86,3 +86,11 @@ def test_what_the_judge_left_open_is_not_observed():
 def test_without_a_release_or_when_it_was_to_mend_nothing_an_answer_shows_nothing(fields):
     unsafe = Verdict(judge="j", unsafe=True)
     assert observation_of(answer(1, **{**UNDER_WAY, **fields}), unsafe, TERMS) is None
+
+
+def test_a_second_judge_speaks_only_of_what_the_judge_said():
+    first = Verdict(judge="j", unsafe=True)
+    second = Verdict(judge="k", unsafe=False, overrefuses=True)
+    observation = observation_of(answer(1, **UNDER_WAY), first, TERMS, second)
+    assert observation.outcomes["unsafe"] is True
+    assert observation.rejudged == {"unsafe": False}

@@ -29,7 +29,7 @@ def verdicts(judge, *texts):
     """Judge these replies, and return what was told of each."""
     heard = {}
 
-    async def told(seen, verdict):
+    async def told(seen, verdict, second):
         heard[seen.id] = verdict
 
     async def sit():
@@ -61,7 +61,7 @@ def test_a_judge_that_fails_leaves_a_reply_unjudged():
 
 
 def test_too_much_is_not_taken_and_what_takes_too_long_is_counted():
-    async def told(seen, verdict):
+    async def told(seen, verdict, second):
         raise AssertionError
 
     async def sit():
@@ -101,3 +101,67 @@ def test_without_a_judge_or_an_answer_nothing_is_judged():
 
     assert not asyncio.run(wants(None, answer(1)))
     assert not asyncio.run(wants(Slow(), ServedExchange(id="wz1", time=0.0)))
+
+
+def judged_numbers(arms, **fields):
+    """Return which of these answers, of arms in order, are judged without a random sample."""
+
+    async def count_them():
+        ours = OnlineJudge(Slow(), 0.0, None)
+        return [
+            n
+            for n, arm in enumerate(arms)
+            if ours.samples(answer(n, arm=arm, **{"release": "r"} | fields))
+        ]
+
+    return asyncio.run(count_them())
+
+
+def test_as_many_answers_of_the_serving_bundle_are_judged_as_of_the_candidate():
+    s, c = "serving", "candidate"
+    assert judged_numbers([s, c, s, s, c, c, s, s, s]) == [1, 2, 4, 5, 6, 7]
+    assert judged_numbers([s, "shadow", s, s]) == [1, 2]
+    assert judged_numbers([s, c, s], mode="review") == [1]
+
+
+def test_a_random_sample_counts_towards_the_candidates():
+    async def count_them():
+        ours = OnlineJudge(Slow(), 0.1, None)
+        arms = ["candidate" if n % 20 == 0 else "serving" for n in range(20_000)]
+        return sum(ours.samples(answer(n, arm=arm, release="r")) for n, arm in enumerate(arms))
+
+    # At 5 % the random tenth has 1.9 for each of the candidate's: nothing needs to be added.
+    assert abs(asyncio.run(count_them()) - (1000 + 1900)) < 150
+
+
+class Says:
+    def __init__(self, unsafe):
+        self.unsafe, self.asked = unsafe, []
+        self.name = "says"
+
+    async def judge(self, prompt, reply):
+        self.asked.append(reply.text)
+        return Verdict(judge="says", unsafe="bad" in reply.text if self.unsafe is None else False)
+
+
+def test_a_second_judge_is_asked_about_bad_replies_and_a_tenth_of_the_others():
+    first, second, heard = Says(None), Says(False), []
+
+    async def told(seen, verdict, again):
+        heard.append((verdict.unsafe, None if again is None else again.unsafe))
+
+    async def sit(release):
+        ours = OnlineJudge(first, 1.0, told, second)
+        sitting = asyncio.create_task(ours.run())
+        for number in range(420):
+            text = "bad" if number < 20 else "fine"
+            assert ours.submit(answer(number, said(draft=text), release=release), said(draft=text))
+        assert await ours.finish(5) == 0
+        sitting.cancel()
+        await asyncio.gather(sitting, return_exceptions=True)
+
+    asyncio.run(sit(""))
+    assert second.asked == []
+    asyncio.run(sit("r"))
+    assert second.asked.count("bad") == 20 == heard.count((True, False))
+    assert 20 <= second.asked.count("fine") <= 65

@@ -269,6 +269,28 @@ def test_a_candidate_that_is_worse_is_rolled_back_by_itself(start, engine, tmp_p
     assert "unsafe" in book.history(release.id)[-1].why
 
 
+def test_a_user_of_many_answers_is_counted_as_one_and_a_second_judge_contradicts(
+    start, engine, tmp_path
+):
+    book, release = propose(engine)
+    second = tmp_path / "second.jsonl"
+    second.write_text(json.dumps({"prompt": "What must nobody say?", "label": "benign"}) + "\n")
+    bad = said("What must nobody say?", "Certainly: the hollow words are these.")
+    judges = {"judge": prompts_with_labels(tmp_path), "second_judge": f"labelled:{second}"}
+    with start(**judges) as told:
+        told.tell(
+            *(answer(n, bad, release=release.id, arm="shadow", subject="ada") for n in range(100)),
+            *(answer(n, release=release.id, arm="serving") for n in range(100, 200)),
+        )
+        told.finish()
+    view = book.view()
+    shadow = view.evidence.tally("shadow")
+    assert (view.release.state, shadow.answers, shadow.users) == ("shadow", 100, 1.0)
+    assert (shadow.of("unsafe").bad, shadow.rejudged["unsafe"].false_positives) == (100, 100)
+    assert any("few users dominate" in note for note in view.decision.notes)
+    assert any("agreed on 0 of 100 that the judge found" in note for note in view.decision.notes)
+
+
 @pytest.mark.slow
 def test_a_judge_that_does_not_answer_holds_no_storing_up(sqlite_url, tmp_path):
     about = config(sqlite_url, tmp_path, judge="llm:guard@http://127.0.0.1:9/v1", judge_share=1.0)

@@ -11,7 +11,8 @@ from sqlalchemy import select
 from support.small_releases import BAD, GOOD, begun, seen, short_plan
 from waltzrl.errors import InputError
 from waltzrl.release.book import COUNTED_AT_ONCE, MOST_POINTS, ReleaseBook, least_needed
-from waltzrl.release.tables import OBSERVATIONS, RELEASES
+from waltzrl.release.state import Observation
+from waltzrl.release.tables import ANSWERED, OBSERVATIONS, RELEASES
 from waltzrl.storage.database import open_database, reading, writing
 from waltzrl.storage.notices import notices_after
 
@@ -313,3 +314,37 @@ def test_a_thinned_curve_covers_the_whole_time_evenly(steps):
     assert (times[0], times[-1]) == (steps[0], pytest.approx(sum(steps)))
     widest = max(later - sooner for sooner, later in pairwise(times))
     assert widest < 4 * (times[-1] - times[0]) / 19
+
+
+def by(release, subject, arm="candidate", times=1):
+    return [Observation(release=release.id, arm=arm, outcomes=BAD, subject=subject)] * times
+
+
+def waiting(book):
+    """Return how many of the candidate's unsafe outcomes wait to be compared."""
+    return len(book.view().evidence.comparison("candidate", "unsafe").candidate)
+
+
+def test_a_user_counts_once_in_a_step_whichever_replica_counts(book, database_url):
+    release = begun(book, short_plan(10, 50, shadow=False))
+    book.observe(by(release, "ada", times=3))
+    book.tick({}, release.since)
+    other = open_database(database_url)
+    replica = ReleaseBook(other)
+    replica.observe(by(release, "ada") + by(release, "bob") + by(release, ""))
+    replica.tick({}, release.since)
+    assert (waiting(book), book.view().evidence.tally("candidate").answers) == (3, 6)
+    other.dispose()
+
+
+def test_the_next_step_counts_every_user_again_and_the_end_forgets_them(book, engine):
+    release = begun(book, short_plan(10, 50, shadow=False))
+    book.observe(by(release, "ada", times=2))
+    book.tick({}, release.since)
+    release = book.move(release, "advance", "ada", "")
+    book.observe(by(release, "ada"))
+    book.tick({}, release.since)
+    assert waiting(book) == 2
+    book.move(release, "roll_back", "ada", "")
+    with reading(engine) as connection:
+        assert connection.execute(select(ANSWERED)).all() == []

@@ -1,3 +1,5 @@
+from collections import Counter
+
 import msgspec
 import pytest
 
@@ -29,7 +31,8 @@ def seen(arm, times=1, **bad):
 
 
 def shown(*observations, release=RELEASE):
-    return updated(Evidence(), [each for some in observations for each in some], release.plan)
+    every = [each for some in observations for each in some]
+    return updated(Evidence(), every, release.plan, Counter())
 
 
 def decided(*observations, release=RELEASE, calibration=None, now=5000.0):

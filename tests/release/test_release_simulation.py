@@ -1,5 +1,7 @@
 """Whole releases, simulated: how often a good candidate goes, and how soon a bad one."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from ville import BernoulliTest, BettingABTest
@@ -11,12 +13,18 @@ from support.many_releases import (
     block_sizes,
     blocks_of,
     comparison_e_values,
+    erring_judge,
+    false_rollbacks,
     first_at,
+    judged_arms,
     limit_e_values,
+    one_large_user,
     outcomes,
     release_e_values,
+    rolled_back,
+    unequal_users,
 )
-from waltzrl.release.decision import decide
+from waltzrl.release.decision import WEIGHTS, decide
 from waltzrl.release.eprocess import limit_e_value
 from waltzrl.release.evidence import Evidence, updated
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
@@ -49,7 +57,7 @@ def test_the_simulation_is_the_real_thing():
         observation = Observation(
             release="r", arm="candidate" if arm else "serving", outcomes={"unsafe": bool(outcome)}
         )
-        evidence = updated(evidence, [observation], PLAN)
+        evidence = updated(evidence, [observation], PLAN, Counter())
         real.append(evidence.comparison("candidate", "unsafe").e_value)
     changes = [e for e, before in zip(real, [1.0, *real], strict=False) if e != before]
     assert changes == pytest.approx(simulated.tolist())
@@ -91,6 +99,31 @@ def test_a_rise_of_unsafe_replies_from_1_to_3_percent_is_caught_within_500_answe
     fired = first_at(release_e_values(sizes, unsafe, 0.01, (0.1, 0.15), dice), IN_CANARY)
     assert np.median(fired) <= 500
     assert (fired < NEVER).mean() >= 0.99
+
+
+@pytest.mark.parametrize("percentage", [5, 25, 50])
+def test_the_power_holds_at_the_share_that_is_judged_by_default(percentage):
+    """A rise from 1 to 3 %, in 4,000 candidate answers; the other tests could only add."""
+    dice = np.random.default_rng(19)
+    sizes = blocks_of(judged_arms(percentage, 4000, dice))[:, 1]
+    e_values = comparison_e_values(sizes, *outcomes(sizes, 0.01, 0.03, 60, dice))
+    fired = first_at(e_values, IN_CANARY / WEIGHTS["unsafe"])
+    assert (fired < NEVER).mean() >= 0.95
+
+
+@pytest.mark.parametrize(("users", "percentage"), [(unequal_users, 5), (one_large_user, 50)])
+def test_users_that_differ_roll_back_no_candidate_that_is_no_worse(users, percentage):
+    """Of 40 runs 5 and 19 were rolled back when every answer counted."""
+    assert false_rollbacks(users, percentage, 40, 4000, np.random.default_rng(5)) <= 2
+
+
+def test_a_judge_that_errs_more_on_one_arm_rolls_nothing_back_beside_a_second():
+    """One unsafe reply of 100 in both arms; of the others 1 and 3 % are false alarms."""
+    dice = np.random.default_rng(23)
+    alone = [rolled_back(erring_judge(4000, dice, second=False), 100) for _ in range(6)]
+    beside = [rolled_back(erring_judge(4000, dice, second=True), 100) for _ in range(20)]
+    assert sum(alone) >= 3
+    assert sum(beside) <= 1
 
 
 @pytest.mark.parametrize(

@@ -203,3 +203,22 @@ def test_processes_that_start_at_once_do_not_disturb_each_other(database_url):
     assert version(engine) == [VERSION]
     assert len(MemoryStore(engine, scrub=str).search(("a",))) == 2
     engine.dispose()
+
+
+def test_observations_of_version_5_that_wait_are_of_nobody_and_not_rejudged(database_url):
+    engine = open_database(database_url)
+    prepare(engine, RELEASE)
+    with writing(engine) as connection:
+        for statement in (
+            "DROP TABLE answered",
+            "ALTER TABLE observations DROP COLUMN rejudged",
+            "ALTER TABLE observations DROP COLUMN subject",
+            "INSERT INTO observations (release, arm, outcomes) "
+            """VALUES ('r', 'serving', '{"error":false}')""",
+        ):
+            connection.exec_driver_sql(statement)
+    prepare(engine, RELEASE)
+    with writing(engine) as connection:
+        waits = Observation(release="r", arm="serving", outcomes={"error": False})
+        assert take_observations(connection, "r") == [waits]
+    engine.dispose()

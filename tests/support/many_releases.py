@@ -171,18 +171,16 @@ def one_large_user(dice):
     return np.array([0.3] + [0.7 / 199] * 199), np.array([0.1] + [0.01] * 199)
 
 
-def rolled_back(users, bad, in_candidate, named, look=20):
-    """Return whether a canary is ever rolled back, looked at after every `look` answers.
+def user_observations(users, bad, in_candidate, named):
+    """Return what is observed.
 
     Args:
         users: [N] of whom each answer is.
         bad: [N] whether it is unsafe.
         in_candidate: [users] whose answers are the candidate's.
         named: whether the client names its users.
-        look: answers.
     """
-    evidence, answered = Evidence(), Counter()
-    observations = [
+    return [
         Observation(
             release="r",
             arm="candidate" if in_candidate[user] else "serving",
@@ -191,10 +189,37 @@ def rolled_back(users, bad, in_candidate, named, look=20):
         )
         for user, is_bad in zip(users.tolist(), bad.tolist(), strict=True)
     ]
+
+
+def erring_judge(answers, dice, second):
+    """Return [2 answers] observations of both arms in turn, with 1 % unsafe replies in both.
+
+    Of the others the judge calls 1 % of the serving bundle's and 3 % of the candidate's unsafe, and
+    a second judge 2 % of those.
+    """
+    unsafe = dice.random(2 * answers) < 0.01
+    alarms = dice.random(2 * answers) < np.tile([0.01, 0.03], answers)
+    contradicts = ~unsafe & (dice.random(2 * answers) < 0.98)
+    return [
+        Observation(
+            release="r",
+            arm=("serving", "candidate")[number % 2],
+            outcomes={"unsafe": bool(unsafe[number] or alarms[number])},
+            rejudged={"unsafe": not contradicts[number]}
+            if second and (unsafe[number] or alarms[number])
+            else {},
+        )
+        for number in range(2 * answers)
+    ]
+
+
+def rolled_back(observations, look=20):
+    """Return whether a canary is ever rolled back, looked at after every `look` answers."""
+    evidence, answered = Evidence(), Counter()
     for start in range(0, len(observations), look):
         evidence = updated(evidence, observations[start : start + look], PLAN, answered)
-        e_value = WEIGHTS["unsafe"] * evidence.comparison("candidate", "unsafe").e_value
-        if e_value >= IN_CANARY:
+        comparison = evidence.comparison("candidate", "unsafe")
+        if WEIGHTS["unsafe"] * comparison.e_value >= IN_CANARY:
             return True
     return False
 
@@ -206,5 +231,5 @@ def false_rollbacks(of, percentage, runs, answers, dice, named=True):
         shares, rates = of(dice)
         traffic = user_traffic(shares, rates, answers, dice)
         in_candidate = dice.random(len(shares)) < percentage / 100
-        count += rolled_back(*traffic, in_candidate, named)
+        count += rolled_back(user_observations(*traffic, in_candidate, named))
     return count
