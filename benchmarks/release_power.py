@@ -6,13 +6,14 @@
 With `--defaults`, `release` alone at three percentages, with the answers that are judged by
 default; then how often users that differ roll back a candidate that is no worse.
 
-Otherwise every answer is judged. The same streams of requests go to all. `release` is all seven tests with the alpha that a canary
-after a shadow has; its other metrics have the serving bundle's rate in both arms. `one test` is
-the comparison of unsafe replies with alpha 5 % for itself. `ville` is `BettingTest` of that
-library, one-sided, on the pseudo outcomes of its test of two arms. These three test after every
-answer. Wilson's intervals (95 %, no overlap) and the pooled z test (one-sided, 5 %) are made for
-a single test and test after every 50 answers of the candidate. A cell has the share of runs that
-were rolled back, and the median of the candidate's answers until then.
+Otherwise every answer is judged. The same streams of requests go to all. `release` is all seven
+tests with the alpha that a canary after a shadow has; its other metrics have the serving bundle's
+rate in both arms. `one test` is the comparison of unsafe replies with alpha 5 % for itself.
+`ville` is `BettingTest` of that library, one-sided, on the pseudo outcomes of its test of two
+arms. These three test after every answer. Wilson's intervals (95 %, no overlap) and the pooled z
+test (one-sided, 5 %) are made for a single test and test after every 50 answers of the candidate.
+A cell has the share of runs that were rolled back, and the median of the candidate's answers
+until then.
 """
 
 import argparse
