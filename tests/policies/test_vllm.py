@@ -237,7 +237,7 @@ COMMAND = (
     ],
 )
 def test_an_unfit_server_is_refused_with_the_command_to_start(
-    tmp_path, start, served, options, complaint
+    tmp_path, start, caplog, served, options, complaint
 ):
     base = tmp_path / "base"
     trained = tiny_model()
@@ -251,6 +251,7 @@ def test_an_unfit_server_is_refused_with_the_command_to_start(
     line = refusal(pair, tmp_path / "adapters", start(causal_lm, **options))
     assert line.startswith(complaint)
     assert COMMAND.format(base=base) in line
+    assert "left out" not in caplog.text  # it is said once
 
 
 def test_an_unfit_server_is_refused_though_another_is_fit(tmp_path, start):

@@ -137,6 +137,11 @@ class VllmServers:
             shutil.rmtree(self._folder / name)
         if first and (unfit := [e for e in failures if isinstance(e, InputError)]):
             raise unfit[0]
+        for server, failure in zip(self._servers, failures, strict=True):
+            if failure is None:
+                server.answers = True
+            else:
+                self._leave_out(server, failure)
         if not self._answering:
             raise self._none_left()
 
@@ -203,7 +208,7 @@ class VllmServers:
         """Load what the server lacks of what is published, and unload the rest of this run's.
 
         Returns:
-            Why the server is left out; None if it is not.
+            Why it could not be done; None if it was.
         """
         try:
             models = (await _ask(server, "/v1/models", None, _Models)).data
@@ -217,9 +222,7 @@ class VllmServers:
             for name in loaded.difference(self._names.values()):
                 await _post(server, "/v1/unload_lora_adapter", {"lora_name": name})
         except (InputError, PolicyError) as error:
-            self._leave_out(server, error)
             return error
-        server.answers = True
         return None
 
     async def _check(self, server: "_Server") -> None:
