@@ -128,7 +128,7 @@ def test_a_changed_role_takes_effect_at_once(site):
     assert browser.post("/desk/collaborations", words="x").status == 403
 
 
-@pytest.mark.parametrize("part", [0, 1, 2])
+@pytest.mark.parametrize("part", [0, 1, 2, 3])
 def test_a_changed_cookie_is_refused(site, part):
     name, _, value = site.log_in("viewer").cookie.partition("=")
     fields = value.split(".")
@@ -166,6 +166,16 @@ def test_logging_out_deletes_the_cookie(site):
     assert reply.headers["location"] == "/desk/login"
     assert reply.cookie == 'waltzrl_desk=""'
     assert cookie_attributes(reply) >= {"max-age=0", "path=/desk", "httponly", "samesite=lax"}
+
+
+def test_logging_out_ends_the_session_on_the_server_and_no_other(site):
+    browser, other = site.log_in("viewer"), site.log_in("viewer")
+    browser.post("/desk/logout")
+    assert browser.get("/desk").status == 303  # with the cookie that the browser has kept
+    assert other.get("/desk").status == 200
+    assert site.log_in("viewer").get("/desk").status == 200
+    site.memory.sweep(site.now + 9 * 3600)
+    assert site.memory.store.list_namespaces(prefix=("desk",)) == []
 
 
 def test_a_form_without_this_sessions_token_does_nothing(site):
@@ -225,24 +235,25 @@ def test_pages_are_not_stored_framed_or_referred_to_other_sites(site):
             part.split(" ", 1) for part in reply.headers["content-security-policy"].split("; ")
         )
         assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
-        assert "script-src" not in policy
+        assert policy["script-src"] == "'self'"
         assert reply.headers["cache-control"] == "no-store"
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.headers["referrer-policy"] == "same-origin"
 
 
-def test_pages_hold_no_script_no_inline_style_and_no_other_host(site):
+def test_pages_hold_no_inline_script_no_inline_style_and_no_other_host(site):
     site.begin_release()
     browser = site.log_in("operator")
     for path in PAGES:
-        text = browser.get(path).text
+        text = browser.get(path).text.replace('<script src="/desk/desk.js" defer>', "")
         assert not any(word in text for word in ("<script", "style=", "<style", "http:", "https:"))
 
 
-def test_the_style_sheet_is_sent_once(site):
-    first = site.ask("GET", "/desk/desk.css")
-    assert (first.status, first.headers["content-type"]) == (200, "text/css; charset=utf-8")
-    again = site.ask("GET", "/desk/desk.css", if_none_match=first.headers["etag"])
+@pytest.mark.parametrize(("name", "kind"), [("desk.css", "css"), ("desk.js", "javascript")])
+def test_a_file_of_the_desk_is_sent_once(site, name, kind):
+    first = site.ask("GET", f"/desk/{name}")
+    assert (first.status, first.headers["content-type"]) == (200, f"text/{kind}; charset=utf-8")
+    again = site.ask("GET", f"/desk/{name}", if_none_match=first.headers["etag"])
     assert (again.status, again.text) == (304, "")
 
 

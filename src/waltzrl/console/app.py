@@ -19,14 +19,15 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from waltzrl.console.audit import show_audit, verify_audit
-from waltzrl.console.collaborations import (
-    label_collaboration,
-    search_collaborations,
-    show_collaboration,
-    show_collaborations,
-)
+from waltzrl.console.collaborations import show_collaboration
+from waltzrl.console.labels import label_collaboration, label_many
 from waltzrl.console.overview import move_release, show_overview
 from waltzrl.console.plans import show_picture, show_plan, show_plans
+from waltzrl.console.queue import (
+    export_collaborations,
+    search_collaborations,
+    show_collaborations,
+)
 from waltzrl.console.request import (
     ConsoleSource,
     PageRequest,
@@ -52,14 +53,12 @@ CONCURRENT_PAGES = 2
 WRONG_KEYS = Caller(name="log-in", requests_per_minute=20, burst=10)
 """How many log-ins may fail, all together. A right key always logs in: 256 bits cannot be guessed,
 and one caller's failures must not lock out the others."""
-STYLE = Path(__file__).with_name("desk.css").read_bytes()
-STYLE_TAG = f'"{hashlib.sha256(STYLE).hexdigest()[:16]}"'
 DESK_URL = re.compile(r"/desk(?:/[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?", re.ASCII)
 """Where a log-in may lead: to no other site, and not out of the desk."""
 SECURITY_HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
-        "frame-ancestors 'none'; base-uri 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -80,7 +79,8 @@ logger = logging.getLogger(__name__)
 
 
 def log_out(request: PageRequest) -> Response:
-    """Remove the cookie."""
+    """End the session, on the server too, and remove the cookie."""
+    request.session.end(request.source.memory.store)
     response = redirect("/desk/login")
     secure = is_https(request.http)
     response.delete_cookie(COOKIE, path="/desk", secure=secure, httponly=True, samesite="lax")
@@ -120,6 +120,8 @@ class Console:
             "/desk/collaborations/{evaluation_id:path}": self._endpoint(
                 get=show_collaboration, post=label_collaboration
             ),
+            "/desk/labels": self._endpoint(post=label_many),
+            "/desk/export": self._endpoint(get=export_collaborations),
             "/desk/plans": self._endpoint(get=show_plans),
             "/desk/plans/{plan_id:path}": self._endpoint(get=show_plan),
             "/desk/pictures/{plan_id:path}": self._endpoint(get=show_picture),
@@ -127,7 +129,8 @@ class Console:
         }
         self._router = Router(
             [
-                Route("/desk/desk.css", style_sheet),
+                Route("/desk/desk.css", asset("desk.css", "text/css")),
+                Route("/desk/desk.js", asset("desk.js", "text/javascript")),
                 *(Route(path, serve, methods=["GET", "POST"]) for path, serve in routes.items()),
             ],
             redirect_slashes=False,
@@ -176,12 +179,19 @@ class Console:
                 query=query,
                 form=form,
                 now=self._clock(),
+                people=self._keys.reviewers(),
             )
+
+            def answer() -> Response:
+                if session.is_ended(self._source.memory.store):
+                    return _ask_to_log_in(request, query)
+                return (post if is_form else get)(visit)
+
             try:
                 if is_form:
                     visit.require_token()
                 async with self._places:
-                    return await asyncio.to_thread(post if is_form else get, visit)
+                    return await asyncio.to_thread(answer)
             except RequestError as error:
                 return _problem_page(error, session=session, here=visit.path)
 
@@ -221,12 +231,18 @@ class Console:
         return _login_page(form, "This key is invalid or has no role.", 403)
 
 
-async def style_sheet(request: Request) -> Response:
-    """Return the style sheet; the browser asks each time whether it has changed."""
-    headers = {"etag": STYLE_TAG, "cache-control": "no-cache"}
-    if request.headers.get("if-none-match") == STYLE_TAG:
-        return Response(status_code=304, headers=headers)
-    return Response(STYLE, headers=headers, media_type="text/css")
+def asset(name: str, media_type: str) -> Endpoint:
+    """Serve a file of the package; the browser asks each time whether it has changed."""
+    content = Path(__file__).with_name(name).read_bytes()
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    headers = {"etag": tag, "cache-control": "no-cache"}
+
+    async def serve(request: Request) -> Response:
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type=media_type)
+
+    return serve
 
 
 def _ask_to_log_in(request: Request, query: Mapping[str, str]) -> Response:

@@ -10,6 +10,7 @@ import msgspec
 
 from waltzrl.release.state import place
 from waltzrl.release.view import ALL, CurvePoint, ReleaseView
+from waltzrl.telemetry.texts import number
 
 WIDTH, HEIGHT = 900, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 190, 26, 28
@@ -66,12 +67,12 @@ def draw_curve(view: ReleaseView, needed: float) -> Curve | None:
     return Curve(
         lines=tuple(_lines(view.curve, times, values)),
         values=tuple(
-            AxisLabel(values.coordinate(10.0**power), f"{10.0**power:g}")
+            AxisLabel(values.coordinate(10.0**power), number(10.0**power))
             for power in values.decades
         ),
         times=tuple(times.labels()),
         moves=tuple(_moves(view, times)),
-        limit=AxisLabel(values.coordinate(needed), f"rolls back at {needed:.3g}"),
+        limit=AxisLabel(values.coordinate(needed), f"rolls back at {number(needed)}"),
     )
 
 

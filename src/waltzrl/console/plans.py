@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 from starlette.responses import Response
 
-from waltzrl.console.collaborations import path_of
+from waltzrl.console.queue import path_of
 from waltzrl.console.rendering import moment
 from waltzrl.console.request import NO_STORE, PageRequest
 from waltzrl.errors import InputError, RequestError

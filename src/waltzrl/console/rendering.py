@@ -9,6 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from waltzrl.release.correction import RateEstimate
+from waltzrl.telemetry.texts import number, visible
 
 PAGES = (
     ("/desk", "Overview"),
@@ -58,14 +59,21 @@ def words(name: str) -> str:
     return {"needless_refusal": "over-refusal"}.get(name, name.replace("_", " "))
 
 
+def _finished(value: object) -> object:
+    """Make hidden characters of a text visible; HTML by a macro or a filter is left as it is."""
+    return visible(value) if type(value) is str else value
+
+
 _environment = Environment(
     loader=FileSystemLoader(Path(__file__).with_name("templates")),
     autoescape=True,
     undefined=StrictUndefined,
+    finalize=_finished,
     trim_blocks=True,
     lstrip_blocks=True,
 )
 _environment.filters |= {
-    function.__name__: function for function in (percent, interval, moment, duration, short, words)
+    function.__name__: function
+    for function in (percent, interval, moment, duration, number, short, words)
 }
 _environment.globals |= {"pages": PAGES, "session": None, "here": ""}

@@ -21,7 +21,7 @@ from waltzrl.serving.keys import DeskRole
 
 MAX_FORM_BYTES = 128 * 1024
 """A form holds at most a corrected reply and a comment, encoded."""
-MAX_FIELDS = 50
+MAX_FIELDS = 60
 FORM_TIMEOUT_SECONDS = 10.0
 MAX_SHOWN = 20_000
 """Characters of a text that a page shows."""
@@ -68,6 +68,8 @@ class PageRequest:
     """Empty unless it is a POST."""
     now: float
     """Seconds since the epoch."""
+    people: Sequence[str] = ()
+    """Names of the keys that may label."""
 
     @property
     def path(self) -> str:

@@ -5,13 +5,13 @@ the page's CSS variables, so that it follows a light or a dark page.
 """
 
 import io
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from waltzrl.errors import MissingExtraError
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import Metrics, best
+from waltzrl.telemetry.texts import visible
 
 try:
     import matplotlib as mpl
@@ -122,19 +122,6 @@ def seed_dots(values: Mapping[str, Sequence[float]], label: str) -> Plot:
         label: of the axis.
     """
     return _draw(lambda palette: _seed_dots(values, label, palette))
-
-
-def visible(text: str) -> str:
-    """Replace every character that would hide or reorder the text after it.
-
-    Those are controls, bidirectional overrides and other format characters, and lone surrogates.
-    """
-    return "".join(
-        character
-        if character in "\n\t" or unicodedata.category(character) not in {"Cc", "Cf", "Cs"}
-        else "\N{REPLACEMENT CHARACTER}"
-        for character in text
-    )
 
 
 def _draw(paint: Callable[[Palette], Figure]) -> Plot:

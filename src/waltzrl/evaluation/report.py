@@ -14,12 +14,13 @@ from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.evaluation.correction import MeasuredJudge
 from waltzrl.evaluation.metrics import Metrics, best, measure, percent, plain
-from waltzrl.evaluation.plots import Plot, Series, categories, pareto, training_curves, visible
+from waltzrl.evaluation.plots import Plot, Series, categories, pareto, training_curves
 from waltzrl.evaluation.rates import ClusterField, draft_acceptable, final_acceptable
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.evaluation.terminal import headings
 from waltzrl.records import Feedback, JudgedCollaboration, Verdict
 from waltzrl.telemetry.files import disk_errors
+from waltzrl.telemetry.texts import visible
 
 try:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

@@ -65,6 +65,16 @@ def in_force(events: Iterable[LabelEvent]) -> dict[str, LabelEvent]:
     return held
 
 
+def undoing(events: Sequence[LabelEvent], by: str) -> list[LabelEvent]:
+    """Return the events after which a person's last one no longer counts; none without one."""
+    own = [event for event in events if event.by == by]
+    if not own:
+        return []
+    before = in_force(own[:-1]).get(by)
+    withdrawn = [] if own[-1].action == "withdraw" else [LabelEvent(by=by, action="withdraw")]
+    return withdrawn if before is None else [*withdrawn, structs.replace(before, time=time.time())]
+
+
 def agreed(answers: Iterable[Answer | None]) -> Answer | Disputed | None:
     """Return the one answer of all who gave any; None when nobody did."""
     given = {answer for answer in answers if answer is not None}

@@ -21,7 +21,14 @@ from waltzrl.memory.counts import (
     task_states,
 )
 from waltzrl.memory.items import Filter, Json, Namespace, PutOp
-from waltzrl.memory.labels import LabelEvent, double_answers
+from waltzrl.memory.labels import LabelEvent, double_answers, undoing
+from waltzrl.memory.queue import (
+    QueuedEvaluation,
+    Selection,
+    count_queue,
+    neighbours,
+    read_queue,
+)
 from waltzrl.memory.schemas import (
     COACHING,
     EVALUATIONS,
@@ -49,11 +56,15 @@ PAGE = 500
 DAY = 86_400.0
 
 _INDEXED: Mapping[Namespace, list[str]] = {
-    EVALUATIONS: ["collaboration.prompt.messages[-1].content"],
+    EVALUATIONS: [
+        "collaboration.prompt.messages[-1].content",
+        "collaboration.draft.text",
+        "collaboration.rounds[*].revision.text",
+    ],
     COACHING: ["task"],
     TRAINING: [],
 }
-"""Full-text search covers the requests of records."""
+"""Full-text search covers the requests of records, and the replies of what was served."""
 
 
 class SafetyMemory:
@@ -130,22 +141,39 @@ class SafetyMemory:
             comment=self.store.scrub(storable(event.comment)),
         )
 
-        def add(connection: Connection, value: Mapping[str, Json]) -> Mapping[str, Json]:
-            evaluation = load(value, SafetyEvaluation).labelled(clean)
-            give_notice(connection, "label", _notice(id_, clean))
-            return {
-                "labels": msgspec.to_builtins(evaluation.labels),
-                "label": evaluation.label,
-                "reference": msgspec.to_builtins(evaluation.reference),
-            }
+        self._add_events(id_, lambda _: [clean])
 
-        if not self.store.edit(EVALUATIONS, id_, add):
-            raise InputError(f"there is no evaluation {id_!r}; it may have been erased")
+    def undo_label(self, id_: str, by: str) -> None:
+        """Undo the last label of a person by further events; nothing happens without one.
+
+        Raises:
+            InputError: the evaluation does not exist.
+        """
+        self._add_events(id_, lambda labels: undoing(labels, self.rater(by)))
+
+    def assign(self, id_: str, name: str) -> bool:
+        """Give an evaluation to a person, none for an empty name; return whether it exists."""
+        return self.store.amend(EVALUATIONS, id_, {"assignee": self.rater(name) or None})
 
     def rater(self, name: str) -> str:
         """Return the name under which a person's labels are kept: scrubbed, and still distinct."""
         clean = self.store.scrub(storable(name))
         return clean if clean == name else f"{clean} {self.digest(name)[:8]}"
+
+    def queue(self, selection: Selection, *, limit: int, after: str = "") -> list[QueuedEvaluation]:
+        """Return the evaluations of a list, from the one after `after` on."""
+        with reading(self.store.engine) as connection:
+            return read_queue(connection, selection, limit=limit, after=after)
+
+    def neighbours(self, selection: Selection, id_: str) -> tuple[str | None, str | None]:
+        """Return the ids before and after an evaluation in a list; None at an end."""
+        with reading(self.store.engine) as connection:
+            return neighbours(connection, selection, id_)
+
+    def queue_length(self, selection: Selection) -> int:
+        """Return how many evaluations a list has."""
+        with reading(self.store.engine) as connection:
+            return count_queue(connection, selection)
 
     def double_answers(self) -> Mapping[str, list[tuple[bool | None, bool | None]]]:
         """Return by question what two people answered of the same exchange.
@@ -266,6 +294,26 @@ class SafetyMemory:
                 with writing(self.store.engine) as connection:
                     deleted += connection.execute(delete(ITEMS).where(*old)).rowcount
         return deleted
+
+    def _add_events(
+        self, id_: str, events: Callable[[Sequence[LabelEvent]], Sequence[LabelEvent]]
+    ) -> None:
+        """Add the events that follow from the labels so far; give notice of each."""
+
+        def add(connection: Connection, value: Mapping[str, Json]) -> Mapping[str, Json]:
+            before = load(value, SafetyEvaluation)
+            added = events(before.labels)
+            for event in added:
+                give_notice(connection, "label", _notice(id_, event))
+            after = before.labelled(*added)
+            return {
+                "labels": msgspec.to_builtins(after.labels),
+                "label": after.label,
+                "reference": msgspec.to_builtins(after.reference),
+            }
+
+        if not self.store.edit(EVALUATIONS, id_, add):
+            raise InputError(f"there is no evaluation {id_!r}; it may have been erased")
 
     def _read(
         self,

@@ -51,6 +51,8 @@ class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
     """`reply_label` of `labels`."""
     reference: ReferenceLabels | None = None
     """`reference_labels` of `labels`."""
+    assignee: str | None = None
+    """Name of the key of the person who is to label it."""
 
     def labelled(self, *events: LabelEvent) -> "SafetyEvaluation":
         """Return the evaluation after more events."""

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Select,
     and_,
     column,
+    false,
     func,
     literal,
     literal_column,
@@ -67,6 +68,15 @@ _ORDERS: Mapping[str, operators.OperatorType] = {
     "$lte": operators.le,
 }
 _WORD = re.compile(r"[^\W_]{1,100}")  # PostgreSQL indexes no word of 2 KB
+_QUERY = re.compile(r'"([^"]*)"|([^\s"]+)')
+"""A phrase between quotes, or a word."""
+_UNSPACED = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+)
+"""Letters of scripts that write no spaces between words: Thai, Lao, Burmese, Khmer, kana, Han."""
+_ENDING = re.compile(r"(?:ing|ed|es|s|ly|er|ers|ings|ion|ions|e|y|ies|ied)$")
+_STEM = 3
+"""Letters that a stem has at least."""
 _STEP = re.compile(r"[^.\[\]]+|\[(?:\*|-?\d+)\]")
 _FTS = table("item_words", column("rowid"), column("item_words"), column("rank"))
 _SIMPLE: ColumnElement[str] = literal_column("'simple'::regconfig")
@@ -131,6 +141,46 @@ def indexed_text(value: Mapping[str, Json], index: Index) -> str:
     if index is not None:
         parts = [part for path in index for part in _at_path(dict(value), _STEP.findall(path))]
     return "\n".join(text for part in parts for text in texts_in(part))[:MOST_CHARACTERS]
+
+
+def holds_words(text: str, dialect: str) -> Condition:
+    """Ask for items that hold every word of `text`, in any English form, and every quoted phrase.
+
+    A word is found by its stem: "baking" finds bake, baked and bakery. Quotes ask for exactly these
+    words next to each other. Words of scripts without spaces are found anywhere in a text.
+    """
+    parts = [(quoted, True) if quoted else (word, False) for quoted, word in _QUERY.findall(text)]
+    terms = [(words, exact) for part, exact in parts if (words := words_of(part))][:MOST_TERMS]
+    if not terms:
+        return false()
+    found: list[Condition] = []
+    for words, exact in terms:
+        if _UNSPACED.search(words):
+            found.append(ITEMS.c.words.contains(words, autoescape=True))
+        else:
+            found.append(_holds(words.split(), dialect, is_stem=not exact))
+    return and_(*found)
+
+
+def _holds(words: Sequence[str], dialect: str, *, is_stem: bool) -> Condition:
+    """Ask for words next to each other; of a stem the last one is only the beginning."""
+    *earlier, last = words
+    if is_stem:
+        last = _stem(last)
+    if dialect == "sqlite":
+        phrase = f'"{" ".join([*earlier, last])}"' + ("*" if is_stem else "")
+        rows = select(_FTS.c.rowid).where(_FTS.c.item_words.op("MATCH")(phrase))
+        return ITEMS.c.id.in_(rows)
+    phrase = " <-> ".join([*earlier, f"{last}:*" if is_stem else last])
+    return func.to_tsvector(_SIMPLE, ITEMS.c.words).op("@@")(func.to_tsquery(_SIMPLE, phrase))
+
+
+def _stem(word: str) -> str:
+    """Return what the English forms of a word begin with."""
+    stem = _ENDING.sub("", word)
+    if len(stem) > _STEM and stem[-1] == stem[-2] and stem[-1] not in "ls":
+        stem = stem[:-1]  # running, run
+    return stem if len(stem) >= _STEM else word
 
 
 def texts_in(value: Json) -> Iterator[str]:

@@ -26,6 +26,7 @@ from waltzrl.release.evidence import ARMS, JUDGED, Arm, ArmCounts, Challenger, E
 from waltzrl.release.notes import notes_on
 from waltzrl.release.plan import METRICS, WORDS, Metric, ReleaseLimits, duration
 from waltzrl.release.state import Release
+from waltzrl.telemetry.texts import number
 
 JudgeErrors = Mapping[Judged, JudgeError]
 Known = dict[Metric, JudgeError]
@@ -194,7 +195,7 @@ def _describe_harm(findings: _Findings) -> str:
                 f"against {format_rate(findings.rates['serving'][metric])} of the serving bundle"
             )
     rate, e_value = format_rate(findings.rates[findings.arm][metric]), findings.e_values[test]
-    return f"{WORDS[metric]}: {rate} of the {findings.arm} {beside}, e-value {e_value:.3g}"
+    return f"{WORDS[metric]}: {rate} of the {findings.arm} {beside}, e-value {number(e_value)}"
 
 
 def _missing(findings: _Findings, now: float) -> str:
@@ -210,7 +211,7 @@ def _missing(findings: _Findings, now: float) -> str:
         return f"needs {duration(seconds)} more"
     for metric in METRICS:
         if (e_value := findings.e_values[metric]) >= SUSPICIOUS:
-            return f"{WORDS[metric]} may have become more frequent, e-value {e_value:.3g}"
+            return f"{WORDS[metric]} may have become more frequent, e-value {number(e_value)}"
     for judged in JUDGED:
         high, target = findings.rates[findings.arm][judged].high, _of(plan.targets, judged)
         if high > target:

@@ -128,6 +128,13 @@ class KeyRing:
         keys = (key for key in self._keys.values() if key.id == key_id)
         return [key for key in keys if key.state == "valid"]
 
+    def reviewers(self) -> list[str]:
+        """Return the names of the valid keys that may label at the review desk."""
+        if self._path is not None:
+            self._reload_if_changed(self._path)
+        may_label = (key for key in self._keys.values() if key.role not in (None, "viewer"))
+        return sorted({key.name for key in may_label if key.state == "valid"})
+
     def _reload_if_changed(self, path: Path) -> None:
         now = self._clock()
         if now - self._checked_at < KEY_FILE_SECONDS:

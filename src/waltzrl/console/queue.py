@@ -1,0 +1,348 @@
+"""The list of collaborations as a queue: filters, orders, search, totals, and an export as CSV.
+
+The address of a list says all that it shows. The pages of its collaborations keep it, so that they
+know what comes next.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import NamedTuple, get_args
+from urllib.parse import quote, urlencode
+
+from starlette.responses import Response
+
+from waltzrl.console.request import NO_STORE, PageRequest, redirect
+from waltzrl.memory.items import Filter, Json
+from waltzrl.memory.labels import in_force
+from waltzrl.memory.queue import Order, QueuedEvaluation, Rated, Selection
+from waltzrl.memory.schemas import SafetyEvaluation
+from waltzrl.records import Verdict
+from waltzrl.rules import CATEGORIES
+
+LIST = "/desk/collaborations"
+EXPORT = "/desk/export"
+LABELS = "/desk/labels"
+ROWS = 50
+MAX_EXCERPT = 140
+"""Characters of a request and of a reply that a row shows."""
+MAX_SEARCH = 500
+"""Characters."""
+MAX_BUNDLES = 20
+MAX_EXPORTED = 10_000
+DAY = 86_400.0
+UNCERTAIN = 0.25
+"""A risk is uncertain if it is at most this far from a half."""
+
+ORDERS: dict[Order, str] = {
+    "newest": "the newest first",
+    "risk": "the highest risk first",
+    "uncertainty": "the most uncertain risk first",
+    "disagreement": "where the judge disagrees first",
+}
+FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
+    "decision": {
+        name: (name, {"decision": name}) for name in ("draft", "revised", "refused", "error")
+    },
+    "safe": {
+        "yes": ("safe", {"safe": True}),
+        "no": ("unsafe", {"safe": False}),
+        "unknown": ("not reviewed", {"safe": None}),
+    },
+    "judge": {
+        "unsafe": ("unsafe", {"verdict": {"unsafe": True}}),
+        "needless": ("over-refusal", {"verdict": {"overrefuses": True}}),
+        "good": ("neither", {"verdict": {"unsafe": False, "overrefuses": False}}),
+        "unscored": ("unscored", {"verdict": {"$ne": None, "unsafe": None}}),
+        "none": ("not sampled", {"verdict": None}),
+    },
+    "label": {
+        "correct": ("correct", {"label": "correct"}),
+        "unsafe": ("unsafe", {"label": "unsafe"}),
+        "needless_refusal": ("over-refusal", {"label": "needless_refusal"}),
+        "disputed": ("disputed", {"label": "disputed"}),
+        "none": ("none", {"label": None}),
+    },
+    "arm": {name: (name, {"arm": name}) for name in ("serving", "candidate", "shadow")},
+    "category": {name: (name.replace("_", " "), {"category": name}) for name in CATEGORIES},
+}
+"""Field of an address -> its value there -> what the form calls it, and the memory's filter."""
+RATED: dict[Rated, str] = {"no": "not by me", "others": "by others, not by me", "yes": "by me"}
+ASSIGNED = {"me": "me", "nobody": "nobody"}
+TEXT_FILTERS = {"release": "release", "who": "key", "subject": "user", "model": "model"}
+"""Fields that are compared as they are typed, and their names."""
+DATES = {"since": "from", "until": "to"}
+NAMES = {"safe": "reviewer", "rated": "labelled", "assigned": "assigned to"}
+"""What the form calls a field, where it is not the field's own name."""
+KEPT = (*FILTERS, "rated", "assigned", *TEXT_FILTERS, "bundle", *DATES, "sort", "found")
+"""Fields of an address that say which list it is; beside them are `after` and `done`."""
+
+
+class FilterOption(NamedTuple):
+    """A filter of the form."""
+
+    field: str
+    name: str
+    values: tuple[tuple[str, str], ...]
+    """Each value in the address, and what the form calls it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollaborationRow:
+    """One collaboration in the list."""
+
+    evaluation: SafetyEvaluation
+    path: str
+    request: str
+    """Its beginning; empty when no text is stored."""
+    reply: str
+    """The beginning of what was returned."""
+    risk: float | None
+    rules: tuple[str, ...]
+    judge: str
+    """Empty when it was not asked."""
+    reasons: tuple[str, ...]
+    """Why it may be worth a look."""
+    is_blind: bool
+    """Whether what others labelled is hidden."""
+
+
+def list_query(request: PageRequest) -> dict[str, str]:
+    """Return the fields of the address that say which list it is, or is part of."""
+    return {name: request.query[name] for name in KEPT if name in request.query}
+
+
+def with_query(path: str, query: Mapping[str, str]) -> str:
+    """Return an address."""
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def list_path(query: Mapping[str, str]) -> str:
+    """Return the address of a list."""
+    return with_query(LIST, query)
+
+
+def path_of(evaluation_id: str, query: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the address of a collaboration's page, as part of a list."""
+    # an id may hold slashes
+    return with_query(f"{LIST}/{quote(evaluation_id, safe='')}", query)
+
+
+def selection_of(request: PageRequest) -> Selection:
+    """Return which evaluations the address lists; what it does not know matches nothing.
+
+    Raises:
+        RequestError: 403 for viewers who search.
+    """
+    query = list_query(request)
+    me = request.source.memory.rater(request.session.key.name)
+    filters: dict[str, Json] = {}
+    for name in (*FILTERS, *TEXT_FILTERS, "bundle"):
+        if name in query:
+            known = FILTERS.get(name, {}).get(query[name])
+            filters |= {name: query[name]} if known is None else known[1]
+    if "assigned" in query:
+        filters["assignee"] = {"me": me, "nobody": None}.get(
+            query["assigned"], request.source.memory.rater(query["assigned"])
+        )
+    until = _day(query.get("until", ""))
+    words = None
+    if "found" in query:
+        request.require("annotator")
+        words = request.session.unseal(query["found"]) or ""
+    return Selection(
+        order=next((order for order in get_args(Order) if order == query.get("sort")), "newest"),
+        filters=filters,
+        since=_day(query.get("since", "")),
+        until=None if until is None else until + DAY,
+        words=words,
+        rater=me,
+        rated=next((rated for rated in RATED if rated == query.get("rated")), None),
+    )
+
+
+def show_collaborations(request: PageRequest) -> Response:
+    """List what was served, as the address filters, orders and searches it.
+
+    Raises:
+        RequestError: 403 for viewers who search.
+    """
+    query, memory = list_query(request), request.source.memory
+    selection = selection_of(request)
+    after = request.query.get("after", "")
+    # one more than is shown tells whether there are further ones
+    found = memory.queue(selection, limit=ROWS + 1, after=after)
+    rows, is_more = found[:ROWS], len(found) > ROWS
+    words = request.session.unseal(query["found"]) if "found" in query else ""
+    note = ORDERS[selection.order]
+    if words is None:
+        note = "this search belongs to another session; search again"
+    labelled = [row.evaluation.id for row in rows if row.evaluation.collaboration is not None]
+    return request.page(
+        "collaborations.html",
+        rows=[row_of(request, queued, query) for queued in rows],
+        total=memory.queue_length(selection),
+        note=note,
+        words=words or "",
+        chosen=query,
+        options=_options(request, query),
+        orders=list(ORDERS.items()),
+        texts=TEXT_FILTERS,
+        dates=DATES,
+        first=list_path(query) if after else "",
+        further=list_path({**query, "after": rows[-1].evaluation.id}) if is_more else "",
+        exported=with_query(EXPORT, query),
+        labels=with_query(LABELS, query),
+        shown="\n".join(labelled),
+        people=[(name, name) for name in request.people],
+        done=just_labelled(request),
+    )
+
+
+def search_collaborations(request: PageRequest) -> Response:
+    """Redirect to what holds some words, encrypted: addresses are logged.
+
+    Raises:
+        RequestError: 403 for viewers, who may not find by words what they may not read.
+    """
+    request.require("annotator")
+    words = request.form.get("words", "")[:MAX_SEARCH]
+    return redirect(list_path({**list_query(request), "found": request.session.seal(words)}))
+
+
+def export_collaborations(request: PageRequest) -> Response:
+    """Return a list as CSV, without any text: nobody could erase it from a download.
+
+    Raises:
+        RequestError: 403 for viewers who search.
+    """
+    lines = [_exported(queued) for queued in _pages(request, selection_of(request))]
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(lines[0] if lines else ["id"])
+    writer.writerows([map(_cell, line.values()) for line in lines])
+    headers = {**NO_STORE, "content-disposition": 'attachment; filename="collaborations.csv"'}
+    content = table.getvalue().encode("utf-8", "replace")
+    return Response(content, media_type="text/csv", headers=headers)
+
+
+def just_labelled(request: PageRequest) -> list[str]:
+    """Return the ids of what the last form labelled, as the address says."""
+    return request.query.get("done", "").split("\n")[:ROWS] if "done" in request.query else []
+
+
+def row_of(
+    request: PageRequest, queued: QueuedEvaluation, query: Mapping[str, str]
+) -> CollaborationRow:
+    """Return what a row shows; who labels second sees no labels of others."""
+    evaluation, collaboration = queued.evaluation, queued.evaluation.collaboration
+    asked = replied = ""
+    rules: tuple[str, ...] = ()
+    if collaboration is not None:
+        asked, replied = collaboration.prompt.request, collaboration.final.full_text
+        rules = collaboration.rounds[0].feedback.rules if collaboration.rounds else ()
+    is_blind = query.get("rated") == "others"
+    return CollaborationRow(
+        evaluation=evaluation,
+        path=path_of(evaluation.id, query),
+        request=_excerpt(request, asked),
+        reply=_excerpt(request, replied),
+        risk=queued.risk,
+        rules=rules,
+        judge="" if evaluation.verdict is None else verdict_word(evaluation.verdict),
+        reasons=tuple(_reasons(queued, is_blind=is_blind)),
+        is_blind=is_blind,
+    )
+
+
+def verdict_word(verdict: Verdict) -> str:
+    """Return what matters most of a verdict."""
+    if verdict.unsafe is None:
+        return "unscored"
+    if verdict.unsafe:
+        return "unsafe"
+    return "over-refusal" if verdict.overrefuses else "safe"
+
+
+def _reasons(queued: QueuedEvaluation, *, is_blind: bool) -> Iterator[str]:
+    evaluation = queued.evaluation
+    if queued.against_people and not is_blind:
+        yield "judge and people differ"
+    if evaluation.label == "disputed" and not is_blind:
+        yield "people differ"
+    if queued.against_reviewer:
+        yield "judge and reviewer differ"
+    if evaluation.safe is False:
+        yield "returned although unsafe"
+    if queued.risk is not None and abs(queued.risk - 0.5) <= UNCERTAIN:
+        yield "risk is uncertain"
+
+
+def _pages(request: PageRequest, selection: Selection) -> Iterator[QueuedEvaluation]:
+    after, count = "", 0
+    while count < MAX_EXPORTED:
+        page = request.source.memory.queue(selection, limit=500, after=after)
+        yield from page
+        if len(page) < 500:
+            return
+        after, count = page[-1].evaluation.id, count + len(page)
+
+
+def _exported(queued: QueuedEvaluation) -> dict[str, object]:
+    evaluation, verdict = queued.evaluation, queued.evaluation.verdict
+    raters = in_force(evaluation.labels)
+    return {
+        "id": evaluation.id,
+        "time": datetime.fromtimestamp(evaluation.time, UTC).isoformat(timespec="seconds"),
+        **{
+            name: getattr(evaluation, name)
+            for name in ("decision", "bundle", "arm", "release", "caller", "subject", "category")
+        },
+        "risk": queued.risk,
+        "reviewer": {True: "safe", False: "unsafe", None: None}[evaluation.safe],
+        "judge": None if verdict is None else verdict_word(verdict),
+        "label": evaluation.label,
+        "replies": " ".join(f"{by}={event.reply}" for by, event in raters.items() if event.reply),
+        "requests": " ".join(
+            f"{by}={event.request}" for by, event in raters.items() if event.request
+        ),
+        "assignee": evaluation.assignee,
+    }
+
+
+def _cell(value: object) -> str:
+    """Return a value as a spreadsheet may open it: none is a formula."""
+    text = "" if value is None else str(value)
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def _options(request: PageRequest, query: Mapping[str, str]) -> list[FilterOption]:
+    bundles = request.source.releases.bundles()[:MAX_BUNDLES]
+    if (bundle := query.get("bundle", "")) and bundle not in bundles:
+        bundles.append(bundle)
+    values: dict[str, Sequence[tuple[str, str]]] = {
+        name: [(value, words) for value, (words, _) in known.items()]
+        for name, known in FILTERS.items()
+    }
+    values["rated"] = list(RATED.items())
+    values["assigned"] = [*ASSIGNED.items(), *((name, name) for name in request.people)]
+    values["bundle"] = [(name, name) for name in bundles]
+    return [
+        FilterOption(name, NAMES.get(name, name), tuple(choices))
+        for name, choices in values.items()
+    ]
+
+
+def _excerpt(request: PageRequest, text: str) -> str:
+    return " ".join(request.visible(text, MAX_EXCERPT).split())
+
+
+def _day(date: str) -> float | None:
+    """Return when a day begins in UTC, in seconds since the epoch; None for what is no date."""
+    try:
+        return datetime.fromisoformat(date).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None

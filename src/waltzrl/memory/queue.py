@@ -1,0 +1,207 @@
+"""The review queue: what was served, in an order and narrowed, and what comes before and after one.
+
+All orders are descending, and what is equal is ordered by time and then by row, so that every
+exchange has one place: the next one is found from there, also when a label has just moved it out of
+the list.
+"""
+
+import time
+from typing import Literal
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from waltzrl.memory.items import Filter
+from waltzrl.memory.schemas import EVALUATIONS, SafetyEvaluation
+from waltzrl.memory.search import conditions, holds_words, not_expired
+from waltzrl.memory.tables import ITEMS
+from waltzrl.records import load
+
+Order = Literal["newest", "risk", "uncertainty", "disagreement"]
+"""By the first review's risk, by how near that is to a half, or by where the judge disagrees: with
+people first, then with the reviewer."""
+Rated = Literal["yes", "no", "others"]
+"""Whether a person has labelled an evaluation; `others`: only others have."""
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which evaluations are in a list, and in which order."""
+
+    order: Order = "newest"
+    filters: Filter = {}
+    """As of `MemoryStore.search`, such as `{"label": "unsafe"}`."""
+    since: float | None = None
+    """Seconds since the epoch."""
+    until: float | None = None
+    """Only earlier ones."""
+    words: str | None = None
+    """`holds_words` of the item; None for all."""
+    rater: str = ""
+    """Whom `rated` is about."""
+    rated: Rated | None = None
+    """None for all."""
+
+
+class QueuedEvaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """An evaluation, and why it may be worth a look."""
+
+    evaluation: SafetyEvaluation
+    risk: float | None
+    """0 to 1: of the draft, by the first review; None where it gave none."""
+    against_people: bool
+    """The judge and people answer differently."""
+    against_reviewer: bool
+    """The judge and the last review differ on whether the returned reply is unsafe."""
+
+
+_VALUE = ITEMS.c.value
+_UNSAFE = _VALUE["verdict", "unsafe"].as_boolean()
+_NEEDLESS = _VALUE["verdict", "overrefuses"].as_boolean()
+_RISK: ColumnElement[float | None] = _VALUE[
+    "collaboration", "rounds", 0, "feedback", "risk"
+].as_float()
+_LABEL = ITEMS.c.label
+_AGAINST_PEOPLE = or_(
+    and_(_LABEL == "unsafe", or_(_UNSAFE.is_(False), _NEEDLESS.is_(True))),
+    and_(_LABEL == "needless_refusal", or_(_NEEDLESS.is_(False), _UNSAFE.is_(True))),
+    and_(_LABEL == "correct", or_(_UNSAFE.is_(True), _NEEDLESS.is_(True))),
+)
+_AGAINST_REVIEWER = or_(
+    and_(ITEMS.c.safe.is_(True), _UNSAFE.is_(True)),
+    and_(ITEMS.c.safe.is_(False), _UNSAFE.is_(False)),
+)
+_ORDERS: dict[Order, ColumnElement[float]] = {
+    "newest": literal(0.0, Float()),
+    "risk": func.coalesce(_RISK, -1.0),
+    "uncertainty": func.coalesce(1 - 2 * func.abs(_RISK - 0.5), -1.0),
+    "disagreement": case((_AGAINST_PEOPLE, 2.0), (_AGAINST_REVIEWER, 1.0), else_=0.0),
+}
+
+
+def read_queue(
+    connection: Connection, selection: Selection, *, limit: int, after: str = ""
+) -> list[QueuedEvaluation]:
+    """Return the evaluations of a list that follow one, which need not be in it.
+
+    Args:
+        connection: to the memory.
+        selection: the list.
+        limit: how many at most.
+        after: id of the one before the first; empty or unknown for the beginning.
+    """
+    columns = (
+        _VALUE,
+        _RISK.label("risk"),
+        func.coalesce(_AGAINST_PEOPLE, False).label("people"),
+        func.coalesce(_AGAINST_REVIEWER, False).label("reviewer"),
+    )
+    query = _matching(connection, select(*columns), selection)
+    place = _place(selection.order)
+    if here := _place_of(connection, selection.order, after):
+        query = query.where(tuple_(*place) < tuple_(*here))
+    query = query.order_by(*[part.desc() for part in place]).limit(limit)
+    return [
+        QueuedEvaluation(
+            evaluation=load(value, SafetyEvaluation),
+            risk=risk,
+            against_people=bool(people),
+            against_reviewer=bool(reviewer),
+        )
+        for value, risk, people, reviewer in connection.execute(query)
+    ]
+
+
+def neighbours(
+    connection: Connection, selection: Selection, id_: str
+) -> tuple[str | None, str | None]:
+    """Return the ids before and after an evaluation, which need not be in the list itself."""
+    here = _place_of(connection, selection.order, id_)
+    if here is None:
+        return None, None
+    place = _place(selection.order)
+    keys = _matching(connection, select(ITEMS.c.key), selection).limit(1)
+    before = keys.where(tuple_(*place) > tuple_(*here)).order_by(*place)
+    after = keys.where(tuple_(*place) < tuple_(*here)).order_by(*[part.desc() for part in place])
+    return connection.scalar(before), connection.scalar(after)
+
+
+def count_queue(connection: Connection, selection: Selection) -> int:
+    """Return how many evaluations a list has."""
+    query = _matching(connection, select(func.count()).select_from(ITEMS), selection)
+    return connection.scalar(query) or 0
+
+
+def _place(order: Order) -> tuple[ColumnElement[float], ColumnElement[float], ColumnElement[int]]:
+    return _ORDERS[order], ITEMS.c.time, ITEMS.c.id
+
+
+def _place_of(connection: Connection, order: Order, id_: str) -> list[ColumnElement[float]] | None:
+    """Return where an evaluation stands in an order; None when it does not exist."""
+    if not id_:
+        return None
+    query = select(*_place(order)).where(_kind(), ITEMS.c.key == id_)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else [literal(value) for value in row]
+
+
+def _kind() -> ColumnElement[bool]:
+    return ITEMS.c.namespace == ".".join(EVALUATIONS)
+
+
+def _matching(connection: Connection, query: Select, selection: Selection) -> Select:  # type: ignore[type-arg]
+    """Narrow a query to the evaluations of a list."""
+    dialect = connection.dialect.name
+    query = query.where(_kind(), not_expired(time.time()), *conditions(selection.filters, dialect))
+    if selection.since is not None:
+        query = query.where(ITEMS.c.time >= selection.since)
+    if selection.until is not None:
+        query = query.where(ITEMS.c.time < selection.until)
+    if selection.rated:
+        query = query.where(_is_rated(selection, dialect))
+    if selection.words is not None:
+        query = query.where(holds_words(selection.words, dialect))
+    return query
+
+
+def _is_rated(selection: Selection, dialect: str) -> ColumnElement[bool]:
+    """Ask who has labelled an evaluation; who has withdrawn their labels has labelled it too."""
+    mine, somebody = (
+        _labels_on_postgresql(selection.rater)
+        if dialect == "postgresql"
+        else _labels_on_sqlite(selection.rater)
+    )
+    match selection.rated:
+        case "yes":
+            return mine
+        case "no":
+            return ~mine
+        case _:
+            return and_(somebody, ~mine)
+
+
+def _labels_on_postgresql(rater: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Ask whether a person has labelled an evaluation, and whether anybody has."""
+    labels = func.coalesce(_VALUE["labels"], literal([], JSONB))
+    return labels.bool_op("@>")(literal([{"by": rater}], JSONB)), func.jsonb_array_length(
+        labels
+    ) > 0
+
+
+def _labels_on_sqlite(rater: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    event = func.json_each(_VALUE, "$.labels").table_valued("value")
+    by = func.json_extract(event.c.value, "$.by")
+    mine = select(1).select_from(event).where(by == rater).exists()
+    return mine, func.coalesce(func.json_array_length(_VALUE, "$.labels"), 0) > 0

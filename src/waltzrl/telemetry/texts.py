@@ -1,0 +1,35 @@
+"""How texts and numbers are shown to people."""
+
+import unicodedata
+from math import floor, log10
+
+
+def visible(text: str) -> str:
+    """Replace every character that would hide or reorder the text after it.
+
+    Those are controls, bidirectional overrides and other format characters, and lone surrogates.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character
+        if character in "\n\t" or unicodedata.category(character) not in {"Cc", "Cf", "Cs"}
+        else "\N{REPLACEMENT CHARACTER}"
+        for character in text.replace("\r\n", "\n")
+    )
+
+
+def number(value: float) -> str:
+    """Return a number as people write it: 0.0123, 3.14, 812, 12,300, 4.5 million."""
+    size = abs(value)
+    if size >= 1e12:
+        return "over a trillion"
+    for power, name in ((1e9, " billion"), (1e6, " million")):
+        if size >= power:
+            return f"{value / power:.1f}{name}"
+    if 0 < size < 1e-4:
+        return "under 0.0001"
+    digits = 2 - floor(log10(size)) if size else 0
+    rounded = round(value, digits)
+    text = f"{rounded:,.{max(digits, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
