@@ -117,7 +117,7 @@ def test_a_reviewer_logs_in_filters_opens_and_logs_out(chromium, url, site):
         page.get_by_role("link", name="Collaborations").click()
         assert page.locator(".list li").count() == 6  # three of them the plan's
         page.get_by_label("decision").select_option("revised")
-        page.get_by_label("arm").select_option("candidate")
+        page.locator("select[name=arm]").select_option("candidate")
         page.get_by_role("button", name="Filter").click()
         assert "decision=revised" in page.url
         assert page.locator(".list li").count() == 1
