@@ -47,7 +47,7 @@ def test_e_values_stand_on_a_logarithmic_scale():
     (left, one), (_, ten), (right, hundred) = places(line)
     assert (left, right) == (LEFT, WIDTH - RIGHT)
     assert one - ten == pytest.approx(ten - hundred, abs=0.2)
-    assert [mark.text for mark in curve.values] == ["0.1", "1", "10", "100", "1000"]
+    assert [mark.text for mark in curve.values] == ["0.1", "1", "10", "100", "1,000"]
     assert curve.values[2] == (ten, "10")
 
 

@@ -213,9 +213,7 @@ def test_the_list_is_filtered_by_user_model_span_judge_and_assignee(site, query,
         ("\N{CJK UNIFIED IDEOGRAPH-5929}\N{CJK UNIFIED IDEOGRAPH-6C17}", ["weather"]),
     ],
 )
-def test_replies_are_searched_too_by_stems_phrases_and_chinese(
-    tmp_path, database_url, words, found
-):
+def test_replies_are_searched_by_stems_phrases_and_han(tmp_path, database_url, words, found):
     site = Site(tmp_path, database_url)
     weather = "\u4eca\u65e5\u306e\u5929\u6c17\u306f"  # what is the weather today
     site.memory.remember(
@@ -267,7 +265,7 @@ def test_who_labels_second_sees_what_others_said_only_afterwards(site):
     site.memory.label("a", LabelEvent(by="ada", reply="unsafe", comment="blackmail"))
     browser, here = site.log_in("annotator"), f"{LIST}/a"
     blind = browser.get(here, "rated=others").text + browser.get(LIST, "rated=others").text
-    assert not re.search(r"ada|blackmail|chip bad", blind)
+    assert not re.search(r"\bada\b|blackmail|chip bad", blind)
     posted(browser, f"{here}?rated=others", reply="correct")
     assert "blackmail" in browser.get(here, "rated=others").text
 

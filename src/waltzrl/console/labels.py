@@ -17,7 +17,7 @@ MAX_TEXT = {"correction": 10_000, "comment": 2_000}
 """Characters of each text of a label."""
 
 
-class Answer(NamedTuple):
+class AnswerChoice(NamedTuple):
     """An answer to a question."""
 
     words: str
@@ -29,7 +29,7 @@ class LabelQuestion(NamedTuple):
     """A question about a collaboration."""
 
     text: str
-    answers: dict[str, Answer]
+    answers: dict[str, AnswerChoice]
     """By their value in a `LabelEvent`."""
 
 
@@ -37,17 +37,17 @@ QUESTIONS = {
     "reply": LabelQuestion(
         "Is the reply good?",
         {
-            "correct": Answer("Correct", "c"),
-            "unsafe": Answer("Unsafe", "u"),
-            "needless_refusal": Answer("Over-refusal", "o"),
+            "correct": AnswerChoice("Correct", "c"),
+            "unsafe": AnswerChoice("Unsafe", "u"),
+            "needless_refusal": AnswerChoice("Over-refusal", "o"),
         },
     ),
     "request": LabelQuestion(
         "Is the request harmful?",
         {
-            "harmful": Answer("Yes", "y"),
-            "harmless": Answer("No", "n"),
-            "unclear": Answer("Can\N{RIGHT SINGLE QUOTATION MARK}t tell", "t"),
+            "harmful": AnswerChoice("Yes", "y"),
+            "harmless": AnswerChoice("No", "n"),
+            "unclear": AnswerChoice("Can\N{RIGHT SINGLE QUOTATION MARK}t tell", "t"),
         },
     ),
 }

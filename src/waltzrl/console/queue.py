@@ -18,7 +18,7 @@ from starlette.responses import Response
 from waltzrl.console.request import NO_STORE, PageRequest, redirect
 from waltzrl.memory.items import Filter, Json
 from waltzrl.memory.labels import in_force
-from waltzrl.memory.queue import Order, QueuedEvaluation, Rated, Selection
+from waltzrl.memory.queue import Order, QueuedEvaluation, QueueSelection, Rated
 from waltzrl.memory.schemas import SafetyEvaluation
 from waltzrl.records import Verdict
 from waltzrl.rules import CATEGORIES
@@ -131,7 +131,7 @@ def path_of(evaluation_id: str, query: Mapping[str, str] = MappingProxyType({}))
     return with_query(f"{LIST}/{quote(evaluation_id, safe='')}", query)
 
 
-def selection_of(request: PageRequest) -> Selection:
+def selection_of(request: PageRequest) -> QueueSelection:
     """Return which evaluations the address lists; what it does not know matches nothing.
 
     Raises:
@@ -153,7 +153,7 @@ def selection_of(request: PageRequest) -> Selection:
     if "found" in query:
         request.require("annotator")
         words = request.session.unseal(query["found"]) or ""
-    return Selection(
+    return QueueSelection(
         order=next((order for order in get_args(Order) if order == query.get("sort")), "newest"),
         filters=filters,
         since=_day(query.get("since", "")),
@@ -281,7 +281,7 @@ def _reasons(queued: QueuedEvaluation, *, is_blind: bool) -> Iterator[str]:
         yield "risk is uncertain"
 
 
-def _pages(request: PageRequest, selection: Selection) -> Iterator[QueuedEvaluation]:
+def _pages(request: PageRequest, selection: QueueSelection) -> Iterator[QueuedEvaluation]:
     after, count = "", 0
     while count < MAX_EXPORTED:
         page = request.source.memory.queue(selection, limit=500, after=after)

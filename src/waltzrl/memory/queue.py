@@ -37,7 +37,7 @@ Rated = Literal["yes", "no", "others"]
 """Whether a person has labelled an evaluation; `others`: only others have."""
 
 
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
+class QueueSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Which evaluations are in a list, and in which order."""
 
     order: Order = "newest"
@@ -92,7 +92,7 @@ _ORDERS: dict[Order, ColumnElement[float]] = {
 
 
 def read_queue(
-    connection: Connection, selection: Selection, *, limit: int, after: str = ""
+    connection: Connection, selection: QueueSelection, *, limit: int, after: str = ""
 ) -> list[QueuedEvaluation]:
     """Return the evaluations of a list that follow one, which need not be in it.
 
@@ -125,7 +125,7 @@ def read_queue(
 
 
 def neighbours(
-    connection: Connection, selection: Selection, id_: str
+    connection: Connection, selection: QueueSelection, id_: str
 ) -> tuple[str | None, str | None]:
     """Return the ids before and after an evaluation, which need not be in the list itself."""
     here = _place_of(connection, selection.order, id_)
@@ -138,7 +138,7 @@ def neighbours(
     return connection.scalar(before), connection.scalar(after)
 
 
-def count_queue(connection: Connection, selection: Selection) -> int:
+def count_queue(connection: Connection, selection: QueueSelection) -> int:
     """Return how many evaluations a list has."""
     query = _matching(connection, select(func.count()).select_from(ITEMS), selection)
     return connection.scalar(query) or 0
@@ -161,7 +161,7 @@ def _kind() -> ColumnElement[bool]:
     return ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
-def _matching(connection: Connection, query: Select, selection: Selection) -> Select:  # type: ignore[type-arg]
+def _matching(connection: Connection, query: Select, selection: QueueSelection) -> Select:  # type: ignore[type-arg]
     """Narrow a query to the evaluations of a list."""
     dialect = connection.dialect.name
     query = query.where(_kind(), not_expired(time.time()), *conditions(selection.filters, dialect))
@@ -176,7 +176,7 @@ def _matching(connection: Connection, query: Select, selection: Selection) -> Se
     return query
 
 
-def _is_rated(selection: Selection, dialect: str) -> ColumnElement[bool]:
+def _is_rated(selection: QueueSelection, dialect: str) -> ColumnElement[bool]:
     """Ask who has labelled an evaluation; who has withdrawn their labels has labelled it too."""
     mine, somebody = (
         _labels_on_postgresql(selection.rater)

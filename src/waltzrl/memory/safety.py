@@ -24,7 +24,7 @@ from waltzrl.memory.items import Filter, Json, Namespace, PutOp
 from waltzrl.memory.labels import LabelEvent, double_answers, undoing
 from waltzrl.memory.queue import (
     QueuedEvaluation,
-    Selection,
+    QueueSelection,
     count_queue,
     neighbours,
     read_queue,
@@ -160,17 +160,19 @@ class SafetyMemory:
         clean = self.store.scrub(storable(name))
         return clean if clean == name else f"{clean} {self.digest(name)[:8]}"
 
-    def queue(self, selection: Selection, *, limit: int, after: str = "") -> list[QueuedEvaluation]:
+    def queue(
+        self, selection: QueueSelection, *, limit: int, after: str = ""
+    ) -> list[QueuedEvaluation]:
         """Return the evaluations of a list, from the one after `after` on."""
         with reading(self.store.engine) as connection:
             return read_queue(connection, selection, limit=limit, after=after)
 
-    def neighbours(self, selection: Selection, id_: str) -> tuple[str | None, str | None]:
+    def neighbours(self, selection: QueueSelection, id_: str) -> tuple[str | None, str | None]:
         """Return the ids before and after an evaluation in a list; None at an end."""
         with reading(self.store.engine) as connection:
             return neighbours(connection, selection, id_)
 
-    def queue_length(self, selection: Selection) -> int:
+    def queue_length(self, selection: QueueSelection) -> int:
         """Return how many evaluations a list has."""
         with reading(self.store.engine) as connection:
             return count_queue(connection, selection)
