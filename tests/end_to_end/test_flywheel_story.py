@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from support.gateway_processes import ENVIRONMENT
-from support.small_demo import teach_base
+from support.small_demo import put_base
 from support.small_runs import run
 from support.timing import wait_until
 from waltzrl.audit import read_entries, verify
@@ -77,7 +77,7 @@ def reply_to_visitor(client):
 def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_path, capsys):
     log = tmp_path / "story.log"
     folder = tmp_path / "runs/demo/seed-0/flywheel"
-    teach_base(folder)
+    put_base(folder)
     with log.open("w") as words:
         process = subprocess.Popen(
             [sys.executable, "-m", "waltzrl", "demo", "flywheel"],

@@ -1,21 +1,42 @@
-"""The demo's data, and its starting model after a shorter training."""
+"""The starting model of the flywheel's story: trained once and kept, because it takes a minute.
+
+PYTHONPATH=tests python -m support.small_demo    # trains it again, after a change of the world
+"""
 
 import asyncio
+import shutil
+import tempfile
+from pathlib import Path
 
 from waltzrl.demo import PaperDemo, TrainingJob
 from waltzrl.demo.flywheel import EASY
 
+KEPT = Path(__file__).with_name("story_base")
 
-def teach_base(folder):
-    """Write the data and the base of seed 0 into a flywheel's folder, which reuses them."""
-    demo = PaperDemo(folder / "world", seed=0, size=EASY)
+
+def put_base(folder):
+    """Put the base of seed 0 into a flywheel's folder, which then trains none."""
+    shutil.copytree(KEPT, PaperDemo(folder / "world", seed=0, size=EASY).base.agents)
+
+
+def train_base(folder):
+    """Train the base with few steps; return the folder of its agents."""
+    demo = PaperDemo(folder, seed=0, size=EASY)
     demo.write_data()
     changes = [
         f"data.demonstrations={[str(demo.file('demonstrations'))]}",
         "stages.warm-up.steps=800",
         "stages.warm-up.optimizer.final_share=0.1",
-        "compute.threads=1",  # another test has the other core
+        "compute.threads=1",
     ]
     recipe = demo.recipe("base.toml", ["train"], changes)
     base = TrainingJob(name="base", recipe=recipe, folder=demo.base.folder)
     asyncio.run(base.run(lambda done, total: None))
+    return base.agents
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        trained = train_base(Path(folder))
+        shutil.rmtree(KEPT, ignore_errors=True)
+        shutil.copytree(trained, KEPT)
