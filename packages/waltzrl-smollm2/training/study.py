@@ -41,11 +41,11 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     SINGLE: (
         'stages.feedback.learns=["conversation"]',
         "stages.feedback.pattern=draft-only",
-        "stages.feedback.steps=64",
+        "stages.feedback.steps=54",
         'stages.joint.learns=["conversation"]',
         "stages.joint.pattern=draft-only",
         "stages.joint.replayed_share=0.0",
-        "stages.joint.steps=86",
+        "stages.joint.steps=108",
     ),
     PAPER: (
         "stages.feedback.reward=paper",
