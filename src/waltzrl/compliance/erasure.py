@@ -37,7 +37,6 @@ from waltzrl.memory.schemas import COACHING, EVALUATIONS, TRAINING
 from waltzrl.memory.tables import MEMORY
 from waltzrl.privacy.digest import key_in, subject_digest
 from waltzrl.release.answered import forget_subject
-from waltzrl.release.tables import RELEASE
 from waltzrl.storage.database import Engine, existing_database
 from waltzrl.storage.migrations import prepare
 
@@ -145,7 +144,7 @@ def open_targets(
         log_keys=keys,
     )
     try:
-        prepare(engine, MEMORY, RELEASE)
+        prepare(engine, MEMORY)
         require_key(engine, digest(""), subject_key)
         if whose.request:
             targets = replace(targets, requests=_requests_named(targets, whose.request))

@@ -7,8 +7,9 @@ from sqlalchemy import Connection, Engine, bindparam, delete, insert, select, up
 
 from waltzrl.release.evidence import Answered
 from waltzrl.release.state import Observation
-from waltzrl.release.tables import ANSWERED, OBSERVATIONS
+from waltzrl.release.tables import ANSWERED, OBSERVATIONS, RELEASE
 from waltzrl.storage.database import writing
+from waltzrl.storage.migrations import prepare
 
 
 def read_answered(
@@ -53,6 +54,7 @@ def forget_subject(engine: Engine, subject: str) -> None:
     """Delete the digest of an erased user; an empty one names nobody."""
     if not subject:
         return
+    prepare(engine, RELEASE)
     with writing(engine) as connection:
         for table in (ANSWERED, OBSERVATIONS):
             connection.execute(delete(table).where(table.c.subject == subject))
