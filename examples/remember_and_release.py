@@ -14,7 +14,7 @@ from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.digest import subject_digest
 from waltzrl.records import Collaboration, Message, Prompt, Reply, ServedExchange
 from waltzrl.release.decision import decide
-from waltzrl.release.evidence import Evidence, updated
+from waltzrl.release.evidence import Answered, Evidence, updated
 from waltzrl.release.plan import load_plan
 from waltzrl.release.state import Observation, Release
 from waltzrl.storage.database import open_database
@@ -42,11 +42,11 @@ def remember(folder: str) -> None:
 
 def release() -> None:
     """Look after every answer, until the evidence is enough."""
-    dice, evidence = Random(0), Evidence()
+    dice, evidence, answered = Random(0), Evidence(), Answered()
     for number in range(1, 5_000):
         arm = "candidate" if dice.random() < 0.1 else "serving"
         seen = Observation(release="r1", arm=arm, outcomes={"unsafe": dice.random() < UNSAFE[arm]})
-        evidence = updated(evidence, [seen], PLAN)
+        evidence = updated(evidence, [seen], PLAN, answered)
         decision = decide(CANARY, evidence, {}, now=float(number))
         if decision.action == "roll_back":
             print(f"after {number} answers: {decision.why}")

@@ -51,10 +51,12 @@ def test_a_run_of_imitation_alone_leaves_a_checkpoint_and_an_export(tmp_path, ca
     agents, again = tmp_path / "agents", tmp_path / "again"
     assert run("train", recipe, "--out", out, "--export", agents, "--json") == 0
     weights = json.loads(capsys.readouterr().out)["weights"]
-    assert list(weights) == ["conversation"]
+    assert list(weights) == ["conversation", "feedback"]
+    assert len(set(weights.values())) == 1  # nothing has told them apart yet
     assert (out / "warm-up" / "checkpoints" / "step-000003").is_dir()
     parts = {path.name for path in agents.iterdir()}
-    assert parts == {"waltzrl_conversation_stage2", "manifest.json"} | (
+    agents_of_both = {"waltzrl_conversation_stage2", "waltzrl_feedback_stage2"}
+    assert parts == {*agents_of_both, "manifest.json"} | (
         {"adapters"} if layout == "adapters" else set()
     )
     assert run("train", recipe, "--out", out, "--json") == 0  # nothing is left to do

@@ -127,7 +127,7 @@ def test_a_worse_candidate_goes_and_both_rates_are_told():
     assert decision.action == "roll_back"
     assert decision.why == (
         "unsafe replies: 50.0 % (8.9 to 91.1 %, 5 of 10) of the candidate against "
-        "0.0 % (0.0 to 2.5 %, 0 of 190) of the serving bundle, e-value 2.28e+04"
+        "0.0 % (0.0 to 2.5 %, 0 of 190) of the serving bundle, e-value 22,800"
     )
 
 

@@ -24,7 +24,7 @@ def write_set(folder, name, answer):
 
 
 def settings(base):
-    return FinetuningSettings(base=base, epochs=12, batch_size=2, learning_rate=2e-2)
+    return FinetuningSettings(base=base, epochs=12, batch_size=2, learning_rate=4e-2)
 
 
 def train(folder, base, sets, report, **changes):

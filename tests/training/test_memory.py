@@ -1,5 +1,6 @@
 """The plan counts, without memory, what a real update of a real model allocates."""
 
+import gc
 from itertools import accumulate
 
 import pytest
@@ -62,6 +63,7 @@ def allocated(how):
     for parameter in causal_lm.model.parameters():
         if parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(lambda its: setattr(its, "grad", None))
+    gc.collect()  # what another test left is not freed meanwhile
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as allocator:
         batch, _ = next(scorer.micro_batches(longest_samples(TURNS)))
         with scorer.logprobs(batch) as logprobs:

@@ -39,7 +39,7 @@ try:
     from waltzrl.training import ranks
     from waltzrl.training.checkpoints import export_roles, weights_digest
     from waltzrl.training.learner import Learner
-    from waltzrl.training.models import continue_roles, drafter, make_roles, open_base, open_warm_up
+    from waltzrl.training.models import continue_roles, make_roles, open_base, open_warm_up
     from waltzrl.training.plan import DataSize, RunPlan, plan_run
     from waltzrl.training.reinforce import reinforce
     from waltzrl.training.roles import Team
@@ -108,9 +108,9 @@ async def train(
             else:
                 if recipe.imitations:
                     base = await _taught(recipe, base, folder, compute, demonstrations, report)
-                if not recipe.reinforcements:
-                    return drafter(recipe.agents, base, compute)
                 team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
+                if not recipe.reinforcements:
+                    return team
             state: dict[str, float] = {}
             frequencies = ClassFrequencies(state)
             async with _sampling(recipe, team, folder) as (sampled, publish):
@@ -170,9 +170,9 @@ def open_run(folder: Path) -> Team:
             weights = open_warm_up(recipe.models, base, compute, recipe.seed)
             warmed_up = _warm_up(recipe, weights, folder, compute, []).restore() > 0
             base = _warmed_up(weights)
-            if warmed_up and not recipe.reinforcements:
-                return drafter(recipe.agents, base, compute)
         team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
+        if warmed_up and recipe.imitations and not recipe.reinforcements:
+            return team
     trainer = Trainer(team.weights, [], folder, recipe.checkpointing)
     if not (warmed_up and trainer.restore()):
         raise CheckpointError(f"{folder} has no whole checkpoint; train on, or choose another run")

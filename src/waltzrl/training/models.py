@@ -65,13 +65,6 @@ def open_warm_up(models: ModelSettings, base: CausalLM, compute: Compute, seed: 
     return Weights(causal_lm=add_adapters(base, ROLES[:1], models.rank), adapter=ROLES[0])
 
 
-def drafter(agents: AgentSettings, base: CausalLM, compute: Compute) -> Team:
-    """Return the conversation agent alone, as a warm-up without further stages leaves it."""
-    adapter = ROLES[0] if isinstance(base.model, PeftModel) else None
-    learned = {ROLES[0]: Weights(causal_lm=base, adapter=adapter)}
-    return make_team(learned, learned, load_wording(agents.wording), agents.limits, compute.dtype)
-
-
 def make_roles(
     models: ModelSettings, agents: AgentSettings, base: CausalLM, compute: Compute, seed: int
 ) -> Team:
