@@ -10,13 +10,16 @@ from pathlib import Path
 
 from waltzrl.demo import PaperDemo, TrainingJob
 from waltzrl.demo.flywheel import EASY
+from waltzrl.training import CONVERSATION, FEEDBACK
 
 KEPT = Path(__file__).with_name("story_base")
 
 
 def put_base(folder):
     """Put the base of seed 0 into a flywheel's folder, which then trains none."""
-    shutil.copytree(KEPT, PaperDemo(folder / "world", seed=0, size=EASY).base.agents)
+    agents = PaperDemo(folder / "world", seed=0, size=EASY).base.agents
+    for role in (CONVERSATION, FEEDBACK):  # as an export of the base has it
+        shutil.copytree(KEPT, agents / role)
 
 
 def train_base(folder):
@@ -39,4 +42,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         trained = train_base(Path(folder))
         shutil.rmtree(KEPT, ignore_errors=True)
-        shutil.copytree(trained, KEPT)
+        shutil.copytree(trained / CONVERSATION, KEPT)
