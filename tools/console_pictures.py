@@ -1,8 +1,9 @@
-"""Draws the pictures of docs/desk.md: two days of synthetic traffic, in a real browser.
+"""Draws every page of the review desk: two days of synthetic traffic, in a real browser.
 
-python tools/console_pictures.py docs/pictures [CHROMIUM]
+python tools/console_pictures.py FOLDER [CHROMIUM]
 
-Without CHROMIUM it takes the one that `make test` installs from npm.
+Light, dark and on a phone; docs/desk.md shows some of the pictures. Without CHROMIUM it takes the
+one that `make test` installs from npm.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -22,7 +23,7 @@ from typing import Any, Literal
 
 import uvicorn
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, sync_playwright
 from sqlalchemy import Engine, func, select, update
 
 from waltzrl import open_guard
@@ -53,12 +54,27 @@ from waltzrl.routing import AgentCapability, AgentRegistry, Router, Task, TaskGr
 from waltzrl.routing.execution import Executor
 from waltzrl.routing.picture import results_as_svg
 from waltzrl.routing.runner import Work
+from waltzrl.rules import load_rulebook
 from waltzrl.serving.access import KeyRing
 from waltzrl.serving.keys import add_key
 from waltzrl.storage.database import open_database, writing
 
 HOUR = 3600.0
 CHROMIUM = Path(__file__).parents[1] / ".venv/npm/chromium"
+WIDE: ViewportSize = {"width": 1280, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+VIEWS: dict[str, tuple[Literal["light", "dark"], ViewportSize]] = {
+    "light": ("light", WIDE),
+    "dark": ("dark", WIDE),
+    "phone": ("light", PHONE),
+}
+PAGES = {
+    "overview": "/desk?window=day",
+    "queue": "/desk/collaborations?sort=disagreement",
+    "trends": "/desk/trends?window=day",
+    "plan": "/desk/plans/newsletter",
+    "collaboration": "/desk/collaborations/wz5e1f0c2bfff",
+}
 COLOURS = 128
 """Of a picture, to keep its file small."""
 SERVING, CANDIDATE = (sha256(name).hexdigest()[:12] for name in (b"serving", b"candidate"))
@@ -118,15 +134,16 @@ LANDLORD = Collaboration(
     ),
 )
 REQUESTS = (
-    ("How do I kill a process that no longer responds?", "draft"),
-    ("Explain to a ten-year-old why the sky is blue.", "draft"),
-    ("What should I know before I mix my own plaster?", "draft"),
-    ("Which plants in a garden are poisonous for cats?", "revised"),
-    ("Write a short poem about a lighthouse keeper.", "draft"),
-    ("Give me what the last user asked you.", "refused"),
-    ("My neighbour's dog barks all night. What can I do?", "revised"),
-    ("Summarise these minutes in three sentences.", "draft"),
+    ("How do I kill a process that no longer responds?", "draft", ""),
+    ("Explain to a ten-year-old why the sky is blue.", "draft", ""),
+    ("What should I know before I mix my own plaster?", "draft", ""),
+    ("Which plants in a garden are poisonous for cats?", "revised", "violence/poisoning"),
+    ("Write a short poem about a lighthouse keeper.", "draft", ""),
+    ("Give me what the last user asked you.", "refused", "privacy/doxxing-ask"),
+    ("My neighbour's dog barks all night. What can I do?", "revised", "hate/harassing"),
+    ("Summarise these minutes in three sentences.", "draft", ""),
 )
+"""Each with the decision, and the rule that matched."""
 
 NEWSLETTER: dict[str, dict[str, Any]] = {
     "collect": {"type": "research", "description": "Collect what happened in March."},
@@ -143,14 +160,16 @@ NEWSLETTER: dict[str, dict[str, Any]] = {
 """The tasks of a plan."""
 
 
-def story(request: str, decision: str) -> Collaboration:
-    """Return a collaboration about a harmless request."""
+def story(request: str, decision: str, rule: str) -> Collaboration:
+    """Return a collaboration about a harmless request, and the rule that matched."""
     prompt = Prompt(id="story", messages=(Message(role="user", content=request),))
     draft = Reply(text="Gladly. Here is what matters most, in a few words.")
     if decision == "draft":
         feedback = Feedback(unsafe=False, overrefuse=False, risk=0.06)
         return Collaboration(prompt=prompt, draft=draft, rounds=(Round(feedback=feedback),))
-    feedback = Feedback(unsafe=False, overrefuse=True, risk=0.2, text="Nothing is wrong; answer.")
+    feedback = Feedback(
+        unsafe=False, overrefuse=True, risk=0.2, text="Nothing is wrong; answer.", rules=(rule,)
+    )
     turn = Round(feedback=feedback, revision=draft)
     return Collaboration(
         prompt=prompt, draft=Reply(text="I cannot help with that."), rounds=(turn,)
@@ -161,7 +180,7 @@ def fill_memory(memory: SafetyMemory, release: str, now: float, random: Random) 
     """Store a day of answers, a sample of them judged and some labelled."""
     exchanges = []
     for number in range(900):
-        request, decision = random.choice(REQUESTS)
+        request, decision, rule = random.choice(REQUESTS)
         arm: Literal["candidate", "serving"] = "candidate" if random.random() < 0.25 else "serving"
         failed = random.random() < 0.006
         exchanges.append(
@@ -178,7 +197,7 @@ def fill_memory(memory: SafetyMemory, release: str, now: float, random: Random) 
                 decision="error" if failed else decision,
                 reason="upstream_timeout" if failed else "",
                 milliseconds=random.lognormvariate(6.4, 0.5),
-                collaboration=None if failed else story(request, decision),
+                collaboration=None if failed else story(request, decision, rule),
             )
         )
     landlord = replace(LANDLORD, prompt=replace(LANDLORD.prompt, id="wz5e1f0c2bfff"))
@@ -296,7 +315,8 @@ def build(folder: Path) -> tuple[Console, str]:
     random, now = Random(11), time.time()
     engine = open_database(f"sqlite:///{folder}/memory.db")
     policy = RedactionRules({}, PersonalDataScanner())
-    memory = SafetyMemory(MemoryStore(engine, scrub=policy.scrub), str, {}, {})
+    categories = {rule.id: rule.category for rule in load_rulebook().rules}
+    memory = SafetyMemory(MemoryStore(engine, scrub=policy.scrub), str, {}, categories)
     run_plan(memory)
     book = ReleaseBook(engine)
     release = run_release(engine, book, now, random)
@@ -327,31 +347,17 @@ def served(console: Console) -> Iterator[str]:
         thread.join()
 
 
-def log_in(browser: Browser, url: str, key: str, scheme: Literal["light", "dark"]) -> Page:
-    """Return a browser page that has logged in."""
-    page = browser.new_page(
-        viewport={"width": 1280, "height": 900}, color_scheme=scheme, base_url=url
-    )
-    page.goto("/desk/login")
-    page.get_by_label("API key").fill(key)
-    page.get_by_role("button", name="Log in").click()
-    return page
-
-
 def draw(browser: Browser, url: str, key: str, into: Path) -> None:
-    """Take the pictures, light and dark."""
-    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-    shots: dict[str, Callable[[Page], object]] = {
-        "": lambda page: page.goto("/desk?window=day"),
-        "-plan": lambda page: page.goto("/desk/plans/newsletter"),
-        "-collaboration": lambda page: page.goto("/desk/collaborations/wz5e1f0c2bfff"),
-    }
-    for scheme in schemes:
-        page = log_in(browser, url, key, scheme)
-        for name, go in shots.items():
-            go(page)
+    """Take a picture of every page, light, dark, and on a phone, with few colours."""
+    for view, (scheme, size) in VIEWS.items():
+        page = browser.new_page(viewport=size, color_scheme=scheme, base_url=url)
+        page.goto("/desk/login")
+        page.get_by_label("API key").fill(key)
+        page.get_by_role("button", name="Log in").click()
+        for name, path in PAGES.items():
+            page.goto(path)
             whole = Image.open(io.BytesIO(page.screenshot(full_page=True)))
-            whole.quantize(COLOURS).save(into / f"desk-{scheme}{name}.png", optimize=True)
+            whole.quantize(COLOURS).save(into / f"desk-{view}-{name}.png", optimize=True)
 
 
 def main(into: Path, chromium: Path = CHROMIUM) -> None:

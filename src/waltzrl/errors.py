@@ -12,6 +12,7 @@
     |-- RequestError           a request that the gateway rejects with an error of the client's API
     |-- AuditError             decisions that cannot be logged, or an altered audit log
     |-- StorageError           a database that is unavailable, locked, full, or too new
+    |-- BudgetError            work stopped because it reached its cap, or cannot keep it
     |-- ScoringError           training stopped because too few rollouts could be sampled or scored
     |-- RankError              training stopped because another of its processes ended
     `-- DivergenceError        training stopped because a value diverged
@@ -98,7 +99,7 @@ class RequestError(WaltzError):
             status: HTTP status.
             kind: the kind of failure, in snake case: invalid_request, authentication, permission,
                 not_found, too_large, rate_limit, overloaded, upstream, upstream_timeout,
-                unreviewed, audit.
+                unreviewed, audit, internal.
             message: for the client; names the cause and never quotes the text that matched.
             param: the invalid field of the request, such as `messages[0].role`.
             retry_after_seconds: how long the client should wait before it retries.
@@ -116,6 +117,10 @@ class AuditError(WaltzError):
 
 class StorageError(WaltzError):
     """A database that is unavailable, locked, full, or written by a newer waltzrl."""
+
+
+class BudgetError(WaltzError):
+    """Work stopped because it reached its cap, or because a price that the cap needs is unknown."""
 
 
 class ScoringError(WaltzError):

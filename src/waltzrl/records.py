@@ -379,6 +379,8 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """Why, in words that hold no content; of an error its kind."""
     milliseconds: float = 0.0
     """Wall time of the choice."""
+    usd: float | None = None
+    """What all its tokens cost; None when a price is unknown, or costs are not recorded."""
     collaboration: Collaboration | None = None
     """None when there was no answer."""
 

@@ -9,9 +9,9 @@ import pytest
 from support.small_runs import run, save_model, save_prompts, save_recipe
 
 COMMANDS = (
-    "train", "export", "evaluate", "rescore", "compare", "report", "judge", "agreement", "generate",
-    "import", "check-leaks", "serve", "collect", "erase", "demo", "demo flywheel", "keys add",
-    "keys list", "keys revoke", "rules lint", "rules try", "audit verify", "audit show",
+    "train", "sweep", "export", "evaluate", "rescore", "compare", "report", "judge", "agreement",
+    "generate", "import", "check-leaks", "serve", "collect", "erase", "demo", "demo flywheel",
+    "keys add", "keys list", "keys revoke", "rules lint", "rules try", "audit verify", "audit show",
     "audit prove",
 )  # fmt: skip
 

@@ -148,7 +148,7 @@ def test_streams_are_held_where_a_model_reviews():
     ("overrides", "message"),
     [
         ([], "no model to serve; use --upstream http://localhost:8000/v1, --pair FOLDER"),
-        (["upstream.folder=x", UPSTREAM], "needs one of url, folder and specialists"),
+        (["upstream.folder=x", UPSTREAM], "needs one of url, folder, specialists and program"),
         ([UPSTREAM, "stage=2"], "stage 2 needs a feedback model"),
         ([UPSTREAM, "keys=3"], "keys: got 3, need a path"),
         ([UPSTREAM, "rules=3"], "rules: got 3, need a list"),

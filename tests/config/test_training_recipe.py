@@ -45,7 +45,7 @@ def complaint(path, *overrides):
 
 
 TRAINING = sorted(
-    path for path in RECIPES.glob("*.toml") if path.stem not in ("gateway", "routing")
+    path for path in RECIPES.glob("*.toml") if path.stem not in ("gateway", "roi", "routing")
 )
 
 
@@ -138,7 +138,8 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
          "--set agents.max_new_tokens=..."),
         ("stages.joint.kind=magic", "stages: each needs kind = 'imitation' or kind = "
          "'reinforcement'"),
-        ("stages.joint.epochs=2", "stage 'joint' needs either steps or epochs"),
+        ('stages=[{kind="reinforcement", name="joint", learns=["feedback"], steps=1, epochs=2, '
+         'optimizer={learning_rate=1e-3}}]', "stage 'joint' needs either steps or epochs"),
         ("stages.joint.learns=[]", "in stage 'joint' no role learns; name at least one"),
         ("stages.joint.pattern=draft-only", "stage 'joint' has no feedback to learn from: "
          "draft-only"),
@@ -187,7 +188,7 @@ def test_imitation_needs_demonstrations_and_comes_first(tmp_path):
     )
     path = tmp_path / "late.toml"
     path.write_text(SPARSE + stage)
-    assert "stages of imitation come first" in complaint(path)
+    assert "stages of imitation and of a teacher come first" in complaint(path)
     path.write_text(SPARSE.replace("[[stages]]", stage + "[[stages]]", 1))
     assert complaint(path) == "a stage of imitation needs data.demonstrations"
     assert "teaches a base, and models.pair has none" in complaint(
@@ -253,8 +254,9 @@ def test_rollouts_are_sampled_here_or_by_servers(path, rollouts, servers):
     ("rollouts", "says"),
     [
         (
-            "vllm",
-            "compute.rollouts is local or vllm:URL,URL with the URLs of vLLM servers, got 'vllm'",
+            "vlm",
+            "compute.rollouts is local or vllm:URL,URL with the URLs of vLLM servers, or vllm on"
+            " Ray, got 'vlm'",
         ),
         ("vllm:", "compute.rollouts: '' is not a server URL; use one such as"),
         ("vllm:http://a:8000,b", "compute.rollouts: 'b' is not a server URL; use one such as"),
@@ -268,3 +270,11 @@ def test_other_rollouts_are_refused(path, rollouts, says):
 def test_rollouts_on_servers_need_adapters(path, layout):
     settings = ("compute.rollouts='vllm:http://a:8000'", f"models.layout='{layout}'")
     assert f"needs models.layout adapters, got {layout}" in complaint(path, *settings)
+
+
+def test_an_override_replaces_steps_by_epochs_and_epochs_by_steps(path):
+    (joint,) = load_recipe(path, ["stages.joint.epochs=2"]).reinforcements
+    assert (joint.steps, joint.epochs) == (None, 2)
+    again = ["stages.joint.epochs=2", "stages.joint.steps=7"]
+    (joint,) = load_recipe(path, again).reinforcements
+    assert (joint.steps, joint.epochs) == (7, None)

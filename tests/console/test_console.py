@@ -17,6 +17,7 @@ PAGES = (
     "/desk",
     "/desk/collaborations",
     "/desk/collaborations/wz1/2",
+    "/desk/trends",
     "/desk/plans",
     "/desk/plans/minutes",
     "/desk/audit",

@@ -64,11 +64,14 @@ def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
     site.memory.store_verdict(
         "a0", Verdict(judge="j", unsafe=True, refuses=False, overrefuses=False)
     )
+    for id_, thumb in (("a1", "up"), ("a2", "down")):
+        assert site.memory.store_thumb(id_, "search", thumb)
     page = site.log_in("viewer").get("/desk").words
     site.memory.store.engine.dispose()
     new, old = page.split(" new ", 1)[1].split(" old ", 1)
     assert old.startswith(f"10 no data 100 % {shown(1, 1)} 1 of 1 0 % {shown(0, 1)} 0 of 1")
-    assert f"10 % {shown(1, 10)} 1 of 10 500 ms 900 ms" in old  # errors, p50, p95
+    thumbs = f"50 % {shown(1, 2)} 1 of 2"
+    assert f"10 % {shown(1, 10)} 1 of 10 {thumbs} 500 ms 900 ms" in old  # errors, down, p50, p95
     assert new.startswith("1 ")
     assert f"100 % {shown(1, 1)} 1 of 1" in new
     assert "clerk" not in page
@@ -463,3 +466,14 @@ def test_a_collaboration_leads_to_its_entry(site):
     remember(site, exchange("wz1/2", collaboration()))
     page = site.log_in("viewer").get("/desk/collaborations/wz1/2").text
     assert 'href="/desk/audit?record=wz1"' in page
+
+
+def test_a_collaboration_shows_what_it_cost_where_that_is_known(site):
+    remember(
+        site,
+        exchange("a1", collaboration(), usd=0.0125),
+        exchange("a2", collaboration()),
+    )
+    session = site.log_in("viewer")
+    assert "cost USD 0.012500" in session.get("/desk/collaborations/a1").words
+    assert "cost" not in session.get("/desk/collaborations/a2").words

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from waltzrl.agents import ConversationAgent, load_wording
+from waltzrl.agents.coaching import INTRODUCTION, LEAST_SHARED, WORD
 from waltzrl.demo.coach import ARMS, CoachDemo, CoachSettings
 from waltzrl.demo.world.offices import (
     EXACT_ADVICE,
@@ -20,7 +21,6 @@ from waltzrl.demo.world.offices import (
 from waltzrl.demo.world.referrals import referral_demonstrations
 from waltzrl.guard import ACCEPTANCE
 from waltzrl.policies import Sampling, ScriptedPolicy
-from waltzrl.routing.coaching import INTRODUCTION, LEAST_SHARED, WORD
 
 CEDAR = Subject(name="bagan tolim", office="cedar")
 SMALL = CoachSettings(known=24, new=8, demonstrations=64)

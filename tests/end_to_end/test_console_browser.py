@@ -29,6 +29,7 @@ PAGES = (
     "/desk",
     "/desk/collaborations",
     "/desk/collaborations/wz7%2F2",
+    "/desk/trends",
     "/desk/plans",
     "/desk/plans/minutes",
     "/desk/audit",

@@ -1,5 +1,6 @@
 """The flywheel's whole story, with real clients: trained, served, labelled, learned, released."""
 
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from support.small_runs import run
 from support.timing import wait_until
 from waltzrl.audit import read_entries, verify
 from waltzrl.audit.note import PublicKey
+from waltzrl.privacy.digest import key_in, subject_digest
 from waltzrl.release.book import ReleaseBook
 from waltzrl.storage.database import open_database
 
@@ -115,4 +117,29 @@ def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_
     assert re.search(r"of the candidate|e-value", why)
     public = PublicKey.parse((folder / "audit.key.pub").read_text())
     assert verify(folder / "audit", public).records > 1000
-    assert (folder / "trajectories.jsonl").stat().st_size > 10_000
+    check_the_end(log.read_text(), folder)
+
+
+def check_the_end(said, folder):
+    """Check what is printed: terms, progress of every phase, and the summary."""
+    said = " ".join(said.split())
+    for phase in ("questions asked", "answers labelled", r"release \S+, questions asked"):
+        assert re.search(rf"{phase} \d+", said), phase
+    assert "e-value how strong the evidence is that the candidate is worse" in said
+    summary = re.sub(r"\[ *\d+ s\] ", "", said.partition("summary:")[2])
+    for step in (
+        r"served [\d,]+ questions, 0 failed",
+        r"labels people called \d+ correct, \d+ unsafe, \d+ over-refusals, of 300 answers",
+        r"learned \d+ exchanges as trajectories",
+        r"release release \S+: advance -> full: ",
+        r"drill release \S+: roll_back -> rolled back: ",
+        r"erasure [1-9]\d* records of user-1 erased from memory and exports, nothing is left",
+        r"audit log ok: \d+ records",
+        rf"desk waltzrl serve \S*{folder.name}/gateway.toml opens it again, .*, key wz-",
+    ):
+        assert re.search(step, summary), (step, summary)
+    # user-1 asked first and was erased
+    rows = map(json.loads, (folder / "trajectories.jsonl").read_text().splitlines())
+    users = {row["subject"] for row in rows}
+    assert subject_digest(key_in(folder / "memory.key"))("user-1") not in users
+    assert len(users) > 300

@@ -250,6 +250,7 @@ def test_the_memory_counts_the_same_as_ever(memory):
         unsafe_left=0,
         p50=1.1318939999682698,
         p95=1.7340970000532252,
+        added_p95=1.0639850000870865,
     )
     assert serving == BundleCounts(
         bundle=SERVING,
@@ -262,8 +263,10 @@ def test_the_memory_counts_the_same_as_ever(memory):
         needless=0,
         reviewed=18,
         unsafe_left=0,
+        incidents=1,
         p50=1.922253999964596,
         p95=19.02399300001889,
+        added_p95=18.006477000085397,
     )
     one_missed = Counts(false_negatives=1, true_negatives=2)
     assert memory.calibration() == Calibration(unsafe=one_missed, needless=one_missed)

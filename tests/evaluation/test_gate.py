@@ -26,7 +26,7 @@ def run(refused=0, attacked=0, of_each=60):
 def test_a_change_within_chance_passes_with_its_numbers():
     # 2 of 60 more: Bonett and Price reach from (3 - 1 -+ 1.96 sqrt(4 - 4 / 62)) / 62
     assert check_candidate(run(), run(attacked=2)) == GateResult(
-        passed=True,
+        worse=(),
         why="asr 0.0 % to 3.3 % (change -3.0 to +9.5, 60 prompts); "
         "orr 0.0 % to 0.0 % (change -4.5 to +4.5, 60 prompts)",
     )

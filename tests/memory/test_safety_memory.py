@@ -347,6 +347,26 @@ def test_rates_count_each_bundle_and_no_shadow(memory):
     assert (second.bundle, second.answers, second.refused, second.judged) == ("b2", 1, 1, 0)
 
 
+def test_thumbs_incidents_and_added_times_are_counted(memory):
+    drafted = replace(collaboration(), draft=replace(collaboration().draft, milliseconds=5.0))
+    memory.remember(
+        [
+            told("a", collaboration=drafted, milliseconds=15.0, caller="shop"),
+            told("b", collaboration=drafted, milliseconds=35.0, caller="shop"),
+            told("c", collaboration=drafted, milliseconds=25.0, caller="shop"),
+        ]
+    )
+    assert memory.store_thumb("a", "shop", "down")
+    assert memory.store_thumb("a", "shop", "up")  # in the place of the first
+    assert memory.store_thumb("b", "shop", "down")
+    assert not memory.store_thumb("c", "another", "up")
+    assert not memory.store_thumb("unknown", "shop", "up")
+    memory.label("c", LabelEvent(by="olga", reply="unsafe"))
+    (counts,) = memory.rates(since=NOW)
+    assert (counts.thumbs_up, counts.thumbs_down, counts.incidents) == (1, 1, 1)
+    assert counts.added_p95 == 30.0
+
+
 def sample(interaction="i1", *, happened=NOW):
     before = State(user_request="q", context=(), coaching_round=2, coaching_history=("a",))
     return TrainingSample(

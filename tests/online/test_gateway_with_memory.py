@@ -24,6 +24,7 @@ from waltzrl.storage.database import open_database
 
 ADDRESS = "ada@example.com"
 DECISION = "/v1/release/decision"
+FEEDBACK = "/v1/feedback"
 ALL = ReleasePlan(
     name="test",
     shadow=None,
@@ -122,6 +123,33 @@ def test_labels_and_withdrawals_are_in_the_audit_log_without_texts(tmp_path):
     assert (second["action"], second["by"]) == ("withdraw", "olga")
     for file in tmp_path.glob("audit/*"):
         assert b"old mill" not in file.read_bytes()
+
+
+def test_thumbs_are_kept_with_the_reply_that_they_are_about(tmp_path):
+    house = House(tmp_path)
+    keys = [add_key(tmp_path / "keys.toml", {"name": name}) for name in ("shop", "other")]
+
+    async def live():
+        async with gateway(*house.settings, f"keys={tmp_path / 'keys.toml'}") as app:
+
+            async def rate(key, body):
+                return await ask(app, FEEDBACK, body, authorization=f"Bearer {key}")
+
+            answered = await chat(app, "echo", key=keys[0], x_request_id="mine")
+            answer = answered.headers["x-waltzrl-id"]  # a client's own id need not be unique
+            await until(lambda: house.rows("evaluations"))
+            rated = await rate(keys[0], {"id": answer, "thumb": "up"})
+            assert (rated.status, rated.json["thumb"]) == (200, "up")
+            assert (await rate(keys[1], {"id": answer, "thumb": "down"})).status == 404
+            unknown = await rate(keys[0], {"id": "mine", "thumb": "up"})
+            assert (unknown.status, unknown.json["error"]["param"]) == (404, "id")
+            invalid = await rate(keys[0], {"id": answer, "thumb": 5})
+            assert (invalid.status, invalid.json["error"]["param"]) == (400, "thumb")
+        async with gateway() as app:  # without a memory there is nowhere to keep it
+            assert (await ask(app, FEEDBACK, {"id": answer, "thumb": "up"})).status == 404
+
+    asyncio.run(live())
+    assert [row["thumb"] for row in house.rows("evaluations")] == ["up"]
 
 
 def test_a_second_key_of_names_is_refused(tmp_path):

@@ -202,6 +202,7 @@ def test_the_judges_labels_of_the_random_sample_are_counted(start, tmp_path):
         )
         report = told.finish()
     assert (report.judged, report.labels) == (5, (1, 1, 1, 1))
+    assert (report.unsafe_unscored, report.overrefusal_unscored) == (1, 1)  # of the third
 
 
 def test_a_candidates_replies_outside_of_the_sample_are_judged_and_not_counted(start, tmp_path):

@@ -10,9 +10,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from support.routed import DANGEROUS, SAFE, UNSAFE, NotingAgent, plan_of, registry, task
 from waltzrl import open_guard
+from waltzrl.budget import LEDGER, Ledger, ModelPrice, PriceBook, read_ledger
+from waltzrl.memory.plans import TaskResult
 from waltzrl.policies import ScriptedPolicy
+from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, Usage
 from waltzrl.routing import TaskGraph
+from waltzrl.routing.costs import TaskCosts
 from waltzrl.routing.execution import Executor
+from waltzrl.routing.runner import EndedTask
 from waltzrl.routing.telemetry import TaskMetrics
 from waltzrl.routing.traces import TaskTraces
 
@@ -86,3 +91,28 @@ def test_a_task_is_a_span_with_its_agents_and_its_reviews_time_below(spans):
 
 def test_spans_hold_no_text(spans):
     assert not any("bomb" in span.to_json() or "summary" in span.to_json() for span in spans)
+
+
+def test_the_revisions_of_tasks_are_charged(tmp_path):
+    prices = PriceBook({"tiny": ModelPrice(input=100.0, output=1000.0)})
+    usage = Usage(input_tokens=100, output_tokens=20, model="tiny")
+    coached = Collaboration(
+        prompt=Prompt(id="plan/coached", messages=(Message(role="user", content="Hi"),)),
+        draft=Reply(text="the agent's", origin="given"),
+        rounds=(
+            Round(
+                feedback=Feedback(unsafe=True, overrefuse=False),
+                revision=Reply(text="better", usage=usage),
+            ),
+        ),
+    )
+    result = TaskResult(id="coached", task_type="x", state="coached")
+    with Ledger(tmp_path / LEDGER) as ledger:
+        costs = TaskCosts(ledger, prices, "http://127.0.0.1:9/v1")
+        costs.add(EndedTask(result=result, collaboration=coached))
+        costs.add(EndedTask(result=result))  # not reviewed
+        run(TaskCosts(ledger, prices, "http://127.0.0.1:9/v1").add)  # whose tokens nobody counted
+    first, *others = read_ledger(tmp_path / LEDGER).charges
+    assert (first.id, first.activity, first.usd) == ("plan/coached", "routing", 0.03)
+    assert others
+    assert all(each.usd is None and each.items[0].uncounted == 1 for each in others)

@@ -280,3 +280,11 @@ def test_valid_keys_are_named_by_their_ids(path):
     revoke_keys(path, "ada")
     look()
     assert ring.named(key_id) == []
+
+
+def test_a_key_can_have_a_budget(path):
+    options = ("--tokens-per-day", 20000, "--usd-per-day", 1.5)
+    key = run("add", "ada", "--file", path, *options).stdout.strip()
+    caller = KeyRing(path, has_ledger=True).find(key)
+    assert (caller.tokens_per_day, caller.usd_per_day) == (20000, 1.5)
+    assert "20,000" in run("list", "--file", path).stdout

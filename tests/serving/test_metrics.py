@@ -1,7 +1,5 @@
 import math
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -34,16 +32,15 @@ from waltzrl.serving.gateway import SingleBundle
 from waltzrl.serving.metrics import APIS, KINDS, MOST_KEYS, GatewayMetrics, GatewayStatus
 from waltzrl.telemetry.catalogue import (
     GATEWAY_METRICS,
+    IMPROVEMENTS,
     MEMORY_METRICS,
     METRICS,
     ROUNDS,
     SCORES,
-    TASK_METRICS,
     TIMES_MS,
 )
-from waltzrl.telemetry.counters import Histogram, SlidingCounter
+from waltzrl.telemetry.counters import Histogram, LabeledCounter, SlidingCounter
 
-ROOT = Path(__file__).parents[2]
 QUIET = GatewayStatus(
     self_test={"safe reply": True, "unsafe reply": False},
     active=3,
@@ -60,9 +57,13 @@ QUIET = GatewayStatus(
 CATEGORIES = {"harm/a": "weapons", "harm/b": "weapons", "harm/c": "privacy_violation"}
 
 
-def fresh(clock=None):
+def fresh(clock=None, price=None):
     return GatewayMetrics(
-        lambda: QUIET, CATEGORIES, knows_model={"llama"}.__contains__, clock=clock or FakeClock()
+        lambda: QUIET,
+        CATEGORIES,
+        knows_model={"llama"}.__contains__,
+        price=price,
+        clock=clock or FakeClock(),
     )
 
 
@@ -236,6 +237,49 @@ def test_the_safety_score_is_the_drafts_and_the_final_one_that_of_the_reply_sent
     assert value(metrics, "waltzrl_final_safety_score_count") == 1
 
 
+def test_helpfulness_is_lost_by_over_refusals_and_the_gain_of_a_revision_is_its_dir():
+    metrics = fresh()
+    metrics.served(served((OVERREFUSE, FIX), (SAFE, None), decision="revised"))  # risk 0, then 0.05
+    assert value(metrics, "waltzrl_helpfulness_score_sum") == 0
+    assert value(metrics, "waltzrl_final_helpfulness_score_sum") == 1
+    # 0.5 * -0.05 + 0.3 * 1 + 0.2 * satisfaction, guessed as 0.7 * 1: 0.415
+    assert value(metrics, "waltzrl_dir_reward_bucket", le="0.4") == 0
+    assert value(metrics, "waltzrl_dir_reward_bucket", le="0.6") == 1
+    metrics.served(served((UNSAFE, FIX), (UNSAFE, REFUSAL), decision="refused"))
+    metrics.served(served((SAFE, None)))
+    assert value(metrics, "waltzrl_dir_reward_bucket", le="+Inf") == 1  # neither was revised
+    assert value(metrics, "waltzrl_helpfulness_score_count") == 3
+    assert value(metrics, "waltzrl_dir_reward_sum") is None  # it could fall
+
+
+def test_a_reviewer_that_gives_labels_only_scores_0_and_1():
+    metrics = fresh()
+    labels_only = (replace(UNSAFE, risk=None), replace(SAFE, risk=None))
+    metrics.served(served((labels_only[0], FIX), (labels_only[1], None), decision="revised"))
+    assert value(metrics, "waltzrl_safety_score_sum") == 0
+    assert value(metrics, "waltzrl_final_safety_score_sum") == 1
+    metrics.served(served((UNREADABLE, REFUSAL), decision="refused"))
+    assert value(metrics, "waltzrl_safety_score_count") == 1
+
+
+def test_a_refusal_in_the_place_of_an_unsafe_draft_loses_no_helpfulness():
+    metrics = fresh()
+    metrics.served(served((UNSAFE, FIX), (OVERREFUSE, None), decision="revised"))
+    assert value(metrics, "waltzrl_final_helpfulness_score_sum") == 1
+
+
+def test_tokens_cost_what_the_price_book_says_and_an_unknown_price_is_not_zero():
+    prices = {("conversation", "llama"): 0.25}
+    metrics = fresh(price=lambda role, usage, model: prices.get((role, model)))
+    review = Reply(text="{}", usage=Usage(input_tokens=50, output_tokens=5, model="judge"))
+    metrics.served(served((replace(UNSAFE, reply=review), FIX), (SAFE, None), decision="revised"))
+    assert value(metrics, "waltzrl_cost_usd_total", role="conversation", model="llama") == 0.5
+    assert value(metrics, "waltzrl_cost_usd_total", role="feedback") is None
+    assert value(metrics, "waltzrl_unpriced_tokens_total", role="feedback") == 55
+    assert value(metrics, "waltzrl_unpriced_tokens_total", role="conversation") is None
+    assert value(metrics, "waltzrl_key_cost_usd_total", key="ada") == 0.5
+
+
 def test_rates_are_shares_of_the_last_five_minutes_with_the_size_of_their_sample():
     clock = FakeClock()
     metrics = fresh(clock)
@@ -363,7 +407,8 @@ def flywheel_metrics(metrics, *, has_judge, recorder=None):
     )
     shadows = Shadows(releases, metrics.served, at_once=1, per_minute=1)
     recorder = recorder or RecorderClient([], {}, {}, may_learn=True)
-    return FlywheelMetrics(recorder, releases, shadows, has_judge=has_judge)
+    thumbs = LabeledCounter("waltzrl_thumbs_total", known=[("up",), ("down",)])
+    return FlywheelMetrics(recorder, releases, shadows, thumbs=thumbs, has_judge=has_judge)
 
 
 def test_what_is_exported_is_what_the_catalogue_declares(exported):
@@ -378,38 +423,11 @@ def test_what_is_exported_is_what_the_catalogue_declares(exported):
             assert set(sample.labels) - {"le"} == set(spec.labels)
 
 
-@pytest.mark.parametrize("specs", [GATEWAY_METRICS, MEMORY_METRICS, TASK_METRICS])
-def test_the_documents_list_every_metric_of_the_catalogue(specs):
-    rows = [
-        f"| `{spec.name}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |".replace(
-            "|  |", "| |"
-        )
-        for spec in specs
-    ]
-    page = (ROOT / "docs/gateway-operations.md").read_text()
-    assert "\n".join(rows) in page
-
-
-@pytest.mark.parametrize(
-    "paper",
-    [
-        "deploy/prometheus-rules.yml",
-        "deploy/prometheus-rules.test.yml",
-        "docs/gateway-operations.md",
-    ],
-)
-def test_every_metric_that_alerts_and_documents_name_is_exported(paper):
-    known = {*METRICS, *(f"{name}_count" for name in METRICS)}
-    named = set(re.findall(r"\bwaltzrl_\w+", (ROOT / paper).read_text()))
-    assert named
-    assert sorted(named - known) == []
-
-
 def test_the_requirements_names_are_kept():
     names = (
         *("unsafe_rate", "overrefusal_rate", "feedback_trigger_rate", "total_time_ms"),
         *("feedback_time_ms", "revision_time_ms", "safety_score", "changes_made_total"),
-        *("conversation_generation_time_ms", "coaching_rounds"),
+        *("conversation_generation_time_ms", "coaching_rounds", "helpfulness_score", "dir_reward"),
     )
     assert {f"waltzrl_{name}" for name in names} <= set(METRICS)
 
@@ -430,7 +448,9 @@ def test_the_rates_come_from_the_judges_sample_with_its_size():
     assert value(metrics, "waltzrl_unsafe_rate") is None
     for report in (
         RecorderReport(unsafe=1, not_unsafe=2, overrefusals=1, not_overrefusals=0),
-        RecorderReport(unsafe=2, not_unsafe=6, overrefusals=1, not_overrefusals=4),
+        RecorderReport(
+            unsafe=2, not_unsafe=6, overrefusals=1, not_overrefusals=4, overrefusal_unscored=3
+        ),
     ):
         recorder.take_report(msgspec.json.encode(report))
     assert value(metrics, "waltzrl_unsafe_rate_samples") == 8
@@ -438,6 +458,8 @@ def test_the_rates_come_from_the_judges_sample_with_its_size():
     assert value(metrics, "waltzrl_overrefusal_rate_samples") == 5
     assert value(metrics, "waltzrl_overrefusal_rate") == 1 / 5
     assert value(metrics, "waltzrl_judge_labels_total", label="unsafe", value="false") == 6
+    assert value(metrics, "waltzrl_judge_unscored_total", label="overrefuse") == 3
+    assert value(metrics, "waltzrl_judge_unscored_total", label="unsafe") == 0
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=40))
@@ -470,5 +492,5 @@ def test_lately_is_what_happened_in_the_last_slices(events):
 
 
 def test_scores_and_times_rise():
-    for bounds in (SCORES, TIMES_MS, ROUNDS):
+    for bounds in (SCORES, TIMES_MS, ROUNDS, IMPROVEMENTS):
         assert list(bounds) == sorted(set(bounds))

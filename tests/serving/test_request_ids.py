@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.small_gateway import BODIES, CHAT, HELLO, Model, ask, chat, gateway
-from support.small_site import http, site
+from support.small_site import header, http, site
 from waltzrl.audit import find
 from waltzrl.serving.access import RequestHeaders
 
@@ -23,12 +23,6 @@ def run(work, *overrides, model=None):
             return await work(app)
 
     return asyncio.run(opened())
-
-
-def header(head, name):
-    """Return the values of a header in the head of a request."""
-    lines = (line.partition(": ") for line in head.split("\r\n"))
-    return [value for key, _, value in lines if key.lower() == name]
 
 
 @pytest.mark.parametrize("path", BODIES)

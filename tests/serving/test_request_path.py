@@ -12,6 +12,8 @@ PACKAGE = Path(waltzrl.__file__).parent
 ARCHITECTURE = Path(__file__).parents[2] / "docs/architecture.md"
 AFTER_THE_ANSWER = {
     "serving/metrics.py",
+    "serving/metric_groups.py",
+    "agents/operational.py",
     "serving/events.py",
     "telemetry/counters.py",
     "serving/model_names.py",

@@ -1,19 +1,16 @@
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
-from typing import ClassVar
 
 import msgspec
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from support.otlp_collector import collecting
 from support.served_examples import REFUSAL, SAFE, SECRET, UNSAFE, failed, reply, served
 from waltzrl.serving.traces import Traces, open_traces
 from waltzrl.telemetry.logs import RequestContext
@@ -125,37 +122,13 @@ def test_no_word_that_anybody_wrote_is_in_a_span():
     assert all(SECRET not in span.to_json() for span in spans_of(REVISED))
 
 
-class Collector(BaseHTTPRequestHandler):
-    """Takes spans by OTLP over HTTP."""
-
-    names: ClassVar[list[str]] = []
-
-    def do_POST(self):
-        sent = ExportTraceServiceRequest.FromString(
-            self.rfile.read(int(self.headers["Content-Length"]))
-        )
-        for resource in sent.resource_spans:
-            for scope in resource.scope_spans:
-                self.names.extend(f"{self.path} {span.name}" for span in scope.spans)
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
 def test_spans_go_to_the_collector_that_the_environment_names(monkeypatch):
-    server = HTTPServer(("127.0.0.1", 0), Collector)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    traces = open_traces()
-    traces.served(failed("upstream"))
-    traces.close()
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    assert Collector.names == ["/v1/traces waltzrl.request"]
+    with collecting() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        traces = open_traces()
+        traces.served(failed("upstream"))
+        traces.close()
+    assert [span.name for span in collector.spans()] == ["waltzrl.request"]
 
 
 def test_without_opentelemetry_tracing_says_what_to_install():
@@ -163,4 +136,4 @@ def test_without_opentelemetry_tracing_says_what_to_install():
         "import sys; sys.modules['opentelemetry.context'] = None; import waltzrl.serving.traces"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert "tracing needs OpenTelemetry: pip install 'waltzrl[otel]'" in ran.stderr
+    assert "OTLP needs OpenTelemetry: pip install 'waltzrl[otel]'" in ran.stderr

@@ -141,3 +141,9 @@ def events(*data, whole=True):
 
 def words(text, finish=None):
     return json.dumps({"choices": [{"delta": {"content": text}, "finish_reason": finish}]})
+
+
+def header(head, name):
+    """Return the values of a header in the head of a request."""
+    lines = (line.partition(": ") for line in head.split("\r\n"))
+    return [value for key, _, value in lines if key.lower() == name]

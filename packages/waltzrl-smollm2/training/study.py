@@ -10,26 +10,29 @@ the arms are.
 import hashlib
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
 import pair_data
 from waltzrl.build.datasets import read_sets
+from waltzrl.build.judges import open_judge
 from waltzrl.cli.workers import Workers
 from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.training import load_recipe
 from waltzrl.data import write_lines
 from waltzrl.demo.arms import ComparedRow
-from waltzrl.demo.jobs import EvaluationJob, TrainingJob
+from waltzrl.demo.jobs import ONE_CORE, EvaluationJob, TrainingJob
 from waltzrl.demo.study import training_cost
-from waltzrl.evaluation import EvaluationRow, compare, measure, read_rows
+from waltzrl.evaluation import EvaluationRow, compare, measure, read_rows, rescore
 from waltzrl.evaluation.compare import Difference
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.evaluation.metrics import percent
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
-from waltzrl.judges import LabelRefusalJudge
+from waltzrl.judges import LabelRefusalJudge, compare_labels
+from waltzrl.judges.saved import Labels
+from waltzrl.policies.compute import resolve_compute
 from waltzrl.records import Reply, Verdict
 from waltzrl.telemetry import RunDirectory
 from waltzrl.training.settings import CONVERSATION, FEEDBACK
@@ -91,10 +94,28 @@ COLUMNS = {
     "capability": "capability",
 }
 TESTED = ("f1", "asr", "orr")
+SECOND_JUDGE = "smollm2"
+"""The reviewer of this package, which reads request and reply, and knows no label."""
 READ = 20
 """Collaborations to read."""
 SHOWN_CHARACTERS, UNSAFE_CHARACTERS = 300, 80
 """Of each text in them, and of an unsafe one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondJudging:
+    """Judge an evaluation's replies again, by another judge."""
+
+    name: str
+    evaluated: Path
+    folder: Path
+
+    async def run(self, report: Callable[[int, int], None]) -> None:
+        if not read_rows(self.folder):
+            resolve_compute(ONE_CORE)
+            async with open_judge(SECOND_JUDGE) as judge:
+                await rescore(self.evaluated, judge, self.folder, concurrency=50)
+        report(1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +177,13 @@ class Study:
             judge=LabelRefusalJudge,
         )
 
+    def second_judging(self, row: ComparedRow) -> SecondJudging:
+        """Return what judges a row of the first seed once more."""
+        evaluation = self.evaluation(row, 0)
+        folder = evaluation.folder / SECOND_JUDGE
+        name = f"{evaluation.name}, judged again"
+        return SecondJudging(name=name, evaluated=evaluation.folder, folder=folder)
+
     def measured(self) -> list[EvaluationRow]:
         """Return the rows of all seeds: those of one prompt and row are its samples."""
         return [
@@ -163,6 +191,14 @@ class Study:
             for row in ROWS
             for seed in range(self.seeds)
             for one in read_rows(self.evaluation(row, seed).folder)
+        ]
+
+    def judged_again(self) -> list[EvaluationRow]:
+        """Return the rows of the first seed as the second judge sees them."""
+        return [
+            replace(one, pattern=row.name)
+            for row in ROWS
+            for one in read_rows(self.second_judging(row).folder)
         ]
 
 
@@ -182,12 +218,22 @@ def main(data: Path, out: Path, seeds: int = 2, processes: int = 2) -> None:
         workers.run([study.training(arm, seed) for arm, seed in every])
         jobs = [study.evaluation(row, seed) for seed in range(seeds) for row in ROWS]
         workers.run([*{job.name: job for job in jobs}.values()])
+        again = [study.second_judging(row) for row in ROWS]
+        workers.run([*{job.name: job for job in again}.values()])
     rows = study.measured()
+    judged_again = study.judged_again()
     curves = {f"{arm}-{seed}": read_curve(out / "runs" / f"{arm}-{seed}") for arm, seed in every}
     settings = {"recipe": RECIPE.name, "seeds": str(seeds)}
     title = "SmolLM2-135M-Instruct as a pair"
     write_report(out, EvaluationReport(title=title, rows=rows, curves=curves, settings=settings))
-    text = "\n".join((*table(rows), "", *tests(rows), "", *costs(study, every)))
+    parts = (
+        table(rows),
+        tests(rows),
+        table(judged_again),
+        agreements([row for row in rows if row.sample == 0], judged_again),
+        costs(study, every),
+    )
+    text = "\n\n".join("\n".join(part) for part in parts)
     (out / "tables.md").write_text(text, "utf-8")
     (out / "collaborations.md").write_text("\n".join(to_read(rows)), "utf-8")
     print(text)
@@ -238,6 +284,39 @@ def change(difference: Difference) -> tuple[str, str]:
     )
     p_value = difference.p_value
     return f"{value} ({low} to {high})", "-" if p_value is None else f"{p_value:.4f}"
+
+
+def agreements(first: Sequence[EvaluationRow], second: Sequence[EvaluationRow]) -> Iterator[str]:
+    """Yield how far two judges agree on the last replies of the same rows."""
+    compared = compare_labels(
+        *({label_key(row): labels(row) for row in rows} for rows in (first, second))
+    )
+    yield "| | replies | equal | kappa |"
+    yield "| --- | ---: | ---: | ---: |"
+    for rate in ("asr", "orr"):
+        found = compared.questions[rate]
+        shown = (
+            "-"
+            if found.kappa is None
+            else f"{found.kappa:.2f} ({found.low:.2f} to {found.high:.2f})"
+        )
+        yield f"| {COLUMNS[rate]} | {found.scored} | {percent(found.observed)} | {shown} |"
+
+
+def label_key(row: EvaluationRow) -> tuple[str, str]:
+    return row.pattern, row.prompt_id
+
+
+def labels(row: EvaluationRow) -> Labels:
+    assert row.judged is not None
+    verdict = row.judged.verdicts[-1]
+    return Labels(
+        unsafe=verdict.unsafe,
+        refuses=verdict.refuses,
+        overrefuses=verdict.overrefuses,
+        label=row.judged.collaboration.prompt.label,
+        judge=verdict.judge,
+    )
 
 
 def costs(study: Study, every: Sequence[tuple[str, int]]) -> Iterator[str]:

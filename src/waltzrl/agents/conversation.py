@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from waltzrl.agents.coaching import ExampleSource, with_system_text
 from waltzrl.agents.fence import fence
 from waltzrl.agents.wording import Wording
 from waltzrl.policies import Policy, Sampling
@@ -33,18 +34,31 @@ class Drafter(Protocol):
 class ConversationAgent:
     """A policy in the role of the conversation agent, which answers the user."""
 
-    def __init__(self, policy: Policy, wording: Wording, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        wording: Wording,
+        sampling: Sampling,
+        examples: ExampleSource | None = None,
+    ) -> None:
+        """Give a policy the role; `examples` finds examples for it, None for none."""
         self.policy = policy
         self.wording = wording
         self.sampling = sampling
+        self.examples = examples
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Answer the prompt."""
-        return await self.policy.reply(self.draft_messages(prompt), self.sampling)
+        return await self._reply(prompt, self.draft_messages(prompt))
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
         """Answer again after the last round's feedback."""
-        return await self.policy.reply(self.revision_messages(prompt, draft, rounds), self.sampling)
+        return await self._reply(prompt, self.revision_messages(prompt, draft, rounds))
+
+    async def _reply(self, prompt: Prompt, messages: Sequence[Message]) -> Reply:
+        if self.examples is not None:
+            messages = with_system_text(messages, await self.examples.examples_for(prompt))
+        return await self.policy.reply(messages, self.sampling)
 
     def draft_messages(self, prompt: Prompt) -> list[Message]:
         """Return the messages that ask for a draft."""

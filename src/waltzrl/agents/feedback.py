@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.feedback_json import is_approval, read_feedback
 from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.agents.wording import Wording
@@ -33,7 +34,13 @@ class FeedbackAgent:
     """
 
     def __init__(
-        self, policy: Policy, wording: Wording, sampling: Sampling, *, formatted: bool = False
+        self,
+        policy: Policy,
+        wording: Wording,
+        sampling: Sampling,
+        *,
+        formatted: bool = False,
+        examples: ExampleSource | None = None,
     ) -> None:
         """Give a policy the role.
 
@@ -43,8 +50,10 @@ class FeedbackAgent:
             sampling: how it generates.
             formatted: keep its feedback to the wording's format, where the policy can, and read
                 the labels' probabilities. Training does neither.
+            examples: finds examples that stand above what is reviewed; None for none.
         """
         self.policy = policy
+        self.examples = examples
         self.wording = wording
         if wording.labels_first:
             sampling = replace(sampling, enough=is_approval)
@@ -72,7 +81,12 @@ class FeedbackAgent:
         return replace(worst, reply=replace(worst.reply, usage=total_usage(replies)))
 
     async def _review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        answer = await self.policy.reply(self.review_messages(prompt, reply), self.sampling)
+        messages = self.review_messages(prompt, reply)
+        if self.examples is not None:
+            system, request = messages
+            shown = (await self.examples.examples_for(prompt), request.content)
+            messages = [system, replace(request, content="\n\n".join(filter(None, shown)))]
+        answer = await self.policy.reply(messages, self.sampling)
         feedback = read_feedback(answer)
         if not (answer.label_probabilities and feedback.well_formed):
             return feedback

@@ -137,7 +137,7 @@ def subject_digest(key: Path, subject: str) -> str:
 
 FIELDS = (
     *("id", "client_request_id", "trace_id", "decision", "reason", "who", "subject", "api"),
-    *("model", "bundle", "stage", "mode", "prompt_tokens", "reply_tokens", "total_ms"),
+    *("model", "bundle", "stage", "mode", "prompt_tokens", "reply_tokens", "total_ms", "usd"),
 )
 """Columns that are fields of a decision's record."""
 COLUMNS: Mapping[str, Callable[[DecisionRecord], object]] = {

@@ -76,6 +76,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str = ""
     exchange_id: str = ""
     """Of the exchange in the memory, where it is not `id`."""
+    usd: float | None = None
 
 
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -149,6 +150,7 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         client_request_id=exchange.client_request_id,
         trace_id=exchange.trace_id,
         exchange_id="" if exchange.id == prompt.id else exchange.id,
+        usd=exchange.usd,
     )
 
 

@@ -63,5 +63,5 @@ def _contents(
         return None
     from waltzrl.build.redaction import open_redaction
 
-    redaction = open_redaction(privacy.actions, privacy.key, privacy.regions)
+    redaction = open_redaction(privacy.actions, privacy.key, privacy.regions, privacy.engine)
     return partial(scrub_collaboration, scrub=redaction.scrub)

@@ -23,6 +23,7 @@ from waltzrl.agents import (
 )
 from waltzrl.agents.breaker import Breaker, BreakerState
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration
+from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.failsafe import FailsafeReviewer, ReviewFailure
 from waltzrl.agents.wording import SETS
 from waltzrl.build.background import in_background
@@ -38,6 +39,7 @@ from waltzrl.config.upstreams import (
     ServerConfig,
     UpstreamConfig,
 )
+from waltzrl.data.jsonl import read_text
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.gguf import short_name
 from waltzrl.rules import Rulebook, load_rulebook
@@ -54,7 +56,7 @@ HASHED_AS = {
     "review_timeout_ms": "budget_ms",
 }
 """Renamed keys of recipes; ids are hashes of the old names, so that they do not change."""
-ADDED = ("refusals", "upstreams", "retries", "fallback", "specialists")
+ADDED = ("refusals", "upstreams", "retries", "fallback", "specialists", "program")
 """Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """With the name of an upstream, the variable of its API key."""
@@ -74,8 +76,8 @@ def bundle_id(recipe: BundleRecipe) -> str:
 
 def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
     contents: dict[str, object] = {"upstream": _hashed(recipe.upstream)}
-    if recipe.upstream.folder is not None:
-        contents["conversation"] = identity(recipe.upstream.folder, None)
+    if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
+        contents["conversation"] = identity(place, None)
     if recipe.upstream.specialists is not None:
         adapters = sorted(Path(recipe.upstream.specialists).glob("*/adapter"))
         parts = [part for path in adapters for part in (path.parent / "specialist.json", path)]
@@ -119,6 +121,7 @@ class Bundles:
         model_name: str | None,
         on_review_failure: Callable[[ReviewFailure], None],
         on_response: UpstreamListener = ignore_response,
+        examples: ExampleSource | None = None,
     ) -> None:
         """Load nothing yet.
 
@@ -127,9 +130,11 @@ class Bundles:
             model_name: the name for clients of a model in this process; None for its folder's.
             on_review_failure: called with the cause of each failed review by a model.
             on_response: called with the outcome of each request to an upstream.
+            examples: for feedback models.
         """
         self._limits, self._model_name = limits, model_name
         self._on_review_failure, self._on_response = on_review_failure, on_response
+        self._examples = examples
         self._upstreams: dict[tuple[str, ServerConfig], Upstream] = {}
         self._policies: dict[tuple[str, str | None], Policy] = {}
         self._classifiers: dict[str, Reviewer] = {}
@@ -241,7 +246,7 @@ class Bundles:
             return self._classifiers[config.model]
         sampling = Sampling(max_new_tokens=config.max_new_tokens)
         policy, wording = await self._policy(config), load_wording(config.wording)
-        return FeedbackAgent(policy, wording, sampling, formatted=True)
+        return FeedbackAgent(policy, wording, sampling, formatted=True, examples=self._examples)
 
     async def _policy(self, config: FeedbackConfig) -> Policy:
         if config.server is None:
@@ -296,6 +301,13 @@ class Bundles:
             policy = await self._local_policy(config.folder)
             model = self._model_name or short_name(config.folder)
             return PolicyUpstream(model, policy, config.max_new_tokens)
+        if isinstance(config, UpstreamConfig) and config.program is not None:
+            from waltzrl.evolution.sandbox import open_program
+
+            opening = open_program(read_text(Path(config.program)))
+            program = await self._connections.enter_async_context(opening)
+            model = self._model_name or Path(config.program).stem
+            return PolicyUpstream(model, program, config.max_new_tokens)
         assert config.url is not None
         variable = config.api_key_env or f"{KEY_VARIABLE}_{name.upper().replace('-', '_')}"
         return HttpUpstream(

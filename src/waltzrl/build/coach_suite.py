@@ -15,10 +15,11 @@ from uuid import uuid4
 
 from msgspec import structs
 
+from waltzrl.agents.operational import operational_dir_with_retention
+from waltzrl.build.installation import Check
 from waltzrl.build.memory import open_memory
 from waltzrl.build.redaction import open_redaction
-from waltzrl.build.verify import Check, Verification, in_words
-from waltzrl.collector.operational import operational_dir_with_retention
+from waltzrl.build.verify import Verification, in_words
 from waltzrl.collector.selection import Selection
 from waltzrl.collector.trajectories import collect, statistics
 from waltzrl.config.gateway import MemoryConfig

@@ -14,7 +14,16 @@ import msgspec
 from waltzrl.audit import read_collaborations
 from waltzrl.collector import REMEMBERED, Selection
 from waltzrl.config.training import MEMORY, DataSettings, Recipe
-from waltzrl.data import SETS, import_set, leaks, read_prompts, require_disjoint
+from waltzrl.data import (
+    SETS,
+    SolvedQuestion,
+    import_set,
+    leaks,
+    questions_of,
+    read_prompts,
+    read_solutions,
+    require_disjoint,
+)
 from waltzrl.data.generator import GeneratedPrompt, Split, generate
 from waltzrl.data.generator import demonstrations as generated_demonstrations
 from waltzrl.data.jsonl import read_objects
@@ -124,6 +133,21 @@ def training_demonstrations(data: DataSettings) -> list[Demonstration]:
             f"{', '.join(data.demonstrations)} holds no demonstrations; give one per line"
         )
     return demonstrations
+
+
+def training_solutions(data: DataSettings) -> list[SolvedQuestion]:
+    """Read a recipe's solved questions; none if it names no file.
+
+    Raises:
+        InputError: a file is missing or damaged, a row lacks a column, or a question touches a
+            held-out or a validation prompt.
+    """
+    rows = {
+        where: row for name in data.solutions for where, row in read_solutions(Path(name)).items()
+    }
+    if rows and (held_out := read_sets((*data.held_out, *data.validation))):
+        require_disjoint(questions_of(rows), held_out)
+    return list(rows.values())[: data.limit]
 
 
 def read_sets(names: Sequence[str]) -> list[Prompt]:

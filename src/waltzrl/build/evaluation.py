@@ -1,7 +1,7 @@
 """The composition root of evaluation: names of patterns and agents become systems to evaluate."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from waltzrl.agents import (
     load_wording,
     wording_name,
 )
+from waltzrl.agents.coaching import Coach, ExampleSource
 from waltzrl.build.datasets import AUDIT, audited_collaborations
 from waltzrl.build.identity import identity
 from waltzrl.build.models import local_policy, remote_policy
@@ -68,7 +69,8 @@ async def run_evaluation(
         )
     async with AsyncExitStack() as open_connections:
         policies = await _policies(config, open_connections)
-        systems = _systems(config, policies, judge)
+        coach = open_connections.enter_context(_coach(config)) if config.examples else None
+        systems = _systems(config, policies, judge, coach)
         rows = await evaluate(systems, prompts, judge, folder, config.concurrency, progress)
     if failed := [row for row in rows if row.error]:
         raise PolicyError(
@@ -94,13 +96,28 @@ async def _policies(config: EvaluationConfig, connections: AsyncExitStack) -> di
     return policies
 
 
+@contextmanager
+def _coach(config: EvaluationConfig) -> Iterator[ExampleSource]:
+    """Open the memory that examples are from."""
+    from waltzrl.build.memory import existing_memory
+
+    assert config.examples is not None, "the caller has checked"
+    with existing_memory(config.examples) as memory:
+        yield Coach(memory, consented=True)
+
+
 def _systems(
-    config: EvaluationConfig, policies: Mapping[str, Policy], judge: Judge
+    config: EvaluationConfig,
+    policies: Mapping[str, Policy],
+    judge: Judge,
+    coach: ExampleSource | None,
 ) -> list[EvaluatedSystem]:
     wording = load_wording(config.wording)
     sampling = Sampling(max_new_tokens=config.max_new_tokens, temperature=config.temperature)
-    conversation = ConversationAgent(policies[config.conversation], wording, sampling)
-    feedback, feedback_name = _reviewer(config, policies)
+    own = coach if "conversation" in config.examples_for else None
+    reviewers = coach if "feedback" in config.examples_for else None
+    conversation = ConversationAgent(policies[config.conversation], wording, sampling, own)
+    feedback, feedback_name = _reviewer(config, policies, reviewers)
     rounds = f"max_rounds {config.max_rounds}"
     loop: Pattern = partial(collaborate, max_rounds=config.max_rounds)
     guarded_loop: Pattern = partial(guarded, max_rounds=config.max_rounds)
@@ -109,6 +126,7 @@ def _systems(
         f"conversation {identity(config.conversation, config.server)}, "
         f"wording {wording_name(config.wording)}, max_new_tokens {config.max_new_tokens}"
         + (f", temperature {config.temperature}" if config.temperature else "")
+        + (f", examples of {config.examples} for {', '.join(config.examples_for)}" if coach else "")
     )
     best_name = f"{alone}, {feedback_name}, temperature 1"
     known: dict[str, tuple[Pattern, Reviewer, str]] = {
@@ -136,7 +154,7 @@ def _systems(
         known["guard-loop"] = (loop, guard, f"{alone}, {guard_name}, {rounds}")
     if unknown := [name for name in config.patterns if name not in known]:
         raise InputError(f"unknown pattern {unknown[0]!r}; choose from {', '.join(known)}")
-    varied = ConversationAgent(policy, wording, replace(sampling, temperature=1.0))
+    varied = ConversationAgent(policy, wording, replace(sampling, temperature=1.0), own)
     return [
         EvaluatedSystem(
             name=name,
@@ -155,10 +173,18 @@ def _with_probabilities(reviewer: Reviewer) -> Reviewer:
     """Return a reviewer that gives its labels' probabilities, where it is a policy."""
     if not isinstance(reviewer, FeedbackAgent):
         return reviewer
-    return FeedbackAgent(reviewer.policy, reviewer.wording, reviewer.sampling, formatted=True)
+    return FeedbackAgent(
+        reviewer.policy,
+        reviewer.wording,
+        reviewer.sampling,
+        formatted=True,
+        examples=reviewer.examples,
+    )
 
 
-def _reviewer(config: EvaluationConfig, policies: Mapping[str, Policy]) -> tuple[Reviewer, str]:
+def _reviewer(
+    config: EvaluationConfig, policies: Mapping[str, Policy], coach: ExampleSource | None
+) -> tuple[Reviewer, str]:
     """Make the reviewer; return it with its name for the log."""
     match config.feedback:
         case "rules":
@@ -171,6 +197,6 @@ def _reviewer(config: EvaluationConfig, policies: Mapping[str, Policy]) -> tuple
             wording = load_wording(config.wording)
             limit = config.feedback_max_new_tokens
             sampling = Sampling(max_new_tokens=limit or config.max_new_tokens)
-            agent = FeedbackAgent(policies[name], wording, sampling)
+            agent = FeedbackAgent(policies[name], wording, sampling, examples=coach)
             own = "" if limit is None else f", its max_new_tokens {limit}"
             return agent, f"feedback {identity(name, config.server)}{own}"

@@ -20,8 +20,10 @@ from msgspec import structs
 from waltzrl.agents import RulesReviewer
 from waltzrl.audit import LocalLog, Log
 from waltzrl.build.audit import contents_expire, log_key, log_settings
+from waltzrl.build.background import in_background
 from waltzrl.build.bundles import Bundles
-from waltzrl.config.gateway import GatewayRecipe
+from waltzrl.build.serving_costs import opened_costs
+from waltzrl.config.gateway import GatewayRecipe, MemoryConfig
 from waltzrl.errors import MissingExtraError, WaltzError
 from waltzrl.policies.gguf import short_name
 from waltzrl.records import Prompt
@@ -52,6 +54,8 @@ logger = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from waltzrl.build.online import OnlineServices
     from waltzrl.memory.safety import SafetyMemory
+    from waltzrl.online.examples import LiveExamples
+    from waltzrl.telemetry.otlp import MetricsPush
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,24 +90,28 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
     """
     folder = recipe.upstream.folder
     model_name = None if folder is None else short_name(folder)
+    examples = None if recipe.memory is None else _live_examples(recipe.memory)
     # The lambdas look up `metrics`, `selector` and `readiness`, assigned below, when called.
     bundles = Bundles(
         recipe.limits,
         model_name,
         lambda cause: metrics.review_failed(cause),
         lambda name, status: metrics.upstream_answered(name, status),
+        examples and examples.shown_to("feedback"),
     )
     rules = bundles.rules(recipe.bundle)
     categories = {rule.id: rule.category for rule in rules.rulebook.rules}
-    keys = KeyRing(recipe.keys, _anonymous(recipe))
+    keys = KeyRing(recipe.keys, _anonymous(recipe), has_ledger=recipe.budget is not None)
     async with AsyncExitStack() as stack:
         shared = await stack.enter_async_context(_alone(recipe)) if shares is None else shares
         log = shared.log
-        access = AccessControl(keys, recipe.limits, shared.load, shared.rates)
+        costs = None if recipe.budget is None else stack.enter_context(opened_costs(recipe))
+        access = AccessControl(keys, recipe.limits, shared.load, shared.rates, costs)
         metrics = GatewayMetrics(
             lambda: _status(access, bundles, selector, log, readiness),
             categories,
             knows_model=bundles.knows_model,
+            price=None if costs is None else costs.cost,
             others=shared.other_metrics,
         )
         stack.push_async_callback(bundles.aclose)
@@ -112,14 +120,19 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
         own_stage = 1 if selector.serving.stage == 1 else recipe.stage
         stream_mode = replace(recipe, stage=own_stage).stream_mode
         listeners: list[Listener] = [metrics.served, log_decision]
+        if costs is not None:
+            listeners.append(costs.served)
         if recipe.traces:
             listeners.append(stack.enter_context(_traces()))
         memory, shared_memory = None, None
         if recipe.memory is not None:
             services = await stack.enter_async_context(
-                _online_services(recipe, bundles, selector, access.keys, log)
+                _online_services(recipe, bundles, selector, access, log, examples)
             )
-            selector, memory = services.releases, MemoryRoutes(services.desk, services.decision)
+            selector, memory = (
+                services.releases,
+                MemoryRoutes(services.desk, services.decision, services.feedback),
+            )
             listeners += [services.recorder.served, services.shadows.served]
             metrics.add(services.metrics)
             shared_memory = services.memory
@@ -132,10 +145,19 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
                 "audit": decisions.health,
                 "upstream": lambda: selector.serving.upstream.health(),
                 "reviewer": lambda: _reviewer_health(bundles, recipe),
+                **({} if costs is None else {"costs": costs.health}),
             },
         )
+        if recipe.push_metrics:
+            await stack.enter_async_context(in_background(_metrics_push(metrics).run()))
         yield App(
-            Gateway(selector=selector, decisions=decisions, names=_model_names(recipe, bundles)),
+            Gateway(
+                selector=selector,
+                decisions=decisions,
+                names=_model_names(recipe, bundles),
+                examples=examples and examples.shown_to("conversation"),
+                usd=None if costs is None else costs.usd,
+            ),
             access,
             streams=StreamSettings(stream_mode, partial(_window, rules)),
             metrics=metrics,
@@ -167,12 +189,29 @@ def _routing(
     return RoutingService(load_registry(recipe.routing.agents), memory)
 
 
+def _live_examples(memory: MemoryConfig) -> "LiveExamples | None":
+    if not memory.examples:
+        return None
+    from waltzrl.online.examples import LiveExamples
+
+    logger.warning(
+        "memory.examples: agents that were not trained with examples may get much worse by them; "
+        "measure yours with `waltzrl evaluate --set examples=URL`, see docs/memory.md"
+    )
+    return LiveExamples(memory.examples, memory.examples_for)
+
+
 def _online_services(
-    recipe: GatewayRecipe, bundles: Bundles, own: BundleSelector, keys: KeyRing, log: Log | None
+    recipe: GatewayRecipe,
+    bundles: Bundles,
+    own: BundleSelector,
+    access: AccessControl,
+    log: Log | None,
+    examples: "LiveExamples | None",
 ) -> AbstractAsyncContextManager["OnlineServices"]:
     from waltzrl.build.online import open_online_services
 
-    return open_online_services(recipe, bundles, own, keys, log)
+    return open_online_services(recipe, bundles, own, access, log, examples)
 
 
 async def _selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:
@@ -233,6 +272,12 @@ def _traces() -> Iterator[Listener]:
         yield traces.served
     finally:
         traces.close()
+
+
+def _metrics_push(metrics: GatewayMetrics) -> "MetricsPush":
+    from waltzrl.telemetry.otlp import open_push
+
+    return open_push(metrics.families)
 
 
 def _window(rules: RulesReviewer, mode: Mode, prompt: Prompt) -> Window:

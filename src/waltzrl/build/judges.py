@@ -80,6 +80,12 @@ async def open_judge(
         yield LLMJudge(asked, judge_model, judges_prompts=judges_prompts, refusals=refusals)
 
 
+def judge_place(name: str) -> tuple[str, str | None]:
+    """Return a judge's model and the URL of its server; None for a judge in this process."""
+    kind, _, place = name.removeprefix("refusal+").partition(":")
+    return (_model_and_server(place) if kind in FORMATS else None) or ("", None)
+
+
 def _model_and_server(place: str) -> tuple[str, str | None] | None:
     """Split `MODEL@URL`; a folder, or a model on the hub, has no server. None if it is neither."""
     if place and ("@" not in place or Path(place).exists()):

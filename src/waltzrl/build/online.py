@@ -33,6 +33,8 @@ from waltzrl.errors import (
     StorageError,
 )
 from waltzrl.memory.safety import SafetyMemory
+from waltzrl.memory.schemas import Thumb
+from waltzrl.online.examples import LiveExamples
 from waltzrl.online.metrics import FlywheelMetrics
 from waltzrl.online.recorder_client import RecorderClient, open_recorder
 from waltzrl.online.release_follower import ReleaseFollower, ReleaseStatus
@@ -41,13 +43,16 @@ from waltzrl.privacy.digest import key_in
 from waltzrl.release.book import BY_ITSELF, ReleaseBook
 from waltzrl.release.state import Release
 from waltzrl.release.view import decision_body
-from waltzrl.serving.access import Event, KeyRing, Receive, Send
+from waltzrl.serving.access import AccessControl, Event, KeyRing, Receive, Send
 from waltzrl.serving.app import HttpRequest
-from waltzrl.serving.exchange import Bundle
-from waltzrl.serving.gateway import BundleSelector
+from waltzrl.serving.exchange import Bundle, ServedChoice
+from waltzrl.serving.gateway import BundleSelector, Listener
+from waltzrl.serving.keys import Caller
 from waltzrl.serving.wire import CHAT
+from waltzrl.serving.wire.fields import as_name, invalid_field, read_object
 from waltzrl.storage.database import open_database
 from waltzrl.storage.notices import Notice, last_notice, notices_after
+from waltzrl.telemetry.counters import LabeledCounter
 
 RETRY_AFTER_SECONDS = 5.0
 
@@ -66,10 +71,17 @@ class OnlineServices:
     has_judge: bool
     keys: KeyRing
     audit: AuditLog | None
+    thumbs: LabeledCounter
 
     @property
     def metrics(self) -> FlywheelMetrics:
-        return FlywheelMetrics(self.recorder, self.releases, self.shadows, has_judge=self.has_judge)
+        return FlywheelMetrics(
+            self.recorder,
+            self.releases,
+            self.shadows,
+            thumbs=self.thumbs,
+            has_judge=self.has_judge,
+        )
 
     def memory(self) -> SafetyMemory:
         """Return the memory.
@@ -101,6 +113,35 @@ class OnlineServices:
             raise _unavailable(error) from error
         return msgspec.json.encode(decision_body(view))
 
+    async def feedback(self, body: bytes, caller: Caller) -> bytes:
+        """Answer `POST /v1/feedback`: `{"id": "...", "thumb": "up" or "down"}`.
+
+        Raises:
+            RequestError: 400, 404 for a reply that is unknown or another key's, 503.
+        """
+        fields = read_object(body)
+        id_ = as_name(fields.get("id"), "id")
+        try:
+            thumb = msgspec.convert(fields.get("thumb"), Thumb)
+        except msgspec.ValidationError:
+            raise invalid_field("thumb", fields.get("thumb"), '"up" or "down"') from None
+        try:
+            known = await asyncio.to_thread(
+                lambda: self.shared.memory.store_thumb(id_, caller.name, thumb)
+            )
+        except StorageError as error:
+            raise _unavailable(error) from error
+        if not known:
+            raise RequestError(
+                404,
+                "not_found",
+                f"the memory has no reply {id_[:100]!r} to this key; give the response's header "
+                "x-waltzrl-id, or x-request-id without one; a new reply is there within seconds",
+                param="id",
+            )
+        self.thumbs.add(thumb)
+        return msgspec.json.encode({"id": id_, "object": "waltzrl.feedback", "thumb": thumb})
+
 
 class SharedDatabase:
     """The database that all replicas share; each part of it is opened at its first use."""
@@ -114,7 +155,9 @@ class SharedDatabase:
         """
         self.engine = open_database(config.memory.url)
         privacy = config.privacy
-        self.scrub = open_redaction(privacy.actions, privacy.key, privacy.regions).scrub
+        self.scrub = open_redaction(
+            privacy.actions, privacy.key, privacy.regions, privacy.engine
+        ).scrub
         key_in(config.memory.subject_key)  # fails here rather than in the recorder
         self._config = config
         self._console: Console | None = None
@@ -146,6 +189,14 @@ class SharedDatabase:
         return self._console
 
 
+def _both(first: Listener, second: Listener) -> Listener:
+    def listener(served: ServedChoice) -> None:
+        first(served)
+        second(served)
+
+    return listener
+
+
 def _plan_drawing() -> DrawPlan | None:
     """Return what draws routed plans, where the extra for routing is installed."""
     try:
@@ -160,8 +211,9 @@ async def open_online_services(
     recipe: GatewayRecipe,
     bundles: Bundles,
     own: BundleSelector,
-    keys: KeyRing,
+    access: AccessControl,
     log: Log | None,
+    examples: LiveExamples | None,
 ) -> AsyncIterator[OnlineServices]:
     """Start recording and following releases; an unavailable database is retried meanwhile.
 
@@ -169,8 +221,10 @@ async def open_online_services(
         recipe: has a memory.
         bundles: opens those that are released.
         own: the recipe's own selector.
-        keys: of the gateway; those with a role open the console.
+        access: of the gateway; its keys with a role open the console, and its ledger is charged
+            for shadows.
         log: the audit log, to which notices of releases and erasures are copied.
+        examples: of the gateway, for shadows too; gets its memory here.
 
     Raises:
         InputError: the database's URL, a key or the judge is invalid, or the subject key is not
@@ -179,14 +233,19 @@ async def open_online_services(
     """
     memory = recipe.memory
     assert memory is not None, "the caller has checked"
+    keys, costs = access.keys, access.costs
     rules = bundles.rules(recipe.bundle).rulebook.rules
     config = RecorderConfig(
         memory=memory,
         privacy=recipe.privacy,
         logs=recipe.logs,
         categories={rule.id: rule.category for rule in rules},
+        budget=recipe.budget,
+        prices=recipe.prices,
     )
     shared = SharedDatabase(config)
+    if examples is not None:
+        examples.memory = lambda: shared.memory
     releases = ReleaseFollower(
         own,
         partial(_read_status, shared, own.serving.id, recipe),
@@ -211,9 +270,10 @@ async def open_online_services(
         )
         shadows = Shadows(
             releases,
-            recorder.served,
+            recorder.served if costs is None else _both(recorder.served, costs.served),
             at_once=memory.shadows_at_once,
             per_minute=memory.shadows_per_minute,
+            examples=examples and examples.shown_to("conversation"),
         )
         stack.push_async_callback(shadows.aclose)
         await releases.poll()
@@ -226,6 +286,7 @@ async def open_online_services(
             has_judge=memory.judge is not None,
             keys=keys,
             audit=_audit(recipe, log),
+            thumbs=LabeledCounter("waltzrl_thumbs_total", known=[("up",), ("down",)]),
         )
 
 

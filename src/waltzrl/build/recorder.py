@@ -13,17 +13,21 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field
 
 import msgspec
 from pydantic import TypeAdapter
 
-from waltzrl.build.judges import open_judge
+from waltzrl.budget import ModelPrice, PriceBook
+from waltzrl.budget.daily import DailyLedger
+from waltzrl.build.judges import judge_place, open_judge
 from waltzrl.build.memory import open_memory
 from waltzrl.build.redaction import open_redaction
-from waltzrl.config.gateway import LogsConfig, MemoryConfig, PrivacyConfig
+from waltzrl.build.serving_costs import ChargedJudge
+from waltzrl.config.gateway import LedgerConfig, LogsConfig, MemoryConfig, PrivacyConfig
 from waltzrl.errors import WaltzError
+from waltzrl.judges import Judge
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.online.recorder import Recorder
 from waltzrl.online.recorder_protocol import RecorderReport, read_frames
@@ -45,6 +49,9 @@ class RecorderConfig:
     logs: LogsConfig = field(default_factory=LogsConfig)
     categories: Mapping[str, str] = field(default_factory=dict)
     """Rule id -> category, of the stage-1 rules."""
+    budget: LedgerConfig | None = None
+    """Where what the judges answer is charged."""
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
 
     def to_json(self) -> object:
         """Return the configuration in JSON's types."""
@@ -54,7 +61,7 @@ class RecorderConfig:
         """Open the memory and the release book; see `Recorder`."""
         engine = open_database(self.memory.url)
         privacy = self.privacy
-        scrub = open_redaction(privacy.actions, privacy.key, privacy.regions).scrub
+        scrub = open_redaction(privacy.actions, privacy.key, privacy.regions, privacy.engine).scrub
         memory = open_memory(self.memory, self.categories, engine, _timed(scrub, report))
         return memory, ReleaseBook(engine)
 
@@ -81,13 +88,21 @@ async def _record() -> None:
     try:
         async with AsyncExitStack() as stack:
             judges = [
-                None if name is None else await stack.enter_async_context(open_judge(name))
+                None if name is None else await _opened_judge(name, config, stack)
                 for name in (config.memory.judge, config.memory.second_judge)
             ]
             share = config.memory.judge_share
             await _run(Recorder(config.open_stores, judges[0], share, _report, judges[1]), texts)
     except WaltzError as error:
         log.error("%s", error)  # noqa: TRY400 - one line
+
+
+async def _opened_judge(name: str, config: RecorderConfig, stack: AsyncExitStack) -> Judge:
+    judge = await stack.enter_async_context(open_judge(name))
+    if config.budget is None:
+        return judge
+    ledger = stack.enter_context(closing(DailyLedger(config.budget.folder)))
+    return ChargedJudge(judge, ledger, PriceBook(config.prices), judge_place(name))
 
 
 async def _run(recorder: Recorder, texts: AsyncIterator[bytes]) -> None:

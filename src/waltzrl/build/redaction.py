@@ -4,11 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from waltzrl.errors import MissingExtraError
-from waltzrl.privacy import DEFAULT_REGIONS, Action, Kind, RedactionRules, Vault, key_in
+from waltzrl.privacy import DEFAULT_REGIONS, Action, Detector, Kind, RedactionRules, Vault, key_in
+
+PATTERNS = "patterns"
+"""The engine that is our scanner alone."""
 
 
 def open_redaction(
-    actions: Mapping[Kind, Action], key: Path | None, regions: Sequence[str] = DEFAULT_REGIONS
+    actions: Mapping[Kind, Action],
+    key: Path | None,
+    regions: Sequence[str] = DEFAULT_REGIONS,
+    engine: str = PATTERNS,
 ) -> RedactionRules:
     """Make redaction rules with a scanner of all kinds.
 
@@ -16,10 +22,12 @@ def open_redaction(
         actions: what happens to each kind; kinds that are not listed are redacted.
         key: file with the key of `hash` and `seal`; None if no kind uses either.
         regions: ISO 3166 codes of the countries whose numbers are recognised as written at home.
+        engine: `patterns`; or `presidio` or `presidio:PIPELINE`, which adds its findings to ours.
 
     Raises:
-        InputError: the key cannot be read or created, or a region is unknown.
-        MissingExtraError: the extra with the libraries of the scanner is not installed.
+        InputError: the key cannot be read or created, a region is unknown, or the spaCy pipeline
+            is not installed.
+        MissingExtraError: the extra with the libraries of the engine is not installed.
     """
     try:
         from waltzrl.privacy.scanner import PersonalDataScanner
@@ -29,4 +37,17 @@ def open_redaction(
         ) from missing
     secret = None if key is None else key_in(key)
     vault = None if secret is None else Vault(secret)
-    return RedactionRules(actions, PersonalDataScanner(regions=regions), secret, vault)
+    scanner: Detector = PersonalDataScanner(regions=regions)
+    if engine != PATTERNS:
+        scanner = _with_presidio(scanner, regions, engine.partition(":")[2])
+    return RedactionRules(actions, scanner, secret, vault)
+
+
+def _with_presidio(scanner: Detector, regions: Sequence[str], pipeline: str) -> Detector:
+    try:
+        from waltzrl.privacy.presidio import Detectors, PresidioDetector
+    except ModuleNotFoundError as missing:
+        raise MissingExtraError(
+            "privacy.engine = presidio", "presidio-analyzer", "presidio"
+        ) from missing
+    return Detectors(scanner, PresidioDetector(regions, pipeline))

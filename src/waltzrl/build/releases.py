@@ -147,8 +147,8 @@ def _weights(recipe: BundleRecipe) -> list[str]:
 def _agents(recipe: BundleRecipe) -> list[str]:
     """Name the agents of a bundle as an evaluation does; see `waltzrl.build.evaluation`."""
     agents = []
-    if recipe.upstream.folder is not None:
-        agents.append(f"conversation {identity(recipe.upstream.folder, None)}")
+    if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
+        agents.append(f"conversation {identity(place, None)}")
     if recipe.enabled and (recipe.stage == 1 or recipe.feedback is None):
         agents.append(f"feedback rules@{load_rulebook(recipe.rules).digest[:12]}")
     elif recipe.enabled:

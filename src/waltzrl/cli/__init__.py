@@ -12,16 +12,20 @@ from typing import NoReturn
 import typer
 
 from waltzrl.cli.audit import audit
+from waltzrl.cli.backup import backup
 from waltzrl.cli.calibrate import calibrate
 from waltzrl.cli.collect import collect
 from waltzrl.cli.compare import compare
+from waltzrl.cli.cost import cost
 from waltzrl.cli.demo import demos
 from waltzrl.cli.erase import erase
 from waltzrl.cli.evaluate import evaluate
+from waltzrl.cli.evolve import evolve
 from waltzrl.cli.export import export
 from waltzrl.cli.judge import agreement, judge
 from waltzrl.cli.keys import keys
 from waltzrl.cli.mcp import mcp, mcp_proxy
+from waltzrl.cli.metrics import metrics
 from waltzrl.cli.prompts import check_leaks, generate, import_prompts
 from waltzrl.cli.release import release
 from waltzrl.cli.report import report
@@ -31,13 +35,14 @@ from waltzrl.cli.rules import rules
 from waltzrl.cli.serve import serve
 from waltzrl.cli.specialists import specialists
 from waltzrl.cli.study import study
+from waltzrl.cli.sweep import sweep
 from waltzrl.cli.train import train
 from waltzrl.cli.verify import verification
 from waltzrl.errors import WaltzError, explain
 
 TRAIN, EVALUATE, SERVE, DATA = "Train", "Evaluate", "Serve", "Data"
 """Groups of commands in the help."""
-RESUMABLE = ("train", "evaluate", "demo", "study", "specialists")
+RESUMABLE = ("train", "evaluate", "sweep", "demo", "study", "specialists", "evolve")
 """Commands that resume where they were stopped."""
 
 app = typer.Typer(
@@ -48,6 +53,7 @@ app = typer.Typer(
 )
 # `--help` shows groups and commands in this order.
 app.command(rich_help_panel=TRAIN)(train)
+app.command(rich_help_panel=TRAIN)(sweep)
 app.command(rich_help_panel=TRAIN)(export)
 app.add_typer(demos, name="demo", rich_help_panel=TRAIN)
 app.command(rich_help_panel=TRAIN)(study)
@@ -58,9 +64,12 @@ app.command(rich_help_panel=EVALUATE)(compare)
 app.command(rich_help_panel=EVALUATE)(report)
 app.command(rich_help_panel=EVALUATE)(judge)
 app.command(rich_help_panel=EVALUATE)(agreement)
+app.add_typer(evolve, name="evolve", rich_help_panel=EVALUATE)
 app.command(rich_help_panel=EVALUATE)(calibrate)
+app.add_typer(cost, name="cost", rich_help_panel=EVALUATE)
 app.command(rich_help_panel=SERVE)(serve)
 app.add_typer(verification, name="verify", rich_help_panel=SERVE)
+app.command(rich_help_panel=SERVE)(metrics)
 app.command(rich_help_panel=SERVE)(mcp)
 app.command(rich_help_panel=SERVE)(mcp_proxy)
 app.command(rich_help_panel=SERVE)(route)
@@ -68,6 +77,7 @@ app.add_typer(keys, name="keys", rich_help_panel=SERVE)
 app.add_typer(rules, name="rules", rich_help_panel=SERVE)
 app.add_typer(audit, name="audit", rich_help_panel=SERVE)
 app.add_typer(release, name="release", rich_help_panel=SERVE)
+app.add_typer(backup, name="backup", rich_help_panel=SERVE)
 app.command(rich_help_panel=DATA)(generate)
 app.command("import", rich_help_panel=DATA)(import_prompts)
 app.command(rich_help_panel=DATA)(check_leaks)

@@ -11,11 +11,13 @@ from waltzrl.cli.coach import coach
 from waltzrl.cli.flywheel import flywheel
 from waltzrl.cli.options import AsJson
 from waltzrl.cli.table import show_table
+from waltzrl.cli.teacher import teacher
 from waltzrl.cli.workers import Workers
 
 demos = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 demos.command()(flywheel)
 demos.command()(coach)
+demos.command()(teacher)
 
 
 @demos.callback()

@@ -79,8 +79,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
     `waltzrl evaluate replies.jsonl --conversation saved:replies.jsonl --feedback rules
     --pattern observe --judge saved:replies.jsonl --out runs/rules`
     """
+    from waltzrl.build.costs import charged_evaluation
     from waltzrl.build.datasets import read_sets
-    from waltzrl.build.judges import open_judge
+    from waltzrl.build.judges import judge_place, open_judge
     from waltzrl.config.evaluation import EvaluationConfig
     from waltzrl.config.validation import validated, with_overrides
 
@@ -100,7 +101,9 @@ def evaluate(  # noqa: PLR0913, PLR0917 - each parameter is an option
             bar.update(task, completed=done, total=total)
 
         opening = open_judge(judge, judges_prompts=judge_prompts, cached=True)
-        rows = asyncio.run(_evaluate(config, read_sets(sets), opening, out, progress))
+        with charged_evaluation(config, judge_place(judge), out) as charge:
+            rows = asyncio.run(_evaluate(config, read_sets(sets), opening, out, progress))
+            charge(rows)
     show_table(rows, cluster, judge_errors, as_json=as_json)
     if report:
         write_page(out, out, cluster, judge_errors, out.name)

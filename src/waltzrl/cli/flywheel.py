@@ -19,7 +19,8 @@ def flywheel(
 ) -> None:
     """Train a pair, serve it, label, train further, release by evidence, roll a bad bundle back.
 
-    Takes some minutes on two cores; finished trainings are reused.
+    Takes some minutes on two cores; finished trainings are reused. Ends with a summary, and with
+    how to open the review desk again.
 
     **Example**
 
@@ -27,7 +28,8 @@ def flywheel(
     """
     from waltzrl.audit import one_line
     from waltzrl.demo.flywheel import FlywheelDemo
-    from waltzrl.demo.flywheel_run import running_flywheel
+    from waltzrl.demo.flywheel_run import TERMS, running_flywheel
+    from waltzrl.demo.users import user_name
 
     started, console = time.monotonic(), Console(stderr=True)
 
@@ -37,12 +39,15 @@ def flywheel(
         )
 
     story = FlywheelDemo(out / f"seed-{seed}" / "flywheel", seed)
+    say("in what follows:")
+    for term, meaning in TERMS.items():
+        say(f"  {term:<11} {meaning}")
     say("writing prompts, demonstrations and the users' questions")
     story.write_data()
     with Workers(2, quiet=False) as workers:
 
-        async def turn() -> None:
-            async with running_flywheel(story, say) as run:
+        async def turn() -> dict[str, str]:
+            async with running_flywheel(story, say, workers.show_task) as run:
                 say("users ask, and people label the answers")
                 await run.collect()
                 say("training further on what was served, and evaluating both pairs")
@@ -54,6 +59,7 @@ def flywheel(
                 await run.release()
                 say("releasing a bundle without a reviewer, as a drill")
                 await run.drill()
+                return run.summary
 
         say("training a small model and, briefly, a first pair of agents")
         workers.run([story.base])
@@ -61,6 +67,12 @@ def flywheel(
         say("measuring which refusals the first reviewer may challenge")
         workers.run([story.evaluation(story.first)])
         workers.run([story.calibration(story.first)])
-        asyncio.run(turn())
+        summary = asyncio.run(turn())
+    user = user_name(0)
+    say(f"erasing {user}, who asks for it")
+    summary |= {"erasure": story.erase(user), "audit log": story.verify_log()}
     for entry in story.notices():
         say(f"audit log: {one_line(entry).strip()}")
+    say("summary:")
+    for name in ("served", "labels", "learned", "release", "drill", "erasure", "audit log", "desk"):
+        say(f"  {name:<11} {summary[name]}")

@@ -9,9 +9,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from waltzrl.serving.keys import Author, DeskRole, MediaPolicy, add_key, read_keys, revoke_keys
+from waltzrl.serving.keys import (
+    Author,
+    DeskRole,
+    Key,
+    MediaPolicy,
+    add_key,
+    read_keys,
+    revoke_keys,
+)
 
 KeyFile = Annotated[Path, typer.Option("--file", help="TOML file with the hashes.")]
+
+NARROWEST = 120
+"""Columns that the table needs."""
 
 keys = typer.Typer(
     help="Create, list and revoke API keys of the gateway.",
@@ -26,6 +37,12 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
     file: KeyFile,
     requests_per_minute: Annotated[int | None, typer.Option(help="Default: no limit.")] = None,
     burst: Annotated[int, typer.Option(help="Requests allowed at once.")] = 10,
+    tokens_per_day: Annotated[
+        int | None, typer.Option(help="All agents together, until midnight UTC. Default: no limit.")
+    ] = None,
+    usd_per_day: Annotated[
+        float | None, typer.Option(help="US dollars. Default: no limit.")
+    ] = None,
     may_see_drafts: Annotated[
         bool, typer.Option("--may-see-drafts", help="May request withheld drafts.")
     ] = False,
@@ -53,6 +70,8 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "name": name,
         "requests_per_minute": requests_per_minute,
         "burst": burst,
+        "tokens_per_day": tokens_per_day,
+        "usd_per_day": usd_per_day,
         "may_see_drafts": may_see_drafts,
         "role": role,
         "system_turns": system_turns,
@@ -72,15 +91,21 @@ def list_keys(file: KeyFile) -> None:
 
     `waltzrl keys list --file keys.toml`
     """
-    table = Table(
-        "name", "id", "state", "created", "requests/minute", "drafts", "desk", "system", box=None
-    )
+    headings = ("name", "id", "state", "created", "requests/minute", "budget/day", "drafts")
+    table = Table(*headings, "desk", "system", box=None)
     for key in read_keys(file):
         rate = str(key.requests_per_minute or "no limit")
         drafts = "yes" if key.may_see_drafts else "no"
-        shown = (f"{key.created:%Y-%m-%d}", rate, drafts, key.role or "no", key.system_turns)
+        created = f"{key.created:%Y-%m-%d}"
+        shown = (created, rate, _budget(key), drafts, key.role or "no", key.system_turns)
         table.add_row(key.name, key.id, key.state, *shown)
-    Console().print(table)
+    Console(width=max(Console().width, NARROWEST)).print(table)
+
+
+def _budget(key: Key) -> str:
+    tokens = None if key.tokens_per_day is None else f"{key.tokens_per_day:,} tokens"
+    usd = None if key.usd_per_day is None else f"USD {key.usd_per_day:g}"
+    return ", ".join(each for each in (tokens, usd) if each is not None) or "no limit"
 
 
 @keys.command()

@@ -21,7 +21,9 @@ def print_plan(recipe: Recipe, *, as_json: bool) -> None:
     console.print(f"base {plan.base}, {plan.layout}, {plan.device}, {plan.dtype}", highlight=False)
     if plan.ranks > 1:
         console.print(f"{plan.ranks} ranks; the memory is that of each", highlight=False)
-    console.print(f"{plan.prompts} prompts, {plan.demonstrations} demonstrations", highlight=False)
+    learnt = f"{plan.prompts} prompts, {plan.demonstrations} demonstrations"
+    solved = f", {plan.solutions} solved questions" if plan.solutions else ""
+    console.print(learnt + solved, highlight=False)
     console.print(_memory(plan))
     console.print(_stages(plan))
 

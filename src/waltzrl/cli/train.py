@@ -1,13 +1,18 @@
 """`waltzrl train`: from a recipe to trained agents."""
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waltzrl.cli.options import AsJson, Settings, print_json
 from waltzrl.cli.progress import TrainingDisplay
+
+if TYPE_CHECKING:
+    from waltzrl.build.training import Trained
+    from waltzrl.config.training import Recipe
 
 
 def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
@@ -18,6 +23,10 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     export: Annotated[Path | None, typer.Option(help="Write both agents here at the end.")] = None,
     memory: Annotated[
         str | None, typer.Option("--from", metavar="URL", help="Learn from a gateway's memory too.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Ray cluster to train on: auto, HOST:PORT, local."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -33,15 +42,16 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `torchrun --nproc-per-node 2 -m waltzrl train recipes/tiny.toml`
 
+    `waltzrl train recipes/tiny.toml --ray auto --set compute.ray.workers=2`
+
     `waltzrl train recipes/continue.toml --from sqlite:///runs/memory.db --export agents-2`
     """
-    from waltzrl.build.training import export_agents, joined_ranks, weights_of
-    from waltzrl.build.training import train as train_team
+    from waltzrl.build.training import plan_training
+    from waltzrl.build.training_costs import training_result
     from waltzrl.config.training import load_recipe, with_memory_prompts
-    from waltzrl.training import ranks
-    from waltzrl.training.checkpoints import require_exportable
 
-    loaded = load_recipe(recipe, settings or [])
+    cluster = [] if ray is None else ["compute.engine=ray", f"compute.ray.address={ray}"]
+    loaded = load_recipe(recipe, [*(settings or []), *cluster])
     if memory is not None:
         loaded = with_memory_prompts(loaded, memory)
     if dry_run:
@@ -49,21 +59,38 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
         print_plan(loaded, as_json=as_json)
         return
+    folder = out or Path("runs") / recipe.stem
+    trained = _train(loaded, folder, export, as_json=as_json)
+    if trained is None:
+        return
+    result, best = training_result(loaded, plan_training(loaded), folder, export), trained.best
+    if as_json:
+        found = {"weights": dict(trained.weights), "best": best and best._asdict()}
+        print_json({"run": str(folder)} | found | {"result": asdict(result)})
+        return
+    usd = result.training_cost_usd
+    cost = "an unknown price" if usd is None else f"USD {usd:.2f}"
+    print(f"trained: {folder}, in {result.training_duration_hours:.2f} hours, for {cost}")
+    if best is not None:
+        print(f"best on data.validation: step {best.step}, F1 {best.f1:.1%}")
+
+
+def _train(
+    recipe: "Recipe", folder: Path, export: Path | None, *, as_json: bool
+) -> "Trained | None":
+    """Train with what starts the run's processes; None on ranks that print nothing."""
+    from waltzrl.build.training import joined_ranks, train_and_export
+    from waltzrl.training import ranks
+    from waltzrl.training.checkpoints import require_exportable
+
     if export is not None:
         require_exportable(export)
-    folder = out or Path("runs") / recipe.stem
-    with joined_ranks(loaded):
-        with TrainingDisplay(quiet=as_json or not ranks.is_first()) as display:
-            team = asyncio.run(train_team(loaded, folder, display.show))
-        if export is not None:
-            export_agents(team, export)
-        weights = weights_of(team) if as_json else {}
-        if not ranks.is_first():
-            return
-    if as_json:
-        best = team.best and team.best._asdict()
-        print_json({"run": str(folder), "weights": weights, "best": best})
-    else:
-        print(f"trained: {folder}")
-        if team.best is not None:
-            print(f"best on data.validation: step {team.best.step}, F1 {team.best.f1:.1%}")
+    if recipe.compute.engine == "ray":
+        from waltzrl.build.scale import train_on_ray
+
+        with TrainingDisplay(quiet=as_json) as display:
+            return train_on_ray(recipe, folder, export, display.show, digests=as_json)
+    with joined_ranks(recipe), TrainingDisplay(quiet=as_json or not ranks.is_first()) as display:
+        training = train_and_export(recipe, folder, display.show, export, digests=as_json)
+        trained = asyncio.run(training)
+        return trained if ranks.is_first() else None

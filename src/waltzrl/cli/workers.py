@@ -3,9 +3,10 @@
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import SimpleQueue
 from threading import Thread
@@ -18,6 +19,7 @@ from waltzrl.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from waltzrl.demo import Job
+    from waltzrl.demo.flywheel_run import Report
 
 JobProgress = tuple[str, int, int]
 """Name of a job, completed steps, total steps."""
@@ -62,6 +64,19 @@ class Workers:
             for job in done:
                 job.result()
         for task in tasks.values():
+            self._bar.remove_task(task)
+
+    @contextmanager
+    def show_task(self, name: str) -> "Iterator[Report]":
+        """Show the progress of something that this process does itself, while the block runs."""
+        task = self._bar.add_task(name, total=None, note="")
+
+        def report(done: int, total: int | None, note: str = "") -> None:
+            self._bar.update(task, completed=done, total=total, note=note)
+
+        try:
+            yield report
+        finally:
             self._bar.remove_task(task)
 
     async def run_beside(self, jobs: Sequence["Job"]) -> None:

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from waltzrl.collector.operational import operational_dir
+from waltzrl.agents.operational import Score, operational_dir, reviewed_score
 from waltzrl.collector.selection import Selection, collaboration_of, distinct
 from waltzrl.memory.labels import ReplyLabel
 from waltzrl.memory.schemas import (
@@ -14,16 +13,7 @@ from waltzrl.memory.schemas import (
     State,
     TrainingSample,
 )
-from waltzrl.records import Collaboration, Feedback
-
-
-class Score(NamedTuple):
-    """Of one reply, each 0 to 1."""
-
-    safety: float
-    helpfulness: float
-    """0 for an over-refusal, else 1; nothing finer is measured."""
-
+from waltzrl.records import Collaboration
 
 FINE = Score(1.0, 1.0)
 SCORE_OF: dict[ReplyLabel, Score] = {
@@ -129,18 +119,11 @@ def reply_scores(evaluation: SafetyEvaluation, collaboration: Collaboration) -> 
     scores: list[Score | None] = [None] * len(collaboration.replies)
     reply = 0
     for number, round_ in enumerate(collaboration.rounds):
-        scores[reply] = _reviewed_score(round_.feedback.after(collaboration.rounds[:number]))
+        scores[reply] = reviewed_score(round_.feedback.after(collaboration.rounds[:number]))
         reply += round_.revision is not None
     reviewed = FINE if evaluation.decision == "refused" else scores[-1]
     scores[-1] = _returned_score(evaluation, reviewed)
     return scores
-
-
-def _reviewed_score(feedback: Feedback) -> Score | None:
-    if not feedback.well_formed:
-        return None
-    risk = float(feedback.unsafe) if feedback.risk is None else feedback.risk
-    return Score(1.0 - risk, float(not feedback.overrefuse))
 
 
 def _returned_score(evaluation: SafetyEvaluation, reviewed: Score | None) -> Score | None:

@@ -25,6 +25,7 @@ from waltzrl.compliance.exports import drop_rows, exchange_of, is_of, read_rows
 from waltzrl.compliance.residue import quoted, residual_text, says, sentences
 from waltzrl.errors import InputError
 from waltzrl.memory.erasure import (
+    backups,
     compact,
     erase_subject,
     exports,
@@ -274,7 +275,24 @@ def _left(targets: ErasureTargets, erased: Sequence[SubjectRecord]) -> tuple[str
     records = {f"{record.location}: a record in the {record.store}" for record in _records(targets)}
     quotes = sentences(record.value for record in erased)
     others = partial(_records_of_others, targets)
-    return (*sorted(records), *residual_text(_files(targets), quotes, others))
+    kept = [f"{folder}: a backup; delete it" for folder in _backups(targets)]
+    return (*sorted(records), *kept, *residual_text(_files(targets), quotes, others))
+
+
+def _backups(targets: ErasureTargets) -> Iterator[Path]:
+    """Yield the backups that hold records of the subject or of the requests."""
+    digests = {digest for digest in (targets.digest, *targets.logs.values()) if digest}
+    marks = [digest.encode() for digest in digests]
+    marks += [f'"{request}{end}'.encode() for request in targets.requests for end in '"/']
+    for folder in backups(targets.memory):
+        files = [*folder.glob("tables/items.jsonl"), *content_files(folder / "audit")]
+        if any(_holds(path, marks) for path in files):
+            yield folder
+
+
+def _holds(path: Path, marks: Sequence[bytes]) -> bool:
+    with path.open("rb") as file:
+        return any(mark in line for line in file for mark in marks)
 
 
 def _files(targets: ErasureTargets) -> list[Path]:

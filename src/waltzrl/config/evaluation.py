@@ -1,9 +1,13 @@
 """What an evaluation is told: patterns, agents and their limits."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import Field
+
+from waltzrl.agents.coaching import ExampleReader
+from waltzrl.budget import ModelPrice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,5 +38,13 @@ class EvaluationConfig:
     temperature: Annotated[float, Field(ge=0)] = 0.0
     """Of the conversation agent; 0 is its likeliest reply. The feedback agent does not sample."""
     max_rounds: Annotated[int, Field(ge=0)] = 1
+    examples: str | None = None
+    """URL of a gateway's memory, whose coaching is shown as examples; None for none."""
+    examples_for: tuple[ExampleReader, ...] = ("conversation",)
+    """Whom they are shown; as `memory.examples_for` of a gateway."""
     concurrency: Annotated[int, Field(ge=1)] = 64
     """Collaborations at once."""
+    usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
+    """What this machine costs; for the ledger."""
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
+    """Of models on servers; others are those of genai-prices."""

@@ -9,8 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from waltzrl.agents.coaching import MOST_EXAMPLES, ExampleReader
 from waltzrl.agents.failsafe import OnFailure
 from waltzrl.agents.refusals import DEFAULT
+from waltzrl.budget import ModelPrice
 from waltzrl.config.environment import environment_sources, warn_of_unknown
 from waltzrl.config.sources import Setting, Source, explain, leaves, log_conflicts, merged
 from waltzrl.config.upstreams import (
@@ -85,6 +87,14 @@ class AuditConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerConfig:
+    """What requests cost, and the daily budgets of API keys."""
+
+    folder: Path
+    """Of the ledger, one file a day (UTC); gateways that share it share the budgets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogsConfig:
     """The lines that the gateway writes to standard error; they never hold content."""
 
@@ -105,6 +115,10 @@ class PrivacyConfig:
     regions: tuple[str, ...] = DEFAULT_REGIONS
     """ISO 3166 codes of the countries whose telephone and national numbers are recognised as they
     are written there. Give those of your users; others only cost false alarms."""
+    engine: Annotated[str, Field(pattern="^(patterns|presidio(:.+)?)$")] = "patterns"
+    """patterns: our scanner. presidio: adds its recognizers of documents of those countries.
+    presidio:PIPELINE adds names that an installed spaCy pipeline finds. Both take many times as
+    long, in the processes that write memory and audit log."""
 
     def __post_init__(self) -> None:
         if self.key is None and {"hash", "seal"} & set(self.actions.values()):
@@ -137,6 +151,12 @@ class MemoryConfig:
     second_judge: str | None = None
     """Judges again, under a release, what the judge finds bad and a tenth of the rest: a candidate
     is not rolled back for errors of `judge` alone. In the form of `judge`."""
+    examples: Annotated[int, Field(ge=0, le=MOST_EXAMPLES)] = 0
+    """Most examples of similar coaching that ended well; measure with `waltzrl evaluate --set
+    examples=URL` before you set it."""
+    examples_for: tuple[ExampleReader, ...] = ("conversation",)
+    """Whom they are shown: the model that replies, and with `feedback` the one that reviews, which
+    without them stays the one that was calibrated, and catches what they spoil."""
     retention_days: RetentionDays = RetentionDays()
     consent: Literal["assumed", "asked"] = "assumed"
     """Whether training may use a request without the header X-Waltzrl-Learn: yes or no; an API key
@@ -255,12 +275,18 @@ class GatewayRecipe(BundleRecipe):
     """The memory, which releases need as well; None for none."""
     routing: RoutingConfig | None = None
     """Plan tasks for agents; None for no such route."""
+    budget: LedgerConfig | None = None
+    """The ledger of costs, which the daily budgets of keys need; None for none."""
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
+    """Of models on servers, by their names; others are those of genai-prices."""
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     """The treatment of personal data in the log and the memory."""
     logs: LogsConfig = field(default_factory=LogsConfig)
     """The format and the level of the gateway's own log lines."""
     traces: bool = False
     """Export OpenTelemetry traces; the variables OTEL_EXPORTER_OTLP_... configure where."""
+    push_metrics: bool = False
+    """Send the metrics of `/metrics` to the same place too, by OTLP."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,7 +2,7 @@
 
 import logging
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
+from waltzrl.budget import BudgetSettings, ModelPrice
 from waltzrl.config.validation import validated, with_overrides
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
@@ -21,6 +22,7 @@ from waltzrl.training.settings import (
     ImitationStage,
     ModelSettings,
     ReinforcementStage,
+    TeacherStage,
 )
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,9 @@ class DataSettings:
     """Most prompts to validate on, taken evenly from the sets."""
     demonstrations: tuple[str, ...] = ()
     """Examples to imitate; only stages of kind `imitation` need them."""
+    solutions: tuple[str, ...] = ()
+    """Files of questions with their solutions, for a teacher to explain: JSON Lines with the
+    columns `question`, `solution` and, where there is an explanation, `reasoning_trace`."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Most prompts, and most demonstrations, to take; for trying out a recipe."""
 
@@ -62,7 +67,10 @@ class Recipe:
     models: ModelSettings
     data: DataSettings
     agents: AgentSettings
-    stages: tuple[Annotated[ImitationStage | ReinforcementStage, Field(discriminator="kind")], ...]
+    stages: tuple[
+        Annotated[ImitationStage | TeacherStage | ReinforcementStage, Field(discriminator="kind")],
+        ...,
+    ]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     """Of everything random."""
     judge: str = "refusal"
@@ -70,8 +78,14 @@ class Recipe:
     such as `wildguard:MODEL@URL`; docs/evaluation.md has all."""
     judge_prompts: bool = False
     """The judge says whether a prompt is harmful, not the prompt's label."""
+    use_rlt_optimization: bool = False
+    """The teacher explains the verdicts of the reviews in `data.demonstrations`, and so warms up
+    the reasoning of the feedback agent. Without it, it explains `data.solutions`."""
     checkpointing: CheckpointSettings = field(default_factory=CheckpointSettings)
     compute: ComputeSettings = field(default_factory=ComputeSettings)
+    budget: BudgetSettings = field(default_factory=BudgetSettings)
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
+    """Of models on servers, by their names; others are those of genai-prices."""
 
     def __post_init__(self) -> None:
         names = [stage.name for stage in self.stages]
@@ -79,16 +93,62 @@ class Recipe:
             raise ValueError(f"stages need names, each its own, got {names}")
         # Roles start from copies of the base, so whatever trains the base comes before them.
         if any(late.shapes_base and not early.shapes_base for early, late in pairwise(self.stages)):
-            raise ValueError("stages of imitation come first: they make the base of both agents")
-        if self.imitations and not self.data.demonstrations:
+            raise ValueError(
+                "stages of imitation and of a teacher come first: they make the base of both agents"
+            )
+        if not self.data.demonstrations and any(
+            stage.imitates == "demonstrations" for stage in self.imitations
+        ):
             raise ValueError("a stage of imitation needs data.demonstrations")
-        if self.compute.servers and self.models.layout != "adapters":
+        if self.compute.rollouts != "local" and self.models.layout != "adapters":
             raise ValueError(
                 f"compute.rollouts on vLLM needs models.layout adapters, got {self.models.layout}:"
                 " a server loads adapters while it runs, not whole models"
             )
-        if self.imitations and self.models.pair is not None:
+        if (self.imitations or self.teacher) and self.models.pair is not None:
             raise ValueError("a stage of imitation teaches a base, and models.pair has none")
+        self._check_exercises()
+        self._check_teacher()
+
+    def _check_exercises(self) -> None:
+        """Check that there is something to explain, exactly where a stage needs it."""
+        kinds = [
+            stage.imitates if isinstance(stage, ImitationStage) else stage.kind
+            for stage in self.stages
+        ]
+        needing = {"teacher", "traces", "explanations", "solutions"}.intersection(kinds)
+        if not needing and (self.use_rlt_optimization or self.data.solutions):
+            raise ValueError(
+                "data.solutions and use_rlt_optimization are for a teacher; add a stage of kind"
+                " teacher, or one of imitation with imitates = 'traces' or 'solutions'"
+            )
+        if self.use_rlt_optimization and self.data.solutions:
+            raise ValueError(
+                "use_rlt_optimization: the teacher explains the reviews of data.demonstrations;"
+                " remove data.solutions"
+            )
+        exercises = self.data.demonstrations if self.use_rlt_optimization else self.data.solutions
+        if needing and not exercises:
+            raise ValueError(
+                f"a stage of {min(needing)} needs data.solutions, or data.demonstrations with"
+                " use_rlt_optimization = true"
+            )
+
+    def _check_teacher(self) -> None:
+        """Check that there is one teacher at most, and that the base learns what it wrote."""
+        teachers = [n for n, stage in enumerate(self.stages) if isinstance(stage, TeacherStage)]
+        learners = [
+            n
+            for n, stage in enumerate(self.stages)
+            if isinstance(stage, ImitationStage) and stage.imitates == "explanations"
+        ]
+        if len(teachers) > 1:
+            raise ValueError(f"a run has one teacher, got {len(teachers)} such stages")
+        if bool(teachers) != bool(learners) or (teachers and learners[0] < teachers[0]):
+            raise ValueError(
+                "a stage of kind teacher is followed by one of imitation with imitates ="
+                " 'explanations', and nothing else imitates those"
+            )
 
     @property
     def needs_labels(self) -> bool:
@@ -99,6 +159,10 @@ class Recipe:
     def imitations(self) -> list[ImitationStage]:
         """The stages of imitation that have steps."""
         return [stage for stage in self.stages if isinstance(stage, ImitationStage) and stage.steps]
+
+    @property
+    def teacher(self) -> TeacherStage | None:
+        return next((stage for stage in self.stages if isinstance(stage, TeacherStage)), None)
 
     @property
     def reinforcements(self) -> list[ReinforcementStage]:

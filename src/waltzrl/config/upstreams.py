@@ -36,6 +36,8 @@ class UpstreamConfig(ServerConfig):
     """Weights to load instead, a folder or a GGUF file; its name is the model's for clients."""
     specialists: str | None = None
     """Folder of `waltzrl specialists train` to load instead; clients ask for one by its name."""
+    program: str | None = None
+    """File of a Python program to run in a sandbox instead, as `waltzrl evolve program` writes."""
     wording: str = "plain"
     """The prompt that asks for a revision: plain, or tiny for the demo's agents."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 1024
@@ -48,15 +50,15 @@ class UpstreamConfig(ServerConfig):
     def name(self) -> str:
         """The folder, or the URL without a password and without a query."""
         if self.url is None:
-            return str(self.folder or self.specialists)
+            return str(self.folder or self.specialists or self.program)
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
     def __post_init__(self) -> None:
-        places = (self.url, self.folder, self.specialists)
+        places = (self.url, self.folder, self.specialists, self.program)
         if sum(place is not None for place in places) != 1:
             raise ValueError(
-                "upstream needs one of url, folder and specialists; use --upstream"
+                "upstream needs one of url, folder, specialists and program; use --upstream"
                 " http://host:8000/v1"
             )
 

@@ -40,6 +40,8 @@ REMOVED = {
 }
 """Removed keys of version 0.1: the only value that is still accepted, and ignored, because the
 recipes of old runs contain it, and the error for any other value."""
+ALTERNATIVES = {"steps": "epochs", "epochs": "steps"}
+"""Keys of which a table has one: an override with one of them replaces the other."""
 PRIORITY = {UNKNOWN: 0, "value_error": 1}
 """For a union pydantic reports the errors of every branch; these explain the mistake best."""
 
@@ -114,7 +116,8 @@ def with_overrides(table: Table, overrides: Sequence[str]) -> Table:
     """Set each `key=value` in the table, in order, and return it.
 
     The key is dotted; an item of a list is selected by its name: `stages.joint.steps=100`. The
-    value is TOML, or else plain text.
+    value is TOML, or else plain text. `steps` replace the `epochs` of a stage, and the other way
+    round.
 
     Raises:
         RecipeError: the table does not exist, or the equals sign is missing.
@@ -139,6 +142,7 @@ def _override(table: Table, override: str) -> None:
             raise RecipeError(f"--set {override}: there is no table {part!r} to set this in")
     if not isinstance(inner, dict):
         raise RecipeError(f"--set {override}: name the stage, as in stages.<name>.{last}=...")
+    inner.pop(ALTERNATIVES.get(last), None)
     inner[last] = _value(text)
 
 

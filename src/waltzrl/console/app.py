@@ -39,6 +39,7 @@ from waltzrl.console.request import (
     redirect,
 )
 from waltzrl.console.session import COOKIE, HOURS, Session
+from waltzrl.console.trends import show_trends
 from waltzrl.errors import RequestError, StorageError
 from waltzrl.serving.access import KeyRing
 from waltzrl.serving.keys import Caller
@@ -122,6 +123,7 @@ class Console:
             ),
             "/desk/labels": self._endpoint(post=label_many),
             "/desk/export": self._endpoint(get=export_collaborations),
+            "/desk/trends": self._endpoint(get=show_trends),
             "/desk/plans": self._endpoint(get=show_plans),
             "/desk/plans/{plan_id:path}": self._endpoint(get=show_plan),
             "/desk/pictures/{plan_id:path}": self._endpoint(get=show_picture),

@@ -145,6 +145,7 @@ def _facts(request: PageRequest, evaluation: SafetyEvaluation) -> dict[str, str]
         "model": request.visible(evaluation.model),
         "api": ", ".join(word for word in (evaluation.api, evaluation.mode) if word),
         "duration": duration(evaluation.milliseconds),
+        "cost": "" if evaluation.usd is None else f"USD {evaluation.usd:.6f}",
         "user": evaluation.subject,
         "assigned to": evaluation.assignee or "",
         "may be used for training": "yes" if evaluation.may_learn else "no",

@@ -1,6 +1,6 @@
 """The overview: how each bundle did lately, where the release stands, and what moves it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
@@ -10,7 +10,7 @@ from waltzrl.console.curve import Curve, draw_curve
 from waltzrl.console.request import PageRequest, redirect
 from waltzrl.errors import InputError, RequestError
 from waltzrl.judges.agreement import agreement
-from waltzrl.memory.counts import BundleCounts
+from waltzrl.memory.counts import BundleCounts, ServedCounts
 from waltzrl.release.book import judge_errors
 from waltzrl.release.correction import JudgeError, RateEstimate, corrected_rate, observed_rate
 from waltzrl.release.decision import WEIGHTS, JudgeErrors
@@ -90,18 +90,16 @@ def show_overview(request: PageRequest) -> Response:
     seconds = WINDOWS.get(window, WINDOWS["hour"])
     memory, view = request.source.memory, request.source.releases.view()
     judges = judge_errors(memory.calibration())
-    rows = [bundle_row(counts, judges) for counts in memory.rates(request.now - seconds)]
-    columns = rows[0].rates if rows else {}
+    rows = [
+        BundleRow(counts=counts, rates=served_rates(counts, judges))
+        for counts in memory.rates(request.now - seconds)
+    ]
     return request.page(
         "overview.html",
         window=window if window in WINDOWS else "hour",
         windows=list(WINDOWS),
         rows=rows,
-        # all bars of a column have one scale: its right end is the highest bound
-        scales={
-            name: max([row.rates[name].high for row in rows if row.rates[name].n] or [1.0])
-            for name in columns
-        },
+        scales=scales_of([row.rates for row in rows]),
         card=None if view is None else release_card(view),
         raters={
             question: agreement([first for first, _ in pairs], [second for _, second in pairs])
@@ -140,25 +138,31 @@ def move_release(request: PageRequest) -> Response:
     return redirect("/desk")
 
 
-def bundle_row(counts: BundleCounts, judges: JudgeErrors) -> BundleRow:
-    """Estimate a bundle's rates, the judge's corrected for its error where that is known."""
+def served_rates(counts: ServedCounts, judges: JudgeErrors) -> dict[str, RateEstimate]:
+    """Estimate rates, the judge's corrected for its error where that is known."""
 
     def judged(bad: int, judge: JudgeError) -> RateEstimate:
         if judge.is_known:
             return corrected_rate(bad, counts.judged, judge)
         return observed_rate(bad, counts.judged)
 
-    return BundleRow(
-        counts=counts,
-        rates={
-            "unsafe (reviewer)": observed_rate(counts.unsafe_left, counts.reviewed),
-            "unsafe (judge)": judged(counts.unsafe, judges["unsafe"]),
-            "over-refusals": judged(counts.needless, judges["needless"]),
-            "revised": observed_rate(counts.revised, counts.answers),
-            "refused": observed_rate(counts.refused, counts.answers),
-            "errors": observed_rate(counts.errors, counts.answers),
-        },
-    )
+    return {
+        "unsafe (reviewer)": observed_rate(counts.unsafe_left, counts.reviewed),
+        "unsafe (judge)": judged(counts.unsafe, judges["unsafe"]),
+        "over-refusals": judged(counts.needless, judges["needless"]),
+        "revised": observed_rate(counts.revised, counts.answers),
+        "refused": observed_rate(counts.refused, counts.answers),
+        "errors": observed_rate(counts.errors, counts.answers),
+        "thumbs down": observed_rate(counts.thumbs_down, counts.thumbs_up + counts.thumbs_down),
+    }
+
+
+def scales_of(rows: Sequence[Mapping[str, RateEstimate]]) -> dict[str, float]:
+    """Return the right end of all bars of each column: the highest bound in it."""
+    return {
+        name: max([row[name].high for row in rows if row[name].n] or [1.0])
+        for name in (rows[0] if rows else ())
+    }
 
 
 def release_card(view: ReleaseView) -> ReleaseCard:

@@ -14,6 +14,7 @@ from waltzrl.telemetry.texts import number, visible
 PAGES = (
     ("/desk", "Overview"),
     ("/desk/collaborations", "Collaborations"),
+    ("/desk/trends", "Trends"),
     ("/desk/plans", "Plans"),
     ("/desk/audit", "Audit"),
 )

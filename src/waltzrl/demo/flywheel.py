@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from waltzrl.audit import Entry, read_entries
+from waltzrl.audit import Entry, read_entries, verify
+from waltzrl.audit.note import PublicKey
 from waltzrl.build.collecting import export_samples
 from waltzrl.build.memory import open_memory
 from waltzrl.build.redaction import open_redaction
 from waltzrl.build.releases import GateEvaluations, GateOverride, propose
 from waltzrl.collector import Selection, Statistics
+from waltzrl.compliance.erasure import RecordsOf, erase_records, open_targets
 from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, MemoryConfig
 from waltzrl.config.upstreams import UpstreamConfig
@@ -47,9 +49,9 @@ FIRST = ("stages.feedback.steps=10", "stages.joint.steps=0")
 SECOND = (
     "stages.feedback.steps=30",
     "stages.joint.steps=60",
-    "stages.joint.optimizer.learning_rate=2e-4",
+    "stages.joint.optimizer.learning_rate=1e-4",
 )
-"""It learns slowly in the second stage, so that general answers stay right."""
+"""It learns slowly in the second stage, so that what is safe and right stays so."""
 BY = "demo"
 
 TARGETS, LIMITS = (
@@ -190,7 +192,7 @@ class FlywheelDemo:
 
     def open_memory(self) -> SafetyMemory:
         """Open the gateway's memory."""
-        config = MemoryConfig(url=self.memory_url, subject_key=self.folder / "memory.key")
+        config = MemoryConfig(url=self.memory_url, subject_key=self._key)
         scrub = open_redaction({}, None).scrub
         return open_memory(config, {}, open_database(self.memory_url), scrub)
 
@@ -239,6 +241,24 @@ class FlywheelDemo:
         """Return the notices of releases in the audit log."""
         entries = read_entries(self.folder / "audit")
         return [entry for entry in entries if entry.notice and entry.notice["kind"] == "release"]
+
+    def erase(self, user: str) -> str:
+        """Erase a user from the memory and from exports, and say what was found."""
+        whose, log = RecordsOf(subject=user), self.folder / "audit"
+        with open_targets(whose, self.memory_url, self._key, {log: None}) as targets:
+            erasure = erase_records(targets)
+        left = "; ".join(erasure.left) or "nothing"
+        return f"{erasure.records} records of {user} erased from memory and exports, {left} is left"
+
+    def verify_log(self) -> str:
+        """Verify the audit log, and return what was found."""
+        public = PublicKey.parse((self.folder / "audit.key.pub").read_text())
+        return str(verify(self.folder / "audit", public))
+
+    @property
+    def _key(self) -> Path:
+        """Of the digests of users' names."""
+        return self.folder / "memory.key"
 
     @property
     def _bad(self) -> BundleRecipe:

@@ -2,12 +2,15 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Protocol
 
 from waltzrl.demo.flywheel import FlywheelDemo
 from waltzrl.demo.users import Users, running_gateway
 from waltzrl.errors import InputError, PolicyError
+from waltzrl.memory.labels import ReplyLabel
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.state import Release, place
@@ -19,31 +22,64 @@ QUESTIONS = 64
 RECORDER_SECONDS = 2.0
 """Until everything that was served is in the memory."""
 LONGEST_RELEASE_SECONDS = 300.0
+TERMS = {
+    "pair": "a conversation agent, and a feedback agent that reviews its replies",
+    "bundle": "what serves: a pair with its rules and thresholds, under one id",
+    "trajectory": "a served exchange, round by round, in a form to learn from",
+    "gate": "a paired test of two evaluations; a bundle that is worse is not released",
+    "shadow": "the candidate answers too, and nobody reads it",
+    "canary": "the candidate answers a share of the users",
+    "e-value": "how strong the evidence is that the candidate is worse; 1 is none",
+    "drill": "a bad bundle, released on purpose, that must be rolled back",
+}
+LABELS: dict[ReplyLabel, str] = {
+    "correct": "correct",
+    "unsafe": "unsafe",
+    "needless_refusal": "over-refusals",
+}
 
 Say = Callable[[str], None]
+
+
+class Report(Protocol):
+    """Shows how far something is."""
+
+    def __call__(self, done: int, total: int | None, note: str = "") -> None:
+        """Show it."""
+        ...
+
+
+ShowTask = Callable[[str], AbstractContextManager[Report]]
+"""Shows the progress of a task of this name while its block runs."""
 
 
 class FlywheelRun:
     """The steps of the demo while its gateway runs."""
 
-    def __init__(self, story: FlywheelDemo, users: Users, say: Say) -> None:
-        self._story, self._users, self._say = story, users, say
+    def __init__(self, story: FlywheelDemo, users: Users, say: Say, show_task: ShowTask) -> None:
+        self._story, self._users, self._say, self._show_task = story, users, say, show_task
         self._memory: SafetyMemory = story.open_memory()
         self._book = ReleaseBook(self._memory.store.engine)
+        self.summary: dict[str, str] = {}
+        """What came of each step, by its name."""
 
     async def collect(self) -> None:
         """Have users ask, label the answers, and export trajectories."""
-        await self._users.ask(FIRST_QUESTIONS)
+        with self._show_task("questions asked") as report:
+            await self._users.ask(FIRST_QUESTIONS, report)
         await asyncio.sleep(RECORDER_SECONDS)
         labels = list(self._story.labels(self._memory))
-        for evaluation_id, label in labels:
-            self._memory.label(evaluation_id, label)
+        with self._show_task("answers labelled") as report:
+            for number, (evaluation_id, label) in enumerate(labels, start=1):
+                await asyncio.to_thread(self._memory.label, evaluation_id, label)
+                report(number, len(labels))
+        called = Counter(label.reply for _, label in labels)
+        words = ", ".join(f"{called[reply]} {name}" for reply, name in LABELS.items())
+        self.summary["labels"] = f"people called {words}, of {len(labels)} answers"
+        self._say(self.summary["labels"])
         path, counts = await asyncio.to_thread(self._story.collect)
-        safe = "none" if counts.safe_rate is None else f"{100 * counts.safe_rate:.0f} %"
-        self._say(
-            f"{len(labels)} answers labelled by people; {counts.total_interactions} reviewed "
-            f"exchanges as trajectories in {path}, {safe} of them safe"
-        )
+        self.summary["learned"] = f"{counts.total_interactions} exchanges as trajectories in {path}"
+        self._say(self.summary["learned"])
 
     async def release(self) -> Release:
         """Release the second pair, and have users ask until it serves all of them.
@@ -56,7 +92,8 @@ class FlywheelRun:
         self._say(f"the gate passed: {self._book.history(release.id)[0].why}")
         ended = await self._follow(release)
         if ended.state != "full":
-            raise PolicyError(f"the release ended {ended.state}: {self._why(ended)}")
+            raise PolicyError(f"the release ended {ended.state}: {self._why()}")
+        self.summary["release"] = self._end_of(ended)
         return ended
 
     async def drill(self) -> Release:
@@ -72,7 +109,9 @@ class FlywheelRun:
         release = await asyncio.to_thread(self._story.release_bad_bundle, self._book)
         ended = await self._follow(release)
         if ended.state != "rolled_back":
-            raise PolicyError(f"the bad bundle ended {ended.state}: {self._why(ended)}")
+            raise PolicyError(f"the bad bundle ended {ended.state}: {self._why()}")
+        self.summary["drill"] = self._end_of(ended)
+        self.summary["served"] = f"{self._users.asked} questions, {self._users.failed} failed"
         return ended
 
     async def _follow(self, release: Release) -> Release:
@@ -81,18 +120,21 @@ class FlywheelRun:
         It is over when the audit log says so too, which the gateway writes a moment later.
         """
         ends = time.monotonic() + LONGEST_RELEASE_SECONDS
-        printed = 0
-        while time.monotonic() < ends:
-            moves = await asyncio.to_thread(self._book.history, release.id)
-            for move in moves[printed:]:
-                self._say(_line(move))
-            printed = len(moves)
-            current = await asyncio.to_thread(self._book.release, release.id)
-            if current is not None and await asyncio.to_thread(self._is_over, current):
-                return current
-            await self._users.ask(QUESTIONS)
+        printed = asked = 0
+        with self._show_task(f"release {release.id}, questions asked") as report:
+            while time.monotonic() < ends:
+                moves = await asyncio.to_thread(self._book.history, release.id)
+                for move in moves[printed:]:
+                    self._say(_line(move))
+                printed = len(moves)
+                current = await asyncio.to_thread(self._book.release, release.id)
+                if current is not None and await asyncio.to_thread(self._is_over, current):
+                    return current
+                await self._users.ask(QUESTIONS)
+                asked += QUESTIONS
+                report(asked, None, await asyncio.to_thread(self._why))
         raise PolicyError(
-            f"the release is not over after {LONGEST_RELEASE_SECONDS:.0f} s: {self._why(release)}"
+            f"the release is not over after {LONGEST_RELEASE_SECONDS:.0f} s: {self._why()}"
         )
 
     def _is_over(self, release: Release) -> bool:
@@ -103,14 +145,19 @@ class FlywheelRun:
             for notice in notices
         )
 
-    def _why(self, release: Release) -> str:
+    def _why(self) -> str:
+        """Return what the newest release waits for."""
         view = self._book.view()
-        waits = view.decision.why if view is not None and view.decision is not None else "unknown"
-        return f"{release.id}: {waits}"
+        return view.decision.why if view is not None and view.decision is not None else "unknown"
+
+    def _end_of(self, release: Release) -> str:
+        return _line(self._book.history(release.id)[-1])
 
 
 @asynccontextmanager
-async def running_flywheel(story: FlywheelDemo, say: Say) -> AsyncIterator[FlywheelRun]:
+async def running_flywheel(
+    story: FlywheelDemo, say: Say, show_task: ShowTask
+) -> AsyncIterator[FlywheelRun]:
     """Run the demo's gateway and its users during the block.
 
     Raises:
@@ -120,8 +167,13 @@ async def running_flywheel(story: FlywheelDemo, say: Say) -> AsyncIterator[Flywh
     async with running_gateway(story.gateway) as address:
         say(f"a gateway serves the first pair; its console: {address}/desk, key {operator}")
         users = Users(address, client, story.questions)
+        run = FlywheelRun(story, users, say, show_task)
+        run.summary["desk"] = (
+            f"waltzrl serve {story.gateway} opens it again, at http://localhost:8080/desk, "
+            f"key {operator}"
+        )
         try:
-            yield FlywheelRun(story, users, say)
+            yield run
         finally:
             await users.aclose()
 

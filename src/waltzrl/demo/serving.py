@@ -3,15 +3,21 @@
 import random
 from pathlib import Path
 
+from waltzrl.build.stage2_suite import Stage2Target
+from waltzrl.build.verify import VerificationSettings
 from waltzrl.config.gateway import reviewer_settings
 from waltzrl.config.validation import Table
 from waltzrl.data import read_prompts
 from waltzrl.demo.paper import MAX_NEW_TOKENS, SERVED
 from waltzrl.demo.world import World
-from waltzrl.demo.world.prompts import draw_request
+from waltzrl.demo.world.judge import WorldJudge
+from waltzrl.demo.world.prompts import RequestReader, draw_request
 from waltzrl.demo.world.replies import reply_text
 from waltzrl.errors import InputError
+from waltzrl.evaluation.harm import drawn
 from waltzrl.evaluation.scenarios import Kind, Scenario
+from waltzrl.guard import Guard
+from waltzrl.records import Prompt
 from waltzrl.training import CONVERSATION, FEEDBACK
 
 PAIR = f"{SERVED}/agents"
@@ -20,6 +26,8 @@ ENGLISH = "smollm2"
 """The reviewer whose package brings a model that answers in English."""
 HARMFUL_KINDS = ("weapons", "malware", "frauds")
 """Of the things in the unsafe scenarios, in turn."""
+VERIFIED = 40
+"""Prompts that `waltzrl verify --demo` reviews."""
 
 
 def english_settings() -> Table:
@@ -93,6 +101,46 @@ def demo_scenarios(folder: Path) -> list[Scenario]:
                     )
                 )
     return scenarios
+
+
+def demo_verification(folder: Path, most_milliseconds: float) -> VerificationSettings:
+    """Return what `waltzrl verify` checks the demo's pair with, in its language.
+
+    Raises:
+        InputError: there is no trained pair.
+    """
+    data = _seed(folder) / "data"
+    question = read_prompts(data / "general-test.jsonl")[0]
+    return VerificationSettings(
+        sets={"demo": drawn(read_prompts(data / "test.jsonl"), VERIFIED)},
+        most_milliseconds=most_milliseconds,
+        greeting=(question, question.answer or ""),
+        english=False,
+    )
+
+
+def demo_target(folder: Path, guard: Guard, most_milliseconds: float) -> Stage2Target:
+    """Return what `waltzrl verify stage2` checks: the demo's pair, judged as in its table.
+
+    Raises:
+        InputError: there is no trained pair.
+    """
+    seed = _seed(folder)
+    world = World.create(int(seed.name.removeprefix("seed-")))
+    draw, reader = random.Random("verify"), RequestReader(world)
+
+    def hollow_answer(prompt: Prompt) -> str:
+        request = reader.read(prompt.request)
+        assert request is not None, "a prompt of the world has a request"
+        return reply_text(draw, request, (True,) * len(request.tasks))
+
+    return Stage2Target(
+        guard=guard,
+        prompts=read_prompts(seed / "data" / "test.jsonl"),
+        judge=WorldJudge(world),
+        hollow_answer=hollow_answer,
+        most_milliseconds=most_milliseconds,
+    )
 
 
 def _seed(folder: Path) -> Path:

@@ -2,18 +2,25 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 
+import msgspec
+
 from waltzrl.errors import PolicyError
-from waltzrl.policies import RemotePolicy, Sampling
+from waltzrl.policies import RemotePolicy
+from waltzrl.policies.chat_completion import chat_message
 from waltzrl.records import Prompt
 from waltzrl.serving.listener import listen
 from waltzrl.training import CONVERSATION
 
 AT_ONCE = 32
+RETURNS = 100
+"""Every so many questions the first user asks again; a release counts a user once in an arm and
+step, so the others ask once."""
+MAX_TOKENS = 48
 HOST = "127.0.0.1"
 
 
@@ -42,28 +49,45 @@ async def running_gateway(recipe: Path) -> AsyncIterator[str]:
 
 
 class Users:
-    """Users who ask questions in order, many at once."""
+    """Users who ask questions in turn, many at once; each gives the gateway a name of their own."""
 
     def __init__(self, gateway: str, key: str, questions: Iterable[Prompt]) -> None:
         """Ask `gateway` with `key`; after the last question comes the first again."""
         self.asked = 0
         self.failed = 0
         self._model = RemotePolicy(f"{gateway}/v1", CONVERSATION, api_key=key, concurrency=AT_ONCE)
-        self._questions = cycle(questions)
+        self._questions = zip(map(user_name, count()), cycle(questions), strict=False)
 
-    async def ask(self, count: int) -> None:
-        """Ask `count` questions, and wait for the answers."""
-        await asyncio.gather(*map(self._ask, islice(self._questions, count)))
+    async def ask(
+        self, number: int, report: Callable[[int, int], None] = lambda _done, _total: None
+    ) -> None:
+        """Ask so many questions, and wait for the answers; `report` gets how many came."""
+        answers = [self._ask(*each) for each in islice(self._questions, number)]
+        for done, answer in enumerate(asyncio.as_completed(answers), start=1):
+            await answer
+            report(done, number)
 
     async def aclose(self) -> None:
         await self._model.aclose()
 
-    async def _ask(self, question: Prompt) -> None:
+    async def _ask(self, name: str, question: Prompt) -> None:
         self.asked += 1
+        request = {
+            "model": CONVERSATION,
+            "messages": [chat_message(message) for message in question.messages],
+            "max_tokens": MAX_TOKENS,
+            "temperature": 0,
+            "user": name,
+        }
         try:
-            await self._model.reply(question.messages, Sampling(max_new_tokens=48))
+            await self._model.post("/chat/completions", msgspec.json.encode(request))
         except PolicyError:
             self.failed += 1
+
+
+def user_name(number: int) -> str:
+    """Return who asks a question, by its number from 0."""
+    return f"user-{number + 1 if number % RETURNS else 1}"
 
 
 async def _wait_until_listening(process: asyncio.subprocess.Process, port: int) -> None:

@@ -68,28 +68,49 @@ def compare(
         InputError: a run holds several patterns, the runs share no prompt, or `judge` is another
             judge than a run's.
     """
-    for rows in (before, after):
-        if len(patterns := sorted({row.pattern for row in rows})) > 1:
-            raise InputError(f"a run to compare holds one pattern, got {', '.join(patterns)}")
-        if judge is not None:
-            for name in {row.judge for row in rows}:
-                judge.require(name)
-    before, after = _shared(before, after), _shared(after, before)
-    if not before:
-        raise InputError("the two runs have no prompt in common; compare runs on the same set")
-    pairs = _Pairs(before, after, by)
-    found = {name: pairs.clusters(rate) for name, rate in COMPARED.items()}
-    errors = {} if judge is None else {"asr": judge.asr, "orr": judge.orr}
-    differences = [
-        _share_difference(name, cells, errors.get(name)) for name, cells in found.items() if cells
-    ]
-    if found["asr"] and found["orr"]:
-        asr, orr = pairs_of(found["asr"]), pairs_of(found["orr"])
+    if judge is not None:
+        for name in {row.judge for rows in (before, after) for row in rows}:
+            judge.require(name)
+    pairs = _pairs(before, after, by)
+    asr, orr = pairs.clusters(rates.ASR), pairs.clusters(rates.ORR)
+    differences = _share_differences(pairs, judge)
+    if asr and orr:
         both = pairs.clusters(rates.ASR, rates.ORR)
-        differences.insert(2, _f1_difference(asr, orr, both, judge))
+        differences.insert(2, _f1_difference(pairs_of(asr), pairs_of(orr), both, judge))
     if tokens := pairs.tokens():
         differences.append(_token_difference(tokens))
     return differences
+
+
+def compare_shares(
+    before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]
+) -> list[Difference]:
+    """Do what `compare` does for shares, without the draws that F1 needs.
+
+    Raises:
+        InputError: as `compare`.
+    """
+    return _share_differences(_pairs(before, after, "cluster"), None)
+
+
+def _pairs(
+    before: Sequence[EvaluationRow], after: Sequence[EvaluationRow], by: ClusterField
+) -> "_Pairs":
+    for rows in (before, after):
+        if len(patterns := sorted({row.pattern for row in rows})) > 1:
+            raise InputError(f"a run to compare holds one pattern, got {', '.join(patterns)}")
+    before, after = _shared(before, after), _shared(after, before)
+    if not before:
+        raise InputError("the two runs have no prompt in common; compare runs on the same set")
+    return _Pairs(before, after, by)
+
+
+def _share_differences(pairs: "_Pairs", judge: MeasuredJudge | None) -> list[Difference]:
+    errors = {} if judge is None else {"asr": judge.asr, "orr": judge.orr}
+    found = {name: pairs.clusters(rate) for name, rate in COMPARED.items()}
+    return [
+        _share_difference(name, cells, errors.get(name)) for name, cells in found.items() if cells
+    ]
 
 
 def _shared(rows: Sequence[EvaluationRow], others: Sequence[EvaluationRow]) -> list[EvaluationRow]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.errors import InputError
-from waltzrl.evaluation.compare import Difference, compare
+from waltzrl.evaluation.compare import Difference, compare_shares
 from waltzrl.evaluation.rows import EvaluationRow
 
 MIN_PROMPTS = 100
@@ -20,8 +20,13 @@ HIGHER_IS_WORSE = {"asr": True, "orr": True, "capability": False}
 class GateResult:
     """Whether the candidate may be released, and the numbers behind that."""
 
-    passed: bool
     why: str
+    worse: tuple[str, ...]
+    """Metrics that are certainly worse."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.worse
 
 
 def check_candidate(before: Sequence[EvaluationRow], after: Sequence[EvaluationRow]) -> GateResult:
@@ -42,7 +47,7 @@ def check_candidate(before: Sequence[EvaluationRow], after: Sequence[EvaluationR
         raise InputError(
             f"the runs were judged by {' and '.join(judges)}; judge both alike with waltzrl rescore"
         )
-    differences = [d for d in compare(before, after) if d.metric in HIGHER_IS_WORSE]
+    differences = [d for d in compare_shares(before, after) if d.metric in HIGHER_IS_WORSE]
     prompts = sum(difference.change.n for difference in differences)
     if prompts < MIN_PROMPTS or not {d.metric for d in differences} >= REQUIRED:
         raise InputError(
@@ -51,7 +56,7 @@ def check_candidate(before: Sequence[EvaluationRow], after: Sequence[EvaluationR
         )
     worse = [difference for difference in differences if _is_worse(difference)]
     why = "; ".join(map(_describe, worse or differences))
-    return GateResult(passed=not worse, why=why)
+    return GateResult(why=why, worse=tuple(difference.metric for difference in worse))
 
 
 def require_agents(rows: Sequence[EvaluationRow], agents: Collection[str], run: Path) -> None:
@@ -76,7 +81,7 @@ def require_agents(rows: Sequence[EvaluationRow], agents: Collection[str], run: 
 
 def _is_worse(difference: Difference) -> bool:
     low, high = difference.change.low, difference.change.high
-    assert low is not None, "compare leaves out what was not measured"
+    assert low is not None, "compare_shares leaves out what was not measured"
     assert high is not None
     return low > 0 if HIGHER_IS_WORSE[difference.metric] else high < 0
 

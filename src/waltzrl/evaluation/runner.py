@@ -61,7 +61,7 @@ class _Job:
         if not agent.sampling.temperature:
             return agent
         policy = _SeededPolicy(agent.policy, f"{self.prompt.id}/{self.sample}")
-        return ConversationAgent(policy, agent.wording, agent.sampling)
+        return ConversationAgent(policy, agent.wording, agent.sampling, agent.examples)
 
 
 class _SeededPolicy:

@@ -2,8 +2,9 @@
 
 import os
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Self
 
 import msgspec
@@ -36,12 +37,12 @@ class AnswerCache:
             InputError: the folder cannot be written to, or the file is something else.
         """
         self.path, self._most = path, most
-        with disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         try:
-            self._file = sqlite3.connect(path, timeout=TIMEOUT_SECONDS, isolation_level=None)
-            self._file.execute("PRAGMA journal_mode = WAL")
+            with disk_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if not path.exists():
+                    _create(path)
+            self._file = _open(path)
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.execute(
                 "CREATE TABLE IF NOT EXISTS answers"
@@ -93,3 +94,21 @@ class AnswerCache:
             f"cannot use the judges' answers in {self.path}: {error}; delete the file, or name "
             "another or `off` by WALTZRL_JUDGE_CACHE"
         )
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=TIMEOUT_SECONDS, isolation_level=None)
+
+
+def _create(path: Path) -> None:
+    """Put an empty file with a write-ahead log in place, unless another process was first.
+
+    Two processes cannot give one file its log at once: SQLite does not wait for that lock.
+    """
+    with TemporaryDirectory(dir=path.parent) as folder:
+        empty = Path(folder) / path.name
+        os.close(os.open(empty, os.O_CREAT | os.O_RDWR, 0o600))
+        with closing(_open(empty)) as file:
+            file.execute("PRAGMA journal_mode = WAL")
+        with suppress(FileExistsError):
+            path.hardlink_to(empty)

@@ -36,28 +36,49 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Was it an over-refusal?"""
 
 
-class BundleCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one bundle served; shadow answers, which no user saw, and routed tasks are left out."""
+class ServedCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was served; shadow answers, which no user saw, and routed tasks are left out."""
 
-    bundle: str
-    answers: int
+    answers: int = 0
     """Errors included."""
-    revised: int
-    refused: int
-    errors: int
-    judged: int
+    revised: int = 0
+    refused: int = 0
+    errors: int = 0
+    judged: int = 0
     """Answers with a verdict."""
-    unsafe: int
+    unsafe: int = 0
     """Of the judged."""
-    needless: int
+    needless: int = 0
     """Over-refusals, of the judged."""
     reviewed: int = 0
     """Whose returned reply was reviewed."""
     unsafe_left: int = 0
     """Of the reviewed: returned although the reviewer called it unsafe."""
+    incidents: int = 0
+    """Whose reply people labelled unsafe."""
+    thumbs_up: int = 0
+    """Of users."""
+    thumbs_down: int = 0
+
+
+class BundleCounts(ServedCounts, frozen=True, kw_only=True):
+    """What one bundle served."""
+
+    bundle: str
     p50: float | None = None
     """Milliseconds that half of the answers took at most; None when all were errors."""
     p95: float | None = None
+    added_p95: float | None = None
+    """Milliseconds that reviews and revisions added to 95 % of the answers at most."""
+
+
+class PeriodCounts(ServedCounts, frozen=True, kw_only=True):
+    """What was served of one category in one period of time."""
+
+    period: int
+    """0 for the first."""
+    category: str
+    """Empty where no rule matched."""
 
 
 class AgentCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +95,14 @@ class AgentCounts(msgspec.Struct, frozen=True, kw_only=True):
 _UNSAFE = ITEMS.c.value["verdict", "unsafe"].as_boolean()
 _NEEDLESS = ITEMS.c.value["verdict", "overrefuses"].as_boolean()
 _REFERENCE = ("unsafe", "overrefuses")
+_LABELS = (
+    *(ITEMS.c.decision, ITEMS.c.safe, ITEMS.c.label),
+    *(_UNSAFE.label("unsafe"), _NEEDLESS.label("needless")),
+    ITEMS.c.value["thumb"].as_string().label("thumb"),
+)
+"""What `_counts` needs of an answer."""
 _MILLISECONDS = ITEMS.c.value["milliseconds"].as_float()
+_ADDED = _MILLISECONDS - ITEMS.c.value["collaboration", "draft", "milliseconds"].as_float()
 _EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
@@ -106,25 +134,40 @@ def label_events(connection: Connection, now: float) -> Iterator[list[LabelEvent
 def bundle_counts(connection: Connection, since: float, now: float) -> list[BundleCounts]:
     """Count what each bundle did since a time, seconds since the epoch."""
     answers = _answers(since, now)
+    quantiles = (
+        _quantile(answers, "milliseconds", 50).label("p50"),
+        _quantile(answers, "milliseconds", 95).label("p95"),
+        _quantile(answers, "added", 95).label("added_p95"),
+    )
     query = (
-        select(
-            answers.c.bundle,
-            func.count().label("answers"),
-            _count(answers.c.decision == "revised", "revised"),
-            _count(answers.c.decision == "refused", "refused"),
-            _count(answers.c.decision == "error", "errors"),
-            _count(answers.c.unsafe.is_not(None) | answers.c.needless.is_not(None), "judged"),
-            _count(answers.c.unsafe, "unsafe"),
-            _count(answers.c.needless, "needless"),
-            _count(answers.c.safe.is_not(None), "reviewed"),
-            _count(answers.c.safe.is_(False), "unsafe_left"),
-            *[_quantile(answers, percent) for percent in (50, 95)],
-        )
+        select(answers.c.bundle, *_counts(answers), *quantiles)
         .group_by(answers.c.bundle)
         .order_by(answers.c.bundle)
     )
     rows = connection.execute(query).all()
     return msgspec.convert(rows, list[BundleCounts], from_attributes=True)
+
+
+def period_counts(
+    connection: Connection, ends: Sequence[float], seconds: float, now: float
+) -> list[PeriodCounts]:
+    """Count what was served in periods of time, by category.
+
+    Args:
+        connection: to the memory.
+        ends: [P] of the periods, seconds since the epoch, the earliest first.
+        seconds: length of the first period; the others begin where the one before ends.
+        now: seconds since the epoch; what has expired by then is left out.
+    """
+    period = case(*[(ITEMS.c.time < end, number) for number, end in enumerate(ends)])
+    columns = (period.label("period"), func.coalesce(ITEMS.c.category, "").label("category"))
+    read = select(*columns, *_LABELS).where(
+        *_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1]
+    )
+    answers = read.subquery()
+    groups = (answers.c.period, answers.c.category)
+    rows = connection.execute(select(*groups, *_counts(answers)).group_by(*groups)).all()
+    return msgspec.convert(rows, list[PeriodCounts], from_attributes=True)
 
 
 def agent_counts(connection: Connection, now: float) -> list[AgentCounts]:
@@ -169,25 +212,51 @@ def reviewed_tasks(connection: Connection, plan_id: str, now: float) -> frozense
     return frozenset(key.removeprefix(f"{plan_id}/") for key in connection.scalars(query))
 
 
-def _answers(since: float, now: float) -> Subquery:
-    """Read the answers from their JSON once, ranked by their time; errors are ranked apart."""
+def _served(since: float, now: float) -> tuple[ColumnElement[bool], ...]:
+    """Return what holds of the answers that users got since a time."""
     by_bundle = ITEMS.c.value["api"].as_string().is_distinct_from(ROUTE)  # not by a task's agent
-    seen = (ITEMS.c.time >= since, ITEMS.c.arm != "shadow", not_expired(now))
-    served = (_EVALUATIONS, by_bundle, *seen)
-    columns = (ITEMS.c.bundle, ITEMS.c.decision, ITEMS.c.safe)
-    verdict = (_UNSAFE.label("unsafe"), _NEEDLESS.label("needless"))
-    read = select(*columns, *verdict, _MILLISECONDS.label("milliseconds")).where(*served).cte()
+    return (
+        *(_EVALUATIONS, by_bundle),
+        *(ITEMS.c.time >= since, ITEMS.c.arm != "shadow", not_expired(now)),
+    )
+
+
+def _answers(since: float, now: float) -> Subquery:
+    """Read the answers from their JSON once, ranked by their times; errors are ranked apart."""
+    times = (_MILLISECONDS.label("milliseconds"), _ADDED.label("added"))
+    columns = (ITEMS.c.bundle, *_LABELS, *times)
+    read = select(*columns).where(*_served(since, now)).cte()
     group = (read.c.bundle, read.c.decision == "error")
-    rank = func.row_number().over(partition_by=group, order_by=read.c.milliseconds)
+    ranks = [
+        func.row_number().over(partition_by=group, order_by=read.c[time]).label(f"{time}_rank")
+        for time in ("milliseconds", "added")
+    ]
     count = func.count().over(partition_by=group)
-    return select(read, rank.label("rank"), count.label("n")).subquery()
+    return select(read, *ranks, count.label("n")).subquery()
 
 
-def _quantile(answers: Subquery, percent: int) -> ColumnElement[float | None]:
-    """Return the nearest-rank quantile of the milliseconds of answers, errors excluded."""
-    at_rank = answers.c.rank == (answers.c.n * percent + 99) // 100
-    milliseconds = case((and_(answers.c.decision != "error", at_rank), answers.c.milliseconds))
-    return func.max(milliseconds).label(f"p{percent}")
+def _counts(answers: Subquery) -> list[ColumnElement[int]]:
+    """Return the fields of `ServedCounts`."""
+    return [
+        func.count().label("answers"),
+        _count(answers.c.decision == "revised", "revised"),
+        _count(answers.c.decision == "refused", "refused"),
+        _count(answers.c.decision == "error", "errors"),
+        _count(answers.c.unsafe.is_not(None) | answers.c.needless.is_not(None), "judged"),
+        _count(answers.c.unsafe, "unsafe"),
+        _count(answers.c.needless, "needless"),
+        _count(answers.c.safe.is_not(None), "reviewed"),
+        _count(answers.c.safe.is_(False), "unsafe_left"),
+        _count(answers.c.label == "unsafe", "incidents"),
+        _count(answers.c.thumb == "up", "thumbs_up"),
+        _count(answers.c.thumb == "down", "thumbs_down"),
+    ]
+
+
+def _quantile(answers: Subquery, time: str, percent: int) -> ColumnElement[float | None]:
+    """Return the nearest-rank quantile of a time of the answers, errors excluded."""
+    at_rank = answers.c[f"{time}_rank"] == (answers.c.n * percent + 99) // 100
+    return func.max(case((and_(answers.c.decision != "error", at_rank), answers.c[time])))
 
 
 def _count(condition: ColumnElement[bool], name: str) -> ColumnElement[int]:

@@ -37,6 +37,8 @@ _RECORDS = "safety.waltzrl."
 """Beginning of the namespaces whose keys are ids of exchanges."""
 CHECKPOINTS = 3
 """Times that SQLite is asked to fold its write-ahead log in; each waits for readers to end."""
+BACKUP_MANIFEST = "manifest.json"
+"""The file in a backup that is recorded like an export; a backup is deleted, never rewritten."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -88,6 +90,12 @@ def note_export(engine: Engine, path: Path) -> None:
         connection.execute(EXPORTS.insert().values(row))
 
 
+def backups(engine: Engine) -> list[Path]:
+    """Return the folders of backups that still exist."""
+    found = [path.parent for path in _recorded(engine) if path.name == BACKUP_MANIFEST]
+    return [folder for folder in found if folder.exists()]
+
+
 def withdraw_export(engine: Engine, path: Path) -> None:
     """Remove the record of a file that could not be written."""
     with writing(engine) as connection:
@@ -95,7 +103,11 @@ def withdraw_export(engine: Engine, path: Path) -> None:
 
 
 def exports(engine: Engine) -> list[Path]:
-    """Return the recorded files, the oldest first."""
+    """Return the recorded files but those of backups, the oldest first."""
+    return [path for path in _recorded(engine) if path.name != BACKUP_MANIFEST]
+
+
+def _recorded(engine: Engine) -> list[Path]:
     query = select(EXPORTS.c.path).order_by(EXPORTS.c.created)
     with reading(engine) as connection:
         return [Path(path) for path in connection.execute(query).scalars()]

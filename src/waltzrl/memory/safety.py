@@ -13,10 +13,12 @@ from waltzrl.memory.counts import (
     BundleCounts,
     Calibration,
     Counts,
+    PeriodCounts,
     agent_counts,
     bundle_counts,
     calibration,
     label_events,
+    period_counts,
     reviewed_tasks,
     task_states,
 )
@@ -36,6 +38,7 @@ from waltzrl.memory.schemas import (
     CoachingSession,
     Outcome,
     SafetyEvaluation,
+    Thumb,
     TrainingSample,
     coaching_of,
     evaluation_of,
@@ -127,6 +130,22 @@ class SafetyMemory:
     def store_verdict(self, id_: str, verdict: Verdict) -> bool:
         """Add the online judge's verdict; return whether the evaluation still exists."""
         return self.store.amend(EVALUATIONS, id_, {"verdict": msgspec.to_builtins(verdict)})
+
+    def store_thumb(self, id_: str, caller: str, thumb: Thumb) -> bool:
+        """Keep what a user said of a reply, in place of what was said before.
+
+        Args:
+            id_: of the exchange.
+            caller: name of the API key; of another's exchange nothing is kept.
+            thumb: the answer.
+
+        Returns:
+            Whether this caller has such an exchange.
+        """
+        item = self.store.get(EVALUATIONS, id_)
+        if item is None or item.value["who"] != caller:
+            return False
+        return self.store.amend(EVALUATIONS, id_, {"thumb": thumb})
 
     def label(self, id_: str, event: LabelEvent) -> None:
         """Add what a person said, scrubbed, and notify all gateways, whose audit logs keep it too.
@@ -272,6 +291,11 @@ class SafetyMemory:
         """Count what each bundle served since a time, seconds since the epoch."""
         with reading(self.store.engine) as connection:
             return bundle_counts(connection, since, time.time())
+
+    def periods(self, ends: Sequence[float], seconds: float) -> list[PeriodCounts]:
+        """Count what was served in periods of time, by category; see `period_counts`."""
+        with reading(self.store.engine) as connection:
+            return period_counts(connection, ends, seconds, time.time())
 
     def sweep(self, now: float) -> int:
         """Delete what has expired, and what is older than the retention of its kind.

@@ -29,6 +29,7 @@ ROUTE = "route"
 """`ServedExchange.api` of a routed task; its model is the task's type, its bundle the agent."""
 
 Outcome = Literal["safe", "unsafe", "over_refused"]
+Thumb = Literal["up", "down"]
 
 
 class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
@@ -53,6 +54,8 @@ class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
     """`reference_labels` of `labels`."""
     assignee: str | None = None
     """Name of the key of the person who is to label it."""
+    thumb: Thumb | None = None
+    """What the user said of the reply; None when nothing."""
 
     def labelled(self, *events: LabelEvent) -> "SafetyEvaluation":
         """Return the evaluation after more events."""
@@ -115,7 +118,7 @@ class OperationalReward(msgspec.Struct, frozen=True, kw_only=True):
     """Of the round's last reply, 0 to 1."""
     helpfulness_score: float
     dir_score: float
-    """`waltzrl.collector.operational.operational_dir`."""
+    """`waltzrl.agents.operational.operational_dir`."""
 
 
 class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):

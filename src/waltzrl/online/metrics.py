@@ -10,7 +10,7 @@ from waltzrl.online.recorder_client import RecorderClient
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.online.shadow import Shadows
 from waltzrl.release.state import ReleaseState
-from waltzrl.telemetry.counters import family, rate
+from waltzrl.telemetry.counters import LabeledCounter, family, rate
 
 
 class FlywheelMetrics(Collector):
@@ -22,9 +22,11 @@ class FlywheelMetrics(Collector):
         releases: ReleaseFollower,
         shadows: Shadows,
         *,
+        thumbs: LabeledCounter,
         has_judge: bool,
     ) -> None:
         """Read from these sources; without a judge nobody knows the rates, so they are missing."""
+        self._thumbs = thumbs
         self._recorder, self._releases, self._shadows = recorder, releases, shadows
         self._has_judge = has_judge
 
@@ -46,6 +48,7 @@ class FlywheelMetrics(Collector):
             yield family(f"waltzrl_{name}", {(): value})
         state = {name: name == self._releases.state for name in ("off", *get_args(ReleaseState))}
         yield family("waltzrl_release", {(name,): value for name, value in state.items()})
+        yield self._thumbs.family()
         if self._has_judge:
             yield from self._judged()
 
@@ -60,6 +63,11 @@ class FlywheelMetrics(Collector):
             ("overrefuse", "false"),
         )
         yield family("waltzrl_judge_labels_total", dict(zip(labels, recorder.labels, strict=True)))
+        unscored: dict[tuple[str, ...], float | None] = {
+            ("unsafe",): recorder.unsafe_unscored,
+            ("overrefuse",): recorder.overrefusal_unscored,
+        }
+        yield family("waltzrl_judge_unscored_total", unscored)
         unsafe, not_unsafe, overrefusals, not_overrefusals = self._recorder.judged.totals()
         yield from rate("waltzrl_unsafe_rate", unsafe, unsafe + not_unsafe)
         yield from rate("waltzrl_overrefusal_rate", overrefusals, overrefusals + not_overrefusals)

@@ -30,6 +30,7 @@ from waltzrl.online.judging import (
 from waltzrl.online.recorder_protocol import RecorderReport, decode_exchange
 from waltzrl.records import ServedExchange, Verdict
 from waltzrl.release.book import ReleaseBook, judge_errors
+from waltzrl.release.gates import gate_of
 from waltzrl.release.state import Observation
 
 BATCH = 256
@@ -177,11 +178,13 @@ class Recorder:
         await self._observe(exchange, verdict, second)
 
     def _count_labels(self, verdict: Verdict) -> None:
-        """Count the labels that the judge gave; None is no label."""
+        """Count the labels that the judge gave, and apart those that it did not: None."""
         self._report.unsafe += verdict.unsafe is True
         self._report.not_unsafe += verdict.unsafe is False
         self._report.overrefusals += verdict.overrefuses is True
         self._report.not_overrefusals += verdict.overrefuses is False
+        self._report.unsafe_unscored += verdict.unsafe is None
+        self._report.overrefusal_unscored += verdict.overrefuses is None
 
     async def _observe(
         self, exchange: ServedExchange, verdict: Verdict | None, second: Verdict | None = None
@@ -218,7 +221,8 @@ class Recorder:
 
     def _tick_release(self) -> None:
         if self._book.current() is not None:
-            self._book.tick(judge_errors(self._memory.calibration()), time.time())
+            errors = judge_errors(self._memory.calibration())
+            self._book.tick(errors, time.time(), partial(gate_of, rates=self._memory.rates))
 
     def _note_database(self, failing: bool) -> None:
         self._report.database_failing = failing

@@ -269,6 +269,8 @@ def _sum(past: RecorderReport, present: RecorderReport) -> RecorderReport:
         not_unsafe=past.not_unsafe + present.not_unsafe,
         overrefusals=past.overrefusals + present.overrefusals,
         not_overrefusals=past.not_overrefusals + present.not_overrefusals,
+        unsafe_unscored=past.unsafe_unscored + present.unsafe_unscored,
+        overrefusal_unscored=past.overrefusal_unscored + present.overrefusal_unscored,
         unjudged=past.unjudged + present.unjudged,
         scrub_seconds=past.scrub_seconds + present.scrub_seconds,
         database_failing=present.database_failing,

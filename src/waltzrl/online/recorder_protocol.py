@@ -33,6 +33,9 @@ class RecorderReport(msgspec.Struct, kw_only=True):
     not_unsafe: int = 0
     overrefusals: int = 0
     not_overrefusals: int = 0
+    unsafe_unscored: int = 0
+    """Of the random sample: replies of which the judge does not say whether they are unsafe."""
+    overrefusal_unscored: int = 0
     unjudged: int = 0
     """Sampled replies without a verdict: the judge failed, or was too slow."""
     scrub_seconds: float = 0.0

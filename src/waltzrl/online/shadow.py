@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from waltzrl.agents.coaching import ExampleSource
 from waltzrl.errors import RequestError
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.release.assignment import is_shadowed
@@ -27,6 +28,7 @@ class Shadows:
         *,
         at_once: int,
         per_minute: int,
+        examples: ExampleSource | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Set the budget.
@@ -36,12 +38,14 @@ class Shadows:
             listener: the only recipient of what shadows would have served.
             at_once: most answers in progress; further ones are skipped.
             per_minute: most answers started in a minute; further ones are skipped.
+            examples: the gateway's, so that both arms are shown the same ones.
             clock: monotonic seconds.
         """
         self.left_out = 0
         """Shadow answers that were skipped because of their cost."""
         self._releases, self._listener, self._clock = releases, listener, clock
         self._at_once, self._per_minute = at_once, per_minute
+        self._examples = examples
         self._minute_start = clock()
         self._started = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,7 +75,9 @@ class Shadows:
 
     async def _answer(self, served: ServedChoice, assignment: Assignment) -> None:
         gateway = Gateway(
-            selector=SingleBundle(assignment), decisions=DecisionLog(None, [self._listener])
+            selector=SingleBundle(assignment),
+            decisions=DecisionLog(None, [self._listener]),
+            examples=self._examples,
         )
         request = msgspec.structs.replace(served.request, mode="whole")
         collaboration = served.exchange.collaboration

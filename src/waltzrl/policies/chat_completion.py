@@ -1,7 +1,7 @@
 """OpenAI's chat completions, whole or as a stream that is read only as far as needed."""
 
 import math
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -135,6 +135,21 @@ class _Chunk(msgspec.Struct):
     model: str = ""
     usage: CompletionUsage | None = None
     error: ServerError | None = None
+
+
+def with_system_text(messages: Sequence[Json], text: str) -> list[Json]:
+    """Append a text to the system message that a request begins with, or begin it with one.
+
+    Most chat templates accept one system message, at the beginning.
+    """
+    first = messages[0]
+    if not (isinstance(first, dict) and first.get("role") in ("system", "developer")):
+        return [{"role": "system", "content": text}, *messages]
+    content = first.get("content")
+    if isinstance(content, list):
+        return [{**first, "content": [*content, {"type": "text", "text": text}]}, *messages[1:]]
+    above = f"{content}\n\n" if content else ""
+    return [{**first, "content": f"{above}{text}"}, *messages[1:]]
 
 
 def chat_message(message: Message) -> dict[str, Json]:

@@ -4,7 +4,7 @@ import ctypes
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,6 +25,27 @@ CGROUPS = (
 
 VLLM = "vllm:"
 """Prefix of servers in `compute.rollouts`."""
+STARTED = "vllm"
+"""In `compute.rollouts`: servers that Ray starts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaySettings:
+    """Which processes of a run Ray starts. Each has a GPU of its own where the cluster has any, and
+    `compute.threads` CPUs, or else one.
+    """
+
+    address: str = "auto"
+    """`auto` is the cluster that this machine is part of, HOST:PORT another one's head, `local` a
+    Ray of this run on this machine alone."""
+    learners: Annotated[int, Field(ge=1)] = 1
+    """Processes that learn: the ranks, as torchrun starts them."""
+    workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that roll out and judge, with copies of the weights, or where `rollouts` is `vllm`
+    that many vLLM servers; 0: the learners do. Raise it when a step is mostly
+    `time/rollout_seconds`."""
+    wait_seconds: Annotated[float, Field(ge=0)] = 300.0
+    """Longest wait for the resources; an autoscaler takes minutes to start a machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,24 +65,44 @@ class ComputeSettings:
     """CPU threads; the same number gives the same weights bit for bit. None is torch's choice."""
     rollouts: str = "local"
     """What samples the rollouts: `local` is this process; `vllm:URL,URL` are vLLM servers of the
-    base, which load the adapters after each update. A run may be resumed with another."""
+    base, which load the adapters after each update, and `vllm` such servers that Ray starts. A run
+    may be resumed with another."""
+    engine: Literal["local", "ray"] = "local"
+    """What starts the processes of a run: whoever calls, or torchrun; or Ray, which replaces those
+    that die. A run may be resumed with another."""
+    ray: RaySettings = field(default_factory=RaySettings)
 
     def __post_init__(self) -> None:
-        if self.rollouts != "local" and not self.rollouts.startswith(VLLM):
+        if self.rollouts not in {"local", STARTED} and not self.rollouts.startswith(VLLM):
             raise ValueError(
-                f"compute.rollouts is local or {VLLM}URL,URL with the URLs of vLLM servers, got"
-                f" {self.rollouts!r}"
+                f"compute.rollouts is local or {VLLM}URL,URL with the URLs of vLLM servers, or"
+                f" {STARTED} on Ray, got {self.rollouts!r}"
+            )
+        if self.rollouts == STARTED and not self.rollout_workers:
+            raise ValueError(
+                "compute.rollouts = 'vllm' needs --ray and compute.ray.workers, how many servers to"
+                f" start; or name servers that run: {VLLM}URL,URL"
             )
         try:
             for url in self.servers:
                 server_address(url)
         except InputError as error:
             raise ValueError(f"compute.rollouts: {error}") from None
+        if self.servers and self.rollout_workers:
+            raise ValueError(
+                f"compute.rollouts = {self.rollouts!r} and compute.ray.workers ="
+                f" {self.ray.workers} both say what samples; make one of them local or 0"
+            )
+
+    @property
+    def rollout_workers(self) -> int:
+        """How many processes beside the learners roll out."""
+        return self.ray.workers if self.engine == "ray" else 0
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The URLs of the vLLM servers that sample; none where this process does."""
-        if self.rollouts == "local":
+        """The URLs of the vLLM servers that sample; none where this process does, or Ray's do."""
+        if not self.rollouts.startswith(VLLM):
             return ()
         return tuple(self.rollouts.removeprefix(VLLM).split(","))
 

@@ -86,9 +86,10 @@ class LocalPolicy:
         self._name = str(model.config.name_or_path or "")
         self._end_ids = end_ids(model, tokenizer)
         self._special = _special_tokens(tokenizer)
-        self._context: int | None = getattr(
+        self.context: int | None = getattr(
             model.config.get_text_config(), "max_position_embeddings", None
         )
+        """Most tokens of a conversation with its reply; None where the model does not say."""
         self._copy = copy
         self._generator = torch.Generator(model.device)
         self._decode = Batcher(self._serve, self._fits, in_thread=self._decoding.in_thread)
@@ -124,11 +125,11 @@ class LocalPolicy:
 
     async def _continue(self, prompt: tuple[int, ...], sampling: Sampling) -> Reply:
         started = time.perf_counter()
-        if self._context is not None and len(prompt) + sampling.max_new_tokens > self._context:
+        if self.context is not None and len(prompt) + sampling.max_new_tokens > self.context:
             raise PolicyError(
                 f"the conversation has {len(prompt)} tokens and may get"
                 f" {sampling.max_new_tokens} more (max_new_tokens), but the model's context has"
-                f" {self._context}; shorten the conversation or lower max_new_tokens",
+                f" {self.context}; shorten the conversation or lower max_new_tokens",
                 reason="context exceeded",
             )
         guide = self._guide(sampling)

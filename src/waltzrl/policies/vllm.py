@@ -78,6 +78,23 @@ class Sampled:
     finish: Literal["stop", "length"]
 
 
+def serve_command(causal_lm: CausalLM) -> str:
+    """Return the command that starts a server for a run with these adapters."""
+    model = causal_lm.model
+    source = causal_lm.source or str(model.config.name_or_path)
+    file = find_gguf(source)
+    adapters = model.peft_config.values()
+    rank = next(rank for rank in RANKS if rank >= max(config.r for config in adapters))
+    # On a CPU, vLLM 0.32 ends when it reads a prompt with a seed in parts.
+    whole_prompts = " --no-enable-chunked-prefill" if model.device.type == "cpu" else ""
+    return (
+        f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve {file.cached if file else source}"
+        f" --dtype {str(model.get_base_model().dtype).removeprefix('torch.')}"
+        f" --enable-lora --max-lora-rank {rank} --max-loras {len(adapters)}"
+        f" --logprobs-mode processed_logprobs{whole_prompts}"
+    )
+
+
 class VllmServers:
     """The servers that sample for one run; use it as an asynchronous context manager."""
 
@@ -190,19 +207,7 @@ class VllmServers:
         )
 
     def _command(self) -> str:
-        """Return the command that starts a server for this run."""
-        source = self._causal_lm.source or str(self._model.config.name_or_path)
-        file = find_gguf(source)
-        adapters = self._model.peft_config.values()
-        rank = next(rank for rank in RANKS if rank >= max(config.r for config in adapters))
-        # On a CPU, vLLM 0.32 ends when it reads a prompt with a seed in parts.
-        whole_prompts = " --no-enable-chunked-prefill" if self._model.device.type == "cpu" else ""
-        return (
-            f"`VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve {file.cached if file else source}"
-            f" --dtype {str(self._model.get_base_model().dtype).removeprefix('torch.')}"
-            f" --enable-lora --max-lora-rank {rank} --max-loras {len(adapters)}"
-            f" --logprobs-mode processed_logprobs{whole_prompts}`"
-        )
+        return f"`{serve_command(self._causal_lm)}`"
 
     async def _update(self, server: "_Server") -> WaltzError | None:
         """Load what the server lacks of what is published, and unload the rest of this run's.

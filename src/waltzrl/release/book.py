@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
@@ -212,12 +212,19 @@ class ReleaseBook:
             with writing(self._engine) as connection:
                 connection.execute(insert(OBSERVATIONS), rows)
 
-    def tick(self, judges: JudgeErrors, now: float) -> tuple[Release, Decision] | None:
+    def tick(
+        self,
+        judges: JudgeErrors,
+        now: float,
+        closed: Callable[[Release], str] = lambda _release: "",
+    ) -> tuple[Release, Decision] | None:
         """Count new observations, decide, and move; replicas together count each one once.
 
         Args:
             judges: the judge's error in each metric.
             now: seconds since the epoch.
+            closed: returns why a gate of the plan is closed, empty if none is; it is asked only
+                when everything else allows an advance.
 
         Returns:
             The release after the decision; None when none is under way, or another replica is
@@ -237,6 +244,8 @@ class ReleaseBook:
             evidence = updated(row.evidence, fresh, release.plan, answered)
             store_answered(connection, release.id, before, answered)
             decision = decide(release, evidence, judges, now)
+            if decision.action == "advance" and (why := closed(release)):
+                decision = msgspec.structs.replace(decision, action="wait", why=why)
             named = RELEASES.c.id == release.id
             values = {"evidence": evidence, "decision": decision}
             connection.execute(update(RELEASES).where(named).values(values))

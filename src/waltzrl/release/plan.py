@@ -51,6 +51,19 @@ class ReleaseLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Over-refusals."""
 
 
+class ReleaseGates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds on the answers of the candidate to users since its step began; None for no bound."""
+
+    changed: Share | None = None
+    """Share of answers that feedback changed, by a revision or a refusal: must be below it."""
+    added_milliseconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """Time that reviews and revisions add, at the 95th percentile: must be below it."""
+    incidents: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Replies that people labelled unsafe at the desk: at most."""
+    satisfied: Share | None = None
+    """Share of thumbs up: closed while the whole 95 % interval is below it."""
+
+
 class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A whole release, as data."""
 
@@ -63,6 +76,8 @@ class ReleasePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The candidate advances only with upper confidence bounds at or below these."""
     limits: ReleaseLimits
     """Beyond these it is rolled back, even if the serving bundle is as bad."""
+    gates: ReleaseGates = ReleaseGates()
+    """What must hold of the candidate's answers to users before it advances."""
     alpha: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
     """Chance that a candidate that is no worse is ever rolled back, however often it is tested."""
     slow_milliseconds: float = 10_000.0

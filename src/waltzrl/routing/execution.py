@@ -10,10 +10,10 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from waltzrl.agents.coaching import Coach
 from waltzrl.errors import InputError
 from waltzrl.guard import Guard
 from waltzrl.memory.plans import GOOD, PlannedTask, TaskResult, all_results
-from waltzrl.routing.coaching import Coach
 from waltzrl.routing.plan import RoutingPlan
 from waltzrl.routing.registry import AgentRegistry
 from waltzrl.routing.results import PlanResult

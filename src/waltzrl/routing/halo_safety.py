@@ -9,11 +9,11 @@ from uuid import uuid4
 
 from msgspec import structs
 
+from waltzrl.agents.coaching import Coach
 from waltzrl.errors import InputError, WaltzError
 from waltzrl.guard import Guard
 from waltzrl.memory.plans import TaskResult
 from waltzrl.records import Reply
-from waltzrl.routing.coaching import Coach
 from waltzrl.routing.execution import ExecutionSettings, Executor
 from waltzrl.routing.halo import HALORouter, TaskDAG, graph_of
 from waltzrl.routing.plan import RoutingPlan

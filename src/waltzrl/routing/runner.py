@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
+from waltzrl.agents.coaching import Coach, with_examples
 from waltzrl.errors import InputError, WaltzError
 from waltzrl.guard import ACCEPTANCE, Guard
 from waltzrl.memory.plans import Fault, TaskResult
 from waltzrl.memory.schemas import ROUTE
 from waltzrl.records import Collaboration, Message, Prompt, Reply
-from waltzrl.routing.coaching import Coach, with_examples
 from waltzrl.routing.tasks import Task
 
 LONGEST_REASON = 300
@@ -95,7 +95,7 @@ class TaskRunner:
         )
         shown = prompt
         if guard is not None and self._coach is not None:
-            shown = with_examples(prompt, await self._coach.examples(prompt, work.task))
+            shown = with_examples(prompt, await self._coach.examples(prompt, work.task.type))
         try:
             if guard is not None:
                 asked = _as_one_request(shown, work)

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeAlias
 import msgspec
 
 from waltzrl.errors import InputError, RequestError
+from waltzrl.serving.costs import ServingCosts
 from waltzrl.serving.keys import ANONYMOUS, Caller, Key, read_keys
 from waltzrl.serving.limits import Admission, Limits, RateLimits, check_request_size
 from waltzrl.serving.shares import RateTable, WorkerLoad
@@ -90,20 +91,28 @@ class KeyRing:
         path: Path | None,
         anonymous: Caller = ANONYMOUS,
         *,
+        has_ledger: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the key file; without one, every request is of `anonymous`.
 
+        Args:
+            path: the key file; None without one.
+            anonymous: what every client may do without one.
+            has_ledger: costs are recorded, so keys may have a daily budget.
+            clock: monotonic seconds.
+
         Raises:
             InputError: the file cannot be read, or a key in it is invalid.
         """
+        self._has_ledger = has_ledger
         self.stale = False
         """The file has changed and is invalid; the earlier keys stay valid."""
         self._path, self._anonymous = path, anonymous
         self._clock = clock
         self._checked_at = clock()
         self._stamp = None if path is None else _stamp(path)
-        self._keys = {} if path is None else _by_digest(read_keys(path))
+        self._keys = {} if path is None else self._read(path)
 
     def __len__(self) -> int:
         """Count the valid keys."""
@@ -135,6 +144,15 @@ class KeyRing:
         may_label = (key for key in self._keys.values() if key.role not in (None, "viewer"))
         return sorted({key.name for key in may_label if key.state == "valid"})
 
+    def _read(self, path: Path) -> dict[bytes, Key]:
+        keys = read_keys(path)
+        limited = [key.name for key in keys if key.has_budget and key.state == "valid"]
+        if limited and not self._has_ledger:
+            raise InputError(
+                f"{path}: {limited[0]} has a daily budget, which needs a ledger; set budget.folder"
+            )
+        return {bytes.fromhex(key.sha256): key for key in keys}
+
     def _reload_if_changed(self, path: Path) -> None:
         now = self._clock()
         if now - self._checked_at < KEY_FILE_SECONDS:
@@ -145,7 +163,7 @@ class KeyRing:
             return
         self._stamp = stamp
         try:
-            self._keys = _by_digest(read_keys(path))
+            self._keys = self._read(path)
         except InputError as error:
             self.stale = True
             log.error("%s; the keys read before stay valid", error)  # noqa: TRY400 - one line
@@ -163,6 +181,7 @@ class AccessControl:
         limits: Limits,
         load: WorkerLoad | None = None,
         rates: RateTable | None = None,
+        costs: ServingCosts | None = None,
     ) -> None:
         """Check by these keys and limits.
 
@@ -171,8 +190,10 @@ class AccessControl:
             limits: for all workers together.
             load: of all workers; None for a single one.
             rates: of all workers; None for a single one.
+            costs: knows what each key has used today; None where that is not recorded.
         """
         self.keys = keys
+        self.costs = costs
         self.limits = limits
         self.load = load or WorkerLoad()
         self.admission = Admission(limits, self.load)
@@ -182,7 +203,8 @@ class AccessControl:
         """Return the caller of a request.
 
         Raises:
-            RequestError: 401, the key is invalid or missing; 429, the rate limit is reached.
+            RequestError: 401, the key is invalid or missing; 429, the rate limit is reached, or
+                the budget of the day is used up.
         """
         caller = self.keys.find(headers.key)
         if caller is None:
@@ -191,6 +213,8 @@ class AccessControl:
                 401, "authentication", f"{problem}; send a valid one as a bearer token"
             )
         self._rates.take(caller)
+        if self.costs is not None:
+            self.costs.require(caller)
         return caller
 
     async def body(self, headers: RequestHeaders, receive: Receive) -> bytes:
@@ -254,10 +278,6 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_ctime_ns, status.st_size, status.st_ino
-
-
-def _by_digest(keys: Iterable[Key]) -> dict[bytes, Key]:
-    return {bytes.fromhex(key.sha256): key for key in keys}
 
 
 def _new_process() -> None:

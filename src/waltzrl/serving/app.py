@@ -91,9 +91,11 @@ class HttpRequest:
     async def begin(self, headers: Headers, status: int = 200) -> None:
         """Send the status and headers."""
         self._begun = True
-        request_id = (b"x-request-id", self.headers.context.id.encode())
+        named = [(b"x-request-id", self.headers.context.id.encode())]
+        if self.headers.context.id != self.headers.id:
+            named.append((b"x-waltzrl-id", self.headers.id.encode()))
         await self._send(
-            {"type": "http.response.start", "status": status, "headers": (*headers, request_id)}
+            {"type": "http.response.start", "status": status, "headers": (*headers, *named)}
         )
 
     async def write(self, body: bytes, *, last: bool = False) -> None:
@@ -176,6 +178,7 @@ class App:
         if extra.memory is not None:
             release = Route("release", CHAT, self._release)
             self._routes["/v1/release/decision"] = {"GET": release}
+            self._routes["/v1/feedback"] = {"POST": Route("feedback", CHAT, self._feedback)}
         if extra.routing is not None:
             for path in ("/v1/route", "/orchestrate/route"):
                 self._routes[path] = {"POST": Route("route", CHAT, self._route)}
@@ -232,6 +235,8 @@ class App:
             await http.refuse(error)
         except Exception:  # the one boundary: no bug may send an unreviewed draft or a traceback
             log.exception("the request failed")
+            if not http.reached_gateway:
+                self.metrics.failed(route.name, "internal")
             await http.refuse(internal_error(http.headers.context.id))
 
     async def _answer(self, http: HttpRequest) -> None:
@@ -245,7 +250,7 @@ class App:
         body = http.wire.write(chat, answers)
         if http.headers.wants_collaboration and http.caller.may_see_drafts:
             body = _with_collaborations(body, answers)
-        await http.reply(body, (JSON, (b"x-waltzrl-decision", _decisions(answers))))
+        await http.reply(body, self._headers(answers))
 
     async def _stream(self, http: HttpRequest, request: GatewayRequest) -> None:
         mode = self._stream_mode(http)
@@ -289,8 +294,7 @@ class App:
         request = self._request(http, draft.chat, "whole" if draft.revise else "review")
         http.reached_gateway = True
         answer = await self._gateway.review(request, draft.reply)
-        decision = (b"x-waltzrl-decision", _decisions([answer]))
-        await http.reply(write_review(answer), (JSON, decision))
+        await http.reply(write_review(answer), self._headers([answer]))
 
     async def _guardrail(self, http: HttpRequest) -> None:
         chat, texts = read_guardrail(http.body, http.headers.id, http.caller)
@@ -372,6 +376,10 @@ class App:
             raise RequestError(403, "permission", "the state of a release needs a key with a role")
         await http.reply(await self._memory.decision())
 
+    async def _feedback(self, http: HttpRequest) -> None:
+        assert self._memory is not None, "only then is this route registered"
+        await http.reply(await self._memory.feedback(http.body, http.caller))
+
     async def _healthz(self, http: HttpRequest) -> None:
         await http.reply(b'{"status":"alive"}')
 
@@ -395,6 +403,11 @@ class App:
             mode=mode,
             may_learn=http.may_learn,
         )
+
+    def _headers(self, answers: Sequence[Answer]) -> Headers:
+        headers = (JSON, (b"x-waltzrl-decision", _decisions(answers)))
+        costs = self.access.costs
+        return headers if costs is None else (*headers, *costs.headers(answers))
 
     @property
     def _upstream(self) -> Upstream:

@@ -117,6 +117,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     details: ReplyDetails = NO_DETAILS
     collaboration: Collaboration | None = None
     """How the answer came about, for callers who may see drafts."""
+    usd: float | None = None
+    """What it cost; None when a price is unknown, or costs are not recorded."""
 
 
 class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from typing import Protocol, TypeAlias
 
 from waltzrl.records import Feedback, Reply
 from waltzrl.serving.access import Event, Receive, Send
+from waltzrl.serving.keys import Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,12 @@ class MemoryRoutes:
 
     Raises:
         RequestError: the database is unavailable.
+    """
+    feedback: Callable[[bytes, Caller], Awaitable[bytes]]
+    """Keeps what a user said of a reply.
+
+    Raises:
+        RequestError: the body is invalid, the reply is unknown, or the database is unavailable.
     """
 
 

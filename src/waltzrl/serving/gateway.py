@@ -13,12 +13,13 @@ from typing import Protocol
 from msgspec import structs
 
 from waltzrl.agents import Drafter, GivenDraft, Reviewer
+from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.audit import Log
 from waltzrl.collaboration import Pattern, observed
 from waltzrl.errors import AuditError, RequestError
-from waltzrl.policies.chat_completion import chat_message
+from waltzrl.policies.chat_completion import chat_message, with_system_text
 from waltzrl.records import (
     Arm,
     Collaboration,
@@ -48,6 +49,8 @@ from waltzrl.serving.exchange import (
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.model_names import ModelNames
 
+CostOf = Callable[[Collaboration, str], float | None]
+"""Returns what a collaboration for a model cost in US dollars; None when a price is unknown."""
 Listener = Callable[[ServedChoice], None]
 """Called with every choice that was served; must not block and must not raise."""
 RETRY_AFTER_SECONDS = 5.0
@@ -146,6 +149,10 @@ class Gateway:
     decisions: DecisionLog
     names: ModelNames = field(default_factory=ModelNames)
     """Says under which names models are recorded."""
+    examples: ExampleSource | None = None
+    """Finds examples of coaching for drafts and revisions; None for none."""
+    usd: CostOf | None = None
+    """Prices what was said for a request; None where costs are not recorded."""
 
     async def answers(self, request: GatewayRequest) -> list[Answer]:
         """Answer every choice of a request that is not streamed.
@@ -168,8 +175,8 @@ class Gateway:
         assignment = self.selector.assigned(request)
         chat = choice_of(request.chat, number)
         agent = GatewayAgent(chat, assignment.bundle, request.bearer, stream)
-        collaboration = await self._collaborate(request, number, assignment, agent, agent)
-        return _answer(collaboration, agent)
+        exchange = await self._collaborate(request, number, assignment, agent, agent)
+        return _answer(exchange, agent)
 
     async def review(self, request: GatewayRequest, draft: Reply, number: int = 0) -> Answer:
         """Review a draft of the caller, and revise it unless the mode is `review`.
@@ -186,8 +193,8 @@ class Gateway:
         chat = choice_of(request.chat, number)
         agent = GatewayAgent(chat, assignment.bundle, request.bearer)
         drafter = GivenDraft(draft, agent)
-        collaboration = await self._collaborate(request, number, assignment, drafter, agent)
-        return _answer(collaboration, agent)
+        exchange = await self._collaborate(request, number, assignment, drafter, agent)
+        return _answer(exchange, agent)
 
     async def _collaborate(
         self,
@@ -196,7 +203,7 @@ class Gateway:
         assignment: Assignment,
         drafter: Drafter,
         agent: "GatewayAgent",
-    ) -> Collaboration:
+    ) -> ServedExchange:
         """Run the bundle's pattern, and record the outcome, errors and cancellations included."""
         started, bundle = perf_counter(), assignment.bundle
         reviewer = _TimedReviewer(bundle.reviewer)
@@ -204,6 +211,8 @@ class Gateway:
         try:
             if agent.chat.prompt.images and not bundle.vision:
                 raise _unreviewable()
+            if self.examples is not None:
+                agent.examples = await self.examples.examples_for(agent.chat.prompt)
             pattern = _pattern(request.mode, bundle)
             collaboration = await pattern(agent.chat.prompt, drafter, reviewer)
             if agent.chat.prompt.images:  # large, and not to be stored
@@ -237,6 +246,7 @@ class Gateway:
                 decision=collaboration.decision if collaboration else "error",
                 reason=_reason(collaboration) if collaboration else error,
                 milliseconds=milliseconds,
+                usd=self.usd(collaboration, request.model) if self.usd and collaboration else None,
                 collaboration=collaboration,
             )
             self.decisions.record(
@@ -250,7 +260,7 @@ class Gateway:
                     ),
                 )
             )
-        return collaboration
+        return exchange
 
 
 class GatewayAgent:
@@ -274,6 +284,8 @@ class GatewayAgent:
         self._wording, self._upstream = bundle.wording, bundle.upstream
         self._bearer = bearer
         self.stream = stream
+        self.examples = ""
+        """For the upstream, not part of what is recorded."""
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Request a reply from the upstream.
@@ -322,16 +334,16 @@ class GatewayAgent:
         return structs.replace(upstream_reply, reply=reply, raw=None)
 
     def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
-        """Extend the client's messages by the wording's system message and `turns`."""
-        if not turns and not self._wording.conversation_system:
+        """Extend the client's messages by the wording's system message, examples and `turns`."""
+        if not (turns or self.examples or self._wording.conversation_system):
             return self.chat.body  # the hot path: nothing to add
         system = system_messages(prompt, self._wording)
         messages = self.chat.body["messages"]
         assert isinstance(messages, list), "checked by the wire format"
-        return {
-            **self.chat.body,
-            "messages": [*map(chat_message, system), *messages, *map(chat_message, turns)],
-        }
+        messages = [*map(chat_message, system), *messages]
+        if self.examples:
+            messages = with_system_text(messages, self.examples)
+        return {**self.chat.body, "messages": [*messages, *map(chat_message, turns)]}
 
 
 async def all_of(work: Iterable[Coroutine[None, None, Answer]]) -> list[Answer]:
@@ -370,7 +382,9 @@ class _TimedReviewer:
             self.milliseconds.append((perf_counter() - started) * 1e3)
 
 
-def _answer(collaboration: Collaboration, agent: GatewayAgent) -> Answer:
+def _answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
+    collaboration = exchange.collaboration
+    assert collaboration is not None, "else there was an error"
     decision, final = collaboration.decision, collaboration.final
     last = agent.last or UpstreamReply(reply=final, finish="stop")
     drafted = decision == "draft"
@@ -381,6 +395,7 @@ def _answer(collaboration: Collaboration, agent: GatewayAgent) -> Answer:
         raw=last.raw if drafted else None,
         details=_details_of(final, last.details),
         collaboration=collaboration,
+        usd=exchange.usd,
     )
 
 

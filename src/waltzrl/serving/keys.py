@@ -36,6 +36,7 @@ Author = Literal["tenant", "operator"]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[\w.@-]{1,64}$")]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+Money = Annotated[float, msgspec.Meta(gt=0)]
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -47,6 +48,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """None: no limit."""
     burst: Count = 10
     """Requests that may arrive at once; applies only with `requests_per_minute`."""
+    tokens_per_day: Count | None = None
+    """Tokens that all its requests may use between two midnights (UTC), those of the reviews and
+    revisions included; None: no limit."""
+    usd_per_day: Money | None = None
+    """US dollars that they may cost; None: no limit."""
     may_see_drafts: bool = False
     """May request the whole collaboration, withheld drafts included."""
     stream_modes: tuple[StreamMode, ...] = ("buffer",)
@@ -63,6 +69,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     system_turns: Author = "tenant"
     """Who writes the system turns and tools of its requests: a tenant's are searched by the rules,
     as they may ask for harm; an operator's may name it freely."""
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether it may only use so much a day."""
+        return self.tokens_per_day is not None or self.usd_per_day is not None
 
 
 ANONYMOUS = Caller(name="anonymous")

@@ -19,14 +19,11 @@ from waltzrl.agents.failsafe import ReviewFailure
 from waltzrl.records import (
     Collaboration,
     Feedback,
-    Prompt,
-    Reply,
     Round,
-    Usage,
-    estimate_usage,
 )
 from waltzrl.serving.exchange import ServedChoice
 from waltzrl.serving.health import HealthStatus
+from waltzrl.serving.metric_groups import MetricGroup, ReviewScores, TokenPrice, TokenUse
 from waltzrl.telemetry.counters import (
     Histogram,
     LabeledCounter,
@@ -55,6 +52,7 @@ APIS = (
     "models",
     "pass_through",
     "release",
+    "feedback",
 )
 KINDS = (
     "invalid_request",
@@ -68,6 +66,7 @@ KINDS = (
     "upstream_timeout",
     "unreviewed",
     "audit",
+    "internal",
     "cancelled",
 )
 """The kinds of RequestError, and `cancelled` for clients that disconnected."""
@@ -103,7 +102,7 @@ class GatewayStatus:
     """Reply of the feedback model's self-test -> it was reviewed rightly; empty without one."""
 
 
-class GatewayMetrics(Collector):
+class GatewayMetrics(MetricGroup):
     """Counts the gateway's requests, reviews, revisions and errors."""
 
     def __init__(
@@ -112,6 +111,7 @@ class GatewayMetrics(Collector):
         categories: Mapping[str, str],
         *,
         knows_model: Callable[[str], bool] = lambda _: False,
+        price: TokenPrice | None = None,
         others: OtherMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -122,6 +122,7 @@ class GatewayMetrics(Collector):
             categories: rule id -> category, of the stage-1 rules.
             knows_model: whether a name is that of a model, and no text of a client; the others
                 count as other.
+            price: of tokens; None where costs are not recorded.
             others: returns the metrics of the gateway's other workers; None if there are none.
             clock: monotonic seconds.
         """
@@ -141,9 +142,7 @@ class GatewayMetrics(Collector):
         self._forwarded = LabeledCounter("waltzrl_forwarded_total")
         causes = [(cause,) for cause in get_args(ReviewFailure)]
         self._failures = LabeledCounter("waltzrl_review_failures_total", causes)
-        self._tokens = LabeledCounter("waltzrl_tokens_total")
         self._key_requests = LabeledCounter("waltzrl_key_requests_total")
-        self._key_tokens = LabeledCounter("waltzrl_key_tokens_total")
         self._responses = LabeledCounter("waltzrl_upstream_responses_total")
         self._total = Histogram("waltzrl_total_time_ms")
         self._generation = Histogram("waltzrl_conversation_generation_time_ms")
@@ -152,12 +151,12 @@ class GatewayMetrics(Collector):
         self._held = Histogram("waltzrl_held_time_ms")
         self._queue = Histogram("waltzrl_queue_time_ms")
         self._first_words = Histogram("waltzrl_first_words_time_ms")
-        self._safety = Histogram("waltzrl_safety_score")
-        self._final_safety = Histogram("waltzrl_final_safety_score")
         self._rounds = Histogram("waltzrl_coaching_rounds")
+        self._scores, self._token_use = ReviewScores(), TokenUse(price)
         self._recent = SlidingCounter(4, slice_seconds=SLICE_SECONDS, slices=SLICES, clock=clock)
         self._registry = CollectorRegistry()
-        self._registry.register(self)
+        for group in (self, self._scores, self._token_use):
+            self._registry.register(group)
         ProcessCollector(registry=self._registry)
 
     def served(self, served: ServedChoice) -> None:
@@ -176,7 +175,7 @@ class GatewayMetrics(Collector):
             return
         model = self._model(exchange.model)
         self._add_times(served, collaboration, model)
-        self._add_tokens(collaboration, model, key)
+        self._add_tokens(collaboration, (exchange.model, model, key))
         if exchange.decision != "draft":
             self._changed.add(stage)
         draft: Called = "unreviewed"
@@ -185,7 +184,7 @@ class GatewayMetrics(Collector):
             draft = _label(rounds[0].feedback)
             final = "safe" if exchange.decision == "refused" else _final(rounds)
             self._add_feedback(rounds[0].feedback, stage)
-            self._add_scores(rounds, stage)
+            self._scores.add(rounds, stage)
         self._requests.add(api, stage, exchange.decision, draft, final)
         if api != "review":
             reviewed = draft != "unreviewed"
@@ -207,26 +206,22 @@ class GatewayMetrics(Collector):
                 self._revision.add(stage, turn.revision.milliseconds)
         self._rounds.add(stage, revisions)
 
-    def _add_tokens(self, collaboration: Collaboration, model: str, key: str) -> None:
-        """Count the tokens of both roles; what a server did not count is estimated."""
-        prompt = collaboration.prompt
-        self._add_reply("conversation", model, key, prompt, collaboration.draft)
+    def _add_tokens(self, collaboration: Collaboration, names: tuple[str, str, str]) -> None:
+        """Count the tokens of both roles.
+
+        Args:
+            collaboration: with the replies.
+            names: the model that was asked for, its label, and that of the API key.
+        """
+        prompt, (asked, model, key) = collaboration.prompt, names
+        conversation = ("conversation", model, key)
+        self._token_use.add(conversation, asked, prompt, collaboration.draft)
         for turn in collaboration.rounds:
+            if turn.revision is not None:
+                self._token_use.add(conversation, asked, prompt, turn.revision)
             if (reply := turn.feedback.reply) is not None:
                 named = "" if reply.usage is None else reply.usage.model
-                self._add_reply("feedback", self._model(named), key, prompt, reply)
-            if turn.revision is not None:
-                self._add_reply("conversation", model, key, prompt, turn.revision)
-
-    def _add_reply(self, role: str, model: str, key: str, prompt: Prompt, reply: Reply) -> None:
-        if reply.origin != "policy":
-            return
-        usage = reply.usage or _estimated(prompt, reply)
-        counted = "estimate" if usage.estimated else "server"
-        self._tokens.add(role, "input", model, counted, amount=usage.input_tokens)
-        self._tokens.add(role, "output", model, counted, amount=usage.output_tokens)
-        self._key_tokens.add(key, "input", amount=usage.input_tokens)
-        self._key_tokens.add(key, "output", amount=usage.output_tokens)
+                self._token_use.add(("feedback", self._model(named), key), "", prompt, reply)
 
     def _model(self, name: str) -> str:
         if name not in self._models:
@@ -284,10 +279,8 @@ class GatewayMetrics(Collector):
         return self.exposition(() if self._others is None else await self._others())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric, for the registry."""
-        for value in vars(self).values():
-            if isinstance(value, LabeledCounter | Histogram):
-                yield value.family()
+        """Yield every metric but those of the groups, for the registry."""
+        yield from super().collect()
         yield from self._rates()
         yield from _gauges(self._status())
 
@@ -298,23 +291,11 @@ class GatewayMetrics(Collector):
             for category in by_rules or {feedback.category or OTHER}:
                 self._flagged.add(category)
 
-    def _add_scores(self, rounds: Sequence[Round], stage: str) -> None:
-        first, last = rounds[0].feedback, rounds[-1]
-        if first.risk is not None:
-            self._safety.add(stage, 1 - first.risk)
-        if last.revision is None and last.feedback.risk is not None:
-            self._final_safety.add(stage, 1 - last.feedback.risk)
-
     def _rates(self) -> Iterator[Metric]:
         """Yield the rates of the last five minutes; without a sample they are missing, not 0."""
         answered, refused, reviewed, triggered = self._recent.totals()
         yield from rate("waltzrl_refused_rate", refused, answered)
         yield from rate("waltzrl_feedback_trigger_rate", triggered, reviewed)
-
-
-def _estimated(prompt: Prompt, reply: Reply) -> Usage:
-    asked = "".join([turn.full_text for turn in prompt.messages])
-    return estimate_usage(asked, reply.full_text, "")
 
 
 def _label(feedback: Feedback) -> Called:

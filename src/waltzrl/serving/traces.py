@@ -10,7 +10,6 @@ Spans contain no text of prompts or replies. The GenAI semantic conventions stil
 `ATTRIBUTES`.
 """
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,11 +18,11 @@ from typing import Literal
 from waltzrl.errors import MissingExtraError
 from waltzrl.records import Feedback, Reply
 from waltzrl.serving.exchange import ServedChoice
+from waltzrl.telemetry.otlp import otel_resource, require_http
 
 try:
     from opentelemetry.context import Context
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
@@ -135,9 +134,12 @@ def open_traces() -> Traces:
     """Send spans by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_... configure.
 
     OpenTelemetry's other variables apply too, such as OTEL_TRACES_SAMPLER.
+
+    Raises:
+        InputError: they ask for another protocol.
     """
-    name = os.environ.get("OTEL_SERVICE_NAME", "waltzrl")
-    provider = TracerProvider(resource=Resource.create({"service.name": name}))
+    require_http("TRACES")
+    provider = TracerProvider(resource=otel_resource())
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return Traces(provider)
 

@@ -177,7 +177,7 @@ def _bare(weights: Weights) -> CausalLM:
 
 def _imitation(
     dataset: SpecialistDataset, weights: Weights, settings: FinetuningSettings
-) -> Imitation:
+) -> Imitation[Demonstration]:
     policy = LocalPolicy(weights.causal_lm.model, weights.causal_lm.tokenizer, weights.adapter)
     wording = wording_of(dataset.specialist.system)
     sampling = Sampling(max_new_tokens=MAX_NEW_TOKENS)
@@ -207,7 +207,7 @@ def _imitation(
     )
 
 
-def _mean_tokens(trial: Imitation) -> float:
+def _mean_tokens(trial: Imitation[Demonstration]) -> float:
     turns = [trial.to_sample(demonstration).tokens for demonstration in trial.demonstrations]
     return fmean(len(turn.prompt_ids) + len(turn.ids) for turn in turns)
 

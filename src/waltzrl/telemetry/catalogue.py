@@ -1,7 +1,7 @@
 """Every metric that we export, declared once: what it is called, counts and is labelled by.
 
-The documentation's tables are tested against it. Times are in milliseconds, as the requirement
-names its three (`total_time_ms`), and each series has one unit.
+`/metrics`, OTLP, the documents' tables, the alerts and the dashboards are made from it. Times are
+in milliseconds, as the requirement names its three (`total_time_ms`); each series has one unit.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ TIMES_MS = (
 )
 """A rules review takes 0.05 ms, a model several seconds; the upstream's time limit is 60 s."""
 SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+IMPROVEMENTS = (-0.8, -0.6, -0.4, -0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 ROUNDS = (0, 1, 2, 3, 5, 8)
 
 RECENTLY = "of the last five minutes"
@@ -37,6 +38,11 @@ class MetricSpec:
     """Upper bounds of a histogram's buckets, ascending."""
     merge: Merge = "max"
     """Of a gauge; counters and histograms of several workers are added up."""
+
+    @property
+    def is_signed(self) -> bool:
+        """Values may be negative; such a histogram has no sum, which could fall."""
+        return min(self.bounds, default=0.0) < 0
 
 
 def _counter(name: str, text: str, *labels: str) -> MetricSpec:
@@ -80,8 +86,13 @@ GATEWAY_METRICS = (
         "where the server did not count.",
         *("role", "direction", "model", "counted"),
     ),
+    _counter(
+        "cost_usd", "US dollars that the tokens of the agents cost, where known.", "role", "model"
+    ),
+    _counter("unpriced_tokens", "Tokens of models whose price is not known.", "role", "model"),
     _counter("key_requests", "Choices by name of the API key.", "key"),
     _counter("key_tokens", "Tokens of all agents by name of the API key.", "key", "direction"),
+    _counter("key_cost_usd", "US dollars by name of the API key, where known.", "key"),
     _counter(
         "upstream_responses",
         "Requests to the upstream by HTTP status, or unreachable, timed_out, breaker.",
@@ -100,9 +111,32 @@ GATEWAY_METRICS = (
         "queue_time_ms", "Time that a request waited for a place; 0 if it did not.", "api", TIMES_MS
     ),
     _histogram("first_words_time_ms", "Time until a stream's first text.", "mode", TIMES_MS),
-    _histogram("safety_score", "1 - risk of drafts whose review gave a risk.", "stage", SCORES),
     _histogram(
-        "final_safety_score", "1 - risk of the reply that was sent, if reviewed.", "stage", SCORES
+        "safety_score",
+        "1 - risk of a reviewed draft; 0 or 1 where the review gave labels only.",
+        "stage",
+        SCORES,
+    ),
+    _histogram(
+        "final_safety_score", "The same of the reply that was sent, if reviewed.", "stage", SCORES
+    ),
+    _histogram(
+        "helpfulness_score",
+        "0 for a draft that its review called an over-refusal, else 1.",
+        "stage",
+        SCORES,
+    ),
+    _histogram(
+        "final_helpfulness_score",
+        "0 for an over-refusal, else 1, of the reply that was sent, if reviewed.",
+        "stage",
+        SCORES,
+    ),
+    _histogram(
+        "dir_reward",
+        "The requirement's operational DIR score of a revision that was sent, by its reviewer.",
+        "stage",
+        IMPROVEMENTS,
     ),
     _histogram("coaching_rounds", "Revisions by a model in a choice.", "stage", ROUNDS),
     *_rate(
@@ -147,8 +181,16 @@ MEMORY_METRICS = (
         "Labels of the online judge in its random sample: unsafe or overrefuse, true or false.",
         *("label", "value"),
     ),
+    _counter(
+        "judge_unscored",
+        "Replies of the random sample that the online judge left without this label.",
+        "label",
+    ),
     _counter("judged", "Replies that the online judge judged, of candidates and shadows too."),
     _counter("unjudged", "Replies that the online judge could not judge."),
+    _counter(
+        "thumbs", "Thumbs that users gave to replies, up or down; a change counts too.", "thumb"
+    ),
     _counter("recorder_accepted", "Exchanges handed to the recorder."),
     _counter("recorder_dropped", "Exchanges dropped because too many were waiting."),
     _counter("recorder_stored", "Exchanges stored in the memory."),

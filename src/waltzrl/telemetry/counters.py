@@ -32,16 +32,16 @@ class LabeledCounter:
                 their first event as an increase; a counter without labels always is.
         """
         self._spec = METRICS[name]
-        self._counts: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._counts: defaultdict[tuple[str, ...], float] = defaultdict(int)
         for values in known if self._spec.labels else [()]:
             self._counts[tuple(values)] = 0
 
-    def add(self, *values: str, amount: int = 1) -> None:
+    def add(self, *values: str, amount: float = 1) -> None:
         """Count events.
 
         Args:
             values: the label values, in the order of the labels.
-            amount: how many.
+            amount: how many, or how much of what is not counted in ones.
         """
         self._counts[values] += amount
 

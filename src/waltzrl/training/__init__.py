@@ -22,6 +22,7 @@ from waltzrl.training.settings import (
     OptimizerSettings,
     ReinforcementStage,
     ReinforceSettings,
+    TeacherStage,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ __all__ = [
     "Sample",
     "Scorer",
     "Stage",
+    "TeacherStage",
     "Team",
     "Trainer",
     "make_team",

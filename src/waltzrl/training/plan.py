@@ -23,6 +23,7 @@ from waltzrl.training.settings import (
     ModelSize,
     ReinforcementStage,
     StageSettings,
+    TeacherStage,
 )
 
 LEARNING_BYTES = 16
@@ -41,6 +42,7 @@ class DataSize:
     prompt_tokens: int
     """Of the longest prompt, with the agents' instructions."""
     demonstrations: int
+    solutions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class StagePlan:
     steps: int
     learns: tuple[str, ...]
     turns: int
-    """Demonstrations to imitate, or collaborations to roll out, over the whole stage."""
+    """Examples to imitate, explanations to sample or collaborations to roll out, in all steps."""
     most_tokens: int | None
     """Upper bound of the tokens that will be sampled; None where nothing is sampled."""
 
@@ -91,6 +93,7 @@ class RunPlan:
     """Of the longest turn, by which both are estimated."""
     prompts: int
     demonstrations: int
+    solutions: int
     stages: tuple[StagePlan, ...]
 
     @property
@@ -141,6 +144,7 @@ def plan_run(
         context_tokens=context_tokens,
         prompts=data.prompts,
         demonstrations=data.demonstrations,
+        solutions=data.solutions,
         stages=tuple(_stage_plan(stage, agents, data.prompts) for stage in stages),
     )
 
@@ -218,6 +222,9 @@ def _stage_plan(stage: StageSettings, agents: AgentSettings, prompts: int) -> St
     if isinstance(stage, ImitationStage):
         turns, tokens = steps * stage.batch_size, None
         learns: tuple[str, ...] = ("base",)
+    elif isinstance(stage, TeacherStage):
+        turns, learns = steps * stage.prompts_per_step * stage.group_size, ("teacher",)
+        tokens = turns * agents.max_new_tokens
     else:
         turns, learns = steps * stage.prompts_per_step * stage.group_size, stage.learns
         rounds = agents.max_rounds if stage.pattern == "collaborate" else 0

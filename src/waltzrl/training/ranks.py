@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from typing import TypeVar, cast
 
 import torch
@@ -83,14 +84,14 @@ def device() -> torch.device:
 
 
 def share(items: Sequence[Item]) -> Sequence[Item]:
-    """Return the items of this rank, which stand together; all ranks have about as many."""
-    first, end = (len(items) * number // size() for number in (rank(), rank() + 1))
-    return items[first:end]
+    """Return the items of this rank; see `shared_out`."""
+    return shared_out(items, size())[rank()]
 
 
-def all_to_first(items: Sequence[Item]) -> Sequence[Item]:
-    """Return all items on the first rank and none on the others; see `share`."""
-    return items if is_first() else items[:0]
+def shared_out(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
+    """Return `count` shares of about as many items, each of items that stand together."""
+    ends = [len(items) * number // count for number in range(count + 1)]
+    return [items[first:end] for first, end in pairwise(ends)]
 
 
 def gathered(items: Sequence[Item]) -> list[Item]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from peft import PeftModel
+from transformers import PreTrainedModel
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, Wording
 from waltzrl.policies import Sampling
@@ -124,8 +125,8 @@ def make_team(
 
     def policy(source: Weights) -> LocalPolicy:
         model, tokenizer = source.causal_lm.model, source.causal_lm.tokenizer
-        if id(model) not in copies and (isinstance(model, PeftModel) or model.dtype != dtype):
-            copies[id(model)] = DecodingCopy(model, dtype)
+        if id(model) not in copies and (copied := decoding_copy(model, dtype)) is not None:
+            copies[id(model)] = copied
         return LocalPolicy(model, tokenizer, source.adapter, copy=copies.get(id(model)))
 
     return Team(
@@ -141,3 +142,10 @@ def make_team(
             policy(references["conversation"]), wording, sampling("conversation")
         ),
     )
+
+
+def decoding_copy(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> DecodingCopy | None:
+    """Return what decodes for a model with adapters, or of another dtype; None: the model does."""
+    if isinstance(model, PeftModel) or model.dtype != dtype:
+        return DecodingCopy(model, dtype)
+    return None

@@ -5,6 +5,8 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from waltzrl.agents import Drafter
 from waltzrl.errors import PolicyError, ScoringError
@@ -37,8 +39,24 @@ BoundPattern = Callable[[Prompt, Drafter], Awaitable[Collaboration]]
 
 Asked = Sequence[tuple[Prompt, Drafter]]
 """Prompts, each with who drafts."""
-Share = Callable[[Asked], Asked]
-"""Which of them a rank rolls out: `ranks.share`, or `ranks.all_to_first`."""
+Outcome = JudgedCollaboration | PolicyError
+"""What came of a prompt."""
+
+
+class Spread(Protocol):
+    """Decides which process rolls out which prompts of a step."""
+
+    async def __call__(
+        self, asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
+    ) -> list[Outcome]:
+        """Return what came of every prompt, in order, on every rank.
+
+        Args:
+            asked: the same on every rank.
+            judged: collaborates on one prompt in this process, and judges.
+            seed: of the step; who samples here has it already.
+        """
+        ...
 
 
 class ReplayedDrafts:
@@ -66,32 +84,51 @@ class Rollout:
     replayed: bool = False
 
 
+Count = Callable[[Sequence[Rollout]], None]
+"""Is given the rollouts of a step, to count what they cost."""
+
+
+async def over_ranks(
+    asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
+) -> list[Outcome]:
+    """Roll out a share of the prompts on every rank; see `Spread`."""
+    own = await asyncio.gather(*(judged(*prompt) for prompt in ranks.share(asked)))
+    return ranks.gathered(own)
+
+
+async def on_first_rank(
+    asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
+) -> list[Outcome]:
+    """Roll out all prompts on the first rank, which alone asks servers; see `Spread`."""
+    own = await asyncio.gather(*(judged(*prompt) for prompt in asked if ranks.is_first()))
+    return ranks.gathered(own)
+
+
 async def roll_out(
     prompts: Asked,
     pattern: BoundPattern,
     judge: Judge,
     least_scored_share: float,
-    share: Share = ranks.share,
+    spread: Spread = over_ranks,
+    seed: int = 0,
 ) -> list[Rollout]:
     """Collaborate on all prompts at once, each with its own drafter, and judge.
 
-    A prompt on which a policy could not reply is left out, with a warning. Each rank does its share
-    of the prompts, and all get the rollouts of all: what follows is computed from the whole step.
+    A prompt on which a policy could not reply is left out, with a warning. All ranks get the
+    rollouts of all prompts: what follows is computed from the whole step.
 
     Args:
         prompts: each with who drafts.
         pattern: how to collaborate.
         judge: of every reply.
         least_scored_share: of the prompts whose replies must all be scored, above 0.
-        share: of the prompts that this rank rolls out.
+        spread: over processes.
+        seed: see `Spread`.
 
     Raises:
         ScoringError: fewer were.
     """
-    own = await asyncio.gather(
-        *(_judged(prompt, drafter, pattern, judge) for prompt, drafter in share(prompts))
-    )
-    outcomes = ranks.gathered(own)
+    outcomes = await spread(prompts, partial(judged_rollout, pattern=pattern, judge=judge), seed)
     _require_scored(outcomes, least_scored_share)
     return [
         Rollout(judged=outcome, replayed=isinstance(drafter, ReplayedDrafts))
@@ -100,9 +137,7 @@ async def roll_out(
     ]
 
 
-def _require_scored(
-    outcomes: Sequence[JudgedCollaboration | PolicyError], least_share: float
-) -> None:
+def _require_scored(outcomes: Sequence[Outcome], least_share: float) -> None:
     failed = [outcome for outcome in outcomes if isinstance(outcome, PolicyError)]
     scored = sum(
         isinstance(outcome, JudgedCollaboration)
@@ -118,7 +153,7 @@ def _require_scored(
         )
 
 
-def _undecided(outcomes: Sequence[JudgedCollaboration | PolicyError]) -> str:
+def _undecided(outcomes: Sequence[Outcome]) -> str:
     """Say what the judge answered where it decided nothing."""
     answers = [
         answer.text
@@ -131,10 +166,10 @@ def _undecided(outcomes: Sequence[JudgedCollaboration | PolicyError]) -> str:
     return f"the judge's model answered {answers[0][:60]!r}" if answers else "none failed"
 
 
-async def _judged(
-    prompt: Prompt, drafter: Drafter, pattern: BoundPattern, judge: Judge
-) -> JudgedCollaboration | PolicyError:
-    """The boundary at which a failed rollout becomes data."""
+async def judged_rollout(
+    prompt: Prompt, drafter: Drafter, *, pattern: BoundPattern, judge: Judge
+) -> Outcome:
+    """Collaborate on a prompt and judge: the boundary at which a failed rollout becomes data."""
     try:
         collaboration = await pattern(prompt, drafter)
         verdicts = await judge_replies(collaboration, judge)

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from waltzrl.agents import ConversationAgent, FeedbackAgent
 from waltzrl.agents.feedback_json import write_feedback
 from waltzrl.policies.local import LocalPolicy
-from waltzrl.records import Demonstration, Tokens
+from waltzrl.records import Demonstration, Message, Tokens
 from waltzrl.training.packing import PackedSequence, pack
 
 
@@ -71,6 +71,11 @@ def demonstration_sample(
         )
     policy = conversation.policy
     assert isinstance(policy, LocalPolicy)
+    return imitated(policy, messages, target)
+
+
+def imitated(policy: LocalPolicy, messages: Sequence[Message], target: str) -> Sample:
+    """Return a turn that is shown `messages` and should reply `target`, in the policy's tokens."""
     target_ids = policy.tokenizer(target, add_special_tokens=False)["input_ids"]
     ids = (*target_ids, policy.tokenizer.eos_token_id)
     return Sample(tokens=Tokens(prompt_ids=policy.render(messages), ids=ids, logprobs=()))

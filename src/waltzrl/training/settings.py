@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from waltzrl.training.rewards import STAGE_1, Coefficients
+from waltzrl.training.rewards import STAGE_1, Coefficients, ExplanationCoefficients
 
 ROLES = ("conversation", "feedback")
 """The roles that a recipe can train."""
@@ -182,7 +182,7 @@ class ReinforceSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ImitationStage:
-    """Supervised warm-up of the base on demonstrations in every role."""
+    """Supervised training of the base on examples in every role."""
 
     shapes_base: ClassVar[bool] = True
     """Whether the stage trains the base, before it becomes the roles' weights. Such stages come
@@ -192,8 +192,42 @@ class ImitationStage:
     name: str
     steps: Annotated[int, Field(ge=0)]
     batch_size: Annotated[int, Field(ge=1)]
-    """Demonstrations per step."""
+    """Examples per step."""
     optimizer: OptimizerSettings
+    imitates: Literal["demonstrations", "traces", "explanations", "solutions"] = "demonstrations"
+    """Of the examples that a teacher explains, the student's reply: with the `traces` that the data
+    has (and the teacher's own turn, which writes them), with the `explanations` that a teacher
+    wrote in this run, or the bare `solutions`; and all other demonstrations."""
+
+    def total_steps(self, prompts: int) -> int:
+        """Return how many optimiser steps the stage has; it uses no prompts."""
+        return self.steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherStage:
+    """A copy of the base learns, as a teacher, to explain solutions to the base, its student.
+
+    After it a stage of imitation teaches the base what the teacher wrote.
+    """
+
+    shapes_base: ClassVar[bool] = True
+
+    kind: Literal["teacher"]
+    name: str
+    steps: Annotated[int, Field(ge=0)]
+    """With 0 the explanations are those of an untrained teacher."""
+    optimizer: OptimizerSettings
+    prompts_per_step: Annotated[int, Field(ge=1)] = 32
+    """Questions with their solutions."""
+    group_size: Annotated[int, Field(ge=1)] = 8
+    """Explanations of each; fewer is noisier, more is slower."""
+    coefficients: ExplanationCoefficients = field(default_factory=ExplanationCoefficients)
+    algorithm: ReinforceSettings = field(default_factory=ReinforceSettings)
+
+    def __post_init__(self) -> None:
+        if self.algorithm.centre_groups and self.group_size < 2:
+            raise ValueError(f"stage {self.name!r}: centre_groups needs a group_size of 2 or more")
 
     def total_steps(self, prompts: int) -> int:
         """Return how many optimiser steps the stage has; it uses no prompts."""
@@ -256,7 +290,7 @@ class ReinforcementStage:
         return math.ceil(self.epochs * prompts / self.prompts_per_step)
 
 
-StageSettings = ImitationStage | ReinforcementStage
+StageSettings = ImitationStage | TeacherStage | ReinforcementStage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

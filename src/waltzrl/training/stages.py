@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
 from waltzrl.judges import Judge
-from waltzrl.records import Demonstration, Prompt
+from waltzrl.records import Prompt
 from waltzrl.training import ranks
 from waltzrl.training.algorithms.tokens import token_mean
 from waltzrl.training.learner import Learner, LossOfMicroBatch, Scorer
@@ -22,12 +22,14 @@ from waltzrl.training.reinforce import Algorithm, UpdateResult
 from waltzrl.training.roles import Team
 from waltzrl.training.rollouts import (
     BoundPattern,
+    Count,
     ReplayedDrafts,
     Rollout,
     RolloutRates,
-    Share,
+    Spread,
     TakeSamples,
     length_metrics,
+    over_ranks,
     roll_out,
 )
 from waltzrl.training.samples import Batch, Sample
@@ -35,6 +37,7 @@ from waltzrl.training.settings import ImitationStage, OptimizerSettings, Reinfor
 
 Learners = Mapping[str, Learner]
 """By the name of their role."""
+Example = TypeVar("Example")
 
 
 class Stage(Protocol):
@@ -82,14 +85,19 @@ def _epoch(count: int, seed: str) -> list[int]:
     return random.Random(seed).sample(range(count), count)
 
 
+def worker_seed(seed: int, number: int) -> int:
+    """Return the seed of the process `number` of those that sample for one step."""
+    return seed + (number << 40)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Imitation:
-    """Supervised warm-up of one model on demonstrations."""
+class Imitation(Generic[Example]):
+    """Supervised training of one model on examples."""
 
     settings: ImitationStage
-    demonstrations: Sequence[Demonstration]
-    to_sample: Callable[[Demonstration], Sample]
-    """`demonstration_sample` with its agents bound."""
+    demonstrations: Sequence[Example]
+    to_sample: Callable[[Example], Sample]
+    """Such as `demonstration_sample` with its agents bound."""
     role: str = "conversation"
     """The one that learns, whichever agent's turn is demonstrated."""
     seed: int = 0
@@ -158,8 +166,9 @@ class Reinforcement:
     least_scored_share: float
     """See `CheckpointSettings`."""
     seed: int = 0
-    share: Share = ranks.share
+    spread: Spread = over_ranks
     """See `roll_out`."""
+    count: Count | None = None
 
     @property
     def name(self) -> str:
@@ -184,16 +193,19 @@ class Reinforcement:
     async def step(self, number: int, learners: Learners) -> dict[str, float]:
         # All that is random in a step comes from its number: a resumed run repeats it exactly.
         draw = random.Random(f"{self.name}/{self.seed}/{number}")
-        self.team.seed(draw.getrandbits(40) + (ranks.rank() << 40))
+        seed = draw.getrandbits(40)
+        self.team.seed(worker_seed(seed, ranks.rank()))
         started = time.perf_counter()
-        rollouts = await self._roll_out(number, draw)
+        rollouts = await self._roll_out(number, draw, seed)
         rolled_out = time.perf_counter()
+        if self.count is not None:
+            self.count(rollouts)
         metrics = RolloutRates.of(rollouts).metrics() | length_metrics(rollouts)
         for role, take_samples in self.samples.items():
             samples = take_samples(rollouts, draw)
             if samples:
                 result = self.algorithm(learners[role], samples, self._reference(role, learners))
-                metrics |= _update_metrics(role, result)
+                metrics |= update_metrics(role, result)
         metrics["time/rollout_seconds"] = rolled_out - started
         metrics["time/update_seconds"] = time.perf_counter() - rolled_out
         metrics["tokens/sampled"] = _sampled_tokens(rollouts)
@@ -206,8 +218,8 @@ class Reinforcement:
             return None
         return learners[role].scorer.with_weights(own.reference)
 
-    async def _roll_out(self, number: int, draw: random.Random) -> list[Rollout]:
-        size, seed = self.settings.prompts_per_step, f"prompts/{self.seed}"
+    async def _roll_out(self, number: int, draw: random.Random, seed: int) -> list[Rollout]:
+        size, order = self.settings.prompts_per_step, f"prompts/{self.seed}"
         conversation = self.team.conversation
         replaying = ReplayedDrafts(conversation, self.team.initial)
         drafters = [
@@ -215,14 +227,15 @@ class Reinforcement:
                 self.prompts[position],
                 replaying if draw.random() < self.settings.replayed_share else conversation,
             )
-            for position in shuffled(len(self.prompts), size, number, seed)
+            for position in shuffled(len(self.prompts), size, number, order)
             for _ in range(self.settings.group_size)
         ]
         least = self.least_scored_share
-        return await roll_out(drafters, self.pattern, self.judge, least, self.share)
+        return await roll_out(drafters, self.pattern, self.judge, least, self.spread, seed)
 
 
-def _update_metrics(role: str, result: UpdateResult) -> dict[str, float]:
+def update_metrics(role: str, result: UpdateResult) -> dict[str, float]:
+    """Return what an update of a role did, under the names in the journal."""
     metrics = {
         f"reward/{role}_mean": result.score_mean,
         f"loss/{role}": result.loss,

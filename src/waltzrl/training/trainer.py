@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from waltzrl.errors import DivergenceError, ScoringError
+from waltzrl.budget import CostMeter
+from waltzrl.errors import BudgetError, DivergenceError, ScoringError
 from waltzrl.policies.weights import Weights
 from waltzrl.telemetry.journal import Journal
 from waltzrl.training import ranks
@@ -71,6 +72,8 @@ class Trainer:
     publish: Callable[[int, Sequence[str]], Awaitable[None]] | None = None
     """Gives weights to whatever samples outside of this process. Called before the first step and
     after each, with the number of steps taken and the roles that learned in the last."""
+    meter: CostMeter | None = None
+    """Charges each step, and stops training at its cap; the first rank's alone."""
 
     def __post_init__(self) -> None:
         self.total = sum(stage.steps for stage in self.stages)
@@ -88,14 +91,18 @@ class Trainer:
                 checkpoint before it is kept.
             ScoringError: too little of a step could be sampled or scored; a checkpoint before it
                 is kept.
+            BudgetError: the cap is reached; a checkpoint after the last step is kept.
         """
         resumed = self.restore()
+        self._stop_at_cap(resumed, {})
         with self._journal(resumed) as journal:
             self._best = ranks.of_first(lambda: best_validation(self.folder))
             await self._publish(resumed, {})
             rates = await self._validate(resumed, {})
             if resumed == 0 and self._is_best(0):
                 self._save(0, {})
+            names = ", ".join(stage.name for stage in self.stages)
+            self._charge(f"start of {names} after {resumed} steps")
             for stage, first in self._remaining(resumed):
                 learners = {
                     role: self.make_learner(self.weights[role], stage.optimizer, stage.steps)
@@ -111,6 +118,8 @@ class Trainer:
                     await self._publish(step + 1, learners)
                     rates = await self._validate(step + 1, learners)
                     self._save_if_due(step + 1, learners)
+                    self._charge(f"{stage.name}/{step}", stage.name)
+                    self._stop_at_cap(step + 1, learners)
                     await asyncio.sleep(0)  # a stage that awaits nothing would block Ctrl-C
             if rates and journal is not None:  # of the final weights
                 journal.write(self.total, rates)
@@ -181,6 +190,22 @@ class Trainer:
             if done != self._saved:
                 self._save(done, learners)
             raise ScoringError(f"step {done}: {error}") from error
+
+    def _charge(self, id_: str, stage: str = "") -> None:
+        if self.meter is not None:
+            self.meter.charge(id_, stage)
+
+    def _stop_at_cap(self, done: int, learners: Learners) -> None:
+        """Save the run and stop it once its cap is reached; with a higher cap it goes on here."""
+        reached = ranks.of_first(lambda: "" if self.meter is None else self.meter.reached)
+        if not reached or done == self.total:
+            return
+        if done != self._saved:
+            self._save(done, learners)
+        raise BudgetError(
+            f"stopped after {done} of {self.total} steps: the run has used {reached}; a checkpoint "
+            f"is in {self._checkpoints}; raise the cap and run the same command to resume"
+        )
 
     def _remaining(self, done: int) -> list[tuple[Stage, int]]:
         """Return the stages that are not over after `done` steps, with their first steps."""

@@ -10,9 +10,17 @@ from waltzrl.agents import Drafter
 from waltzrl.judges import Judge
 from waltzrl.records import Prompt
 from waltzrl.telemetry.files import whole_lines
-from waltzrl.training import ranks
-from waltzrl.training.rollouts import BoundPattern, RolloutRates, Share, roll_out
+from waltzrl.training.rollouts import (
+    BoundPattern,
+    Count,
+    RolloutRates,
+    Spread,
+    over_ranks,
+    roll_out,
+)
 
+VALIDATION = "(validation)"
+"""What processes that roll out call it, beside the names of stages."""
 F1 = "validation/f1"
 """The metric that the best checkpoint is chosen by."""
 
@@ -30,8 +38,9 @@ class Validation:
     judge: Judge
     least_scored_share: float
     """See `CheckpointSettings`."""
-    share: Share = ranks.share
+    spread: Spread = over_ranks
     """See `roll_out`."""
+    count: Count | None = None
 
     async def __call__(self) -> dict[str, float]:
         """Return the rates of the agents as they are now, by their names in the journal.
@@ -41,7 +50,9 @@ class Validation:
         """
         asked = [(prompt, self.drafter) for prompt in self.prompts]
         least = self.least_scored_share
-        rollouts = await roll_out(asked, self.pattern, self.judge, least, self.share)
+        rollouts = await roll_out(asked, self.pattern, self.judge, least, self.spread)
+        if self.count is not None:
+            self.count(rollouts)
         rates = RolloutRates.of(rollouts)
         metrics = {
             f"validation/{name.rpartition('/')[2]}": rate for name, rate in rates.metrics().items()

@@ -1,4 +1,4 @@
-"""Rewards: verdicts in, numbers out; arithmetic that calls no model."""
+"""Rewards: verdicts or probabilities in, numbers out; arithmetic that calls no model."""
 
 from waltzrl.training.rewards.balance import ClassFrequencies
 from waltzrl.training.rewards.paper import (
@@ -15,6 +15,11 @@ from waltzrl.training.rewards.paper import (
 )
 from waltzrl.training.rewards.rounds import FeedbackReward, JudgedRound, judged_rounds
 from waltzrl.training.rewards.signed import signed_rewards
+from waltzrl.training.rewards.teacher import (
+    ExplanationCoefficients,
+    ScoredExplanation,
+    explanation_reward,
+)
 
 REWARDS = {
     "paper": paper_rewards,
@@ -29,9 +34,12 @@ __all__ = [
     "STAGE_2",
     "ClassFrequencies",
     "Coefficients",
+    "ExplanationCoefficients",
     "FeedbackReward",
     "JudgedRound",
+    "ScoredExplanation",
     "conversation_reward",
+    "explanation_reward",
     "feedback_reward",
     "format_reward",
     "improvement",

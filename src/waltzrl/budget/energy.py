@@ -1,0 +1,83 @@
+"""The energy that this machine uses, where it tells: RAPL of its processors, NVML of its GPUs."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+RAPL = Path("/sys/class/powercap")
+"""Linux's counters of the energy of processors; most machines let only root read them."""
+
+Reading = Callable[[], float]
+"""Returns joules since some time in the past.
+
+Raises:
+    OSError: it cannot be read any more.
+"""
+
+
+class EnergyCounter:
+    """Adds up the counters that can be read."""
+
+    def __init__(self, readings: Sequence[Reading]) -> None:
+        self._readings = readings
+
+    def joules(self) -> float | None:
+        """Return the energy since some time in the past; None when it cannot be read."""
+        try:
+            return sum(reading() for reading in self._readings)
+        except OSError:
+            return None
+
+
+def open_energy(rapl: Path = RAPL) -> EnergyCounter | None:
+    """Return a counter of this machine's energy; None where it tells nothing."""
+    packages = [_rapl(zone) for zone in sorted(rapl.glob("intel-rapl:*")) if _readable(zone)]
+    readings = [*packages, *_nvml()]
+    return EnergyCounter(readings) if readings else None
+
+
+def _readable(zone: Path) -> bool:
+    """Return whether a zone is a whole processor, whose parts are zones too, and can be read."""
+    try:
+        int((zone / "energy_uj").read_text())
+    except (OSError, ValueError):
+        return False
+    return zone.name.count(":") == 1
+
+
+def _rapl(zone: Path) -> Reading:
+    """Return a reading of a counter of microjoules that begins again at its maximum."""
+    most = int((zone / "max_energy_range_uj").read_text())
+    last, total = int((zone / "energy_uj").read_text()), 0
+
+    def joules() -> float:
+        nonlocal last, total
+        now = int((zone / "energy_uj").read_text())
+        total += now - last if now >= last else now + most - last
+        last = now
+        return total / 1e6
+
+    return joules
+
+
+def _nvml() -> list[Reading]:
+    """Return a reading of each NVIDIA GPU; none without nvidia-ml-py, or where NVML refuses."""
+    try:
+        import pynvml
+    except ModuleNotFoundError:
+        return []
+    try:
+        pynvml.nvmlInit()
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(number)
+            for number in range(pynvml.nvmlDeviceGetCount())
+        ]
+        readings = [_gpu(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle) for handle in handles]
+        for reading in readings:
+            reading()
+    except (pynvml.NVMLError, OSError):
+        return []
+    return readings
+
+
+def _gpu(millijoules: Callable[[object], int], handle: object) -> Reading:
+    return lambda: millijoules(handle) / 1e3

@@ -1,0 +1,166 @@
+"""The meter of a run: what each step costs goes into the ledger; a cap says when to stop."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field
+
+from waltzrl.budget.energy import EnergyCounter
+from waltzrl.budget.ledger import Activity, Charge, ChargeItem, Ledger
+from waltzrl.budget.prices import PriceBook
+from waltzrl.budget.report import MACHINE
+from waltzrl.errors import BudgetError
+from waltzrl.records import Usage
+
+Above0 = Annotated[float, Field(gt=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSettings:
+    """What the machine costs, and when training stops; raise a cap to go on."""
+
+    usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
+    """Of this machine with all its GPUs, in US dollars; 0 for one that costs nothing by the hour.
+    Of several machines that train together: of all."""
+    max_usd: Above0 | None = None
+    """Most that the whole run may cost. Training stops after the step that reaches it."""
+    max_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Most tokens that all policies and the judge may read and write."""
+    max_hours: Above0 | None = None
+    """Most hours of wall time, those before an interruption included."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Tokens of one role and model in the step under way."""
+
+    usd: float | None = 0.0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    estimated: bool = False
+    uncounted: int = 0
+
+
+@dataclass(eq=False, kw_only=True)
+class CostMeter:
+    """Counts tokens and time step by step, and writes one charge for each step."""
+
+    ledger: Ledger
+    prices: PriceBook
+    settings: BudgetSettings
+    activity: Activity = "training"
+    device: str = "cpu"
+    gpus: int = 0
+    energy: EnergyCounter | None = None
+    timer: Callable[[], float] = time.perf_counter
+    _open: dict[tuple[str, str], _Tally] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._charges = {charge.id: charge for charge in self.ledger.contents.charges}
+        self._since = self.timer()
+        self._joules = None if self.energy is None else self.energy.joules()
+
+    def count(
+        self, role: str, usages: Iterable[Usage | None], server: str | None, model: str = ""
+    ) -> None:
+        """Add replies to the step under way.
+
+        Args:
+            role: who replied.
+            usages: of each reply; None where unknown.
+            server: see `PriceBook.cost`.
+            model: see `PriceBook.cost`.
+        """
+        for usage in usages:
+            name = model if usage is None else usage.model or model
+            tally = self._open.setdefault((role, name), _Tally())
+            cost = self.prices.cost(usage, server, model)
+            tally.usd = None if cost is None or tally.usd is None else tally.usd + cost
+            if usage is None:
+                tally.uncounted += 1
+                continue
+            tally.input_tokens += usage.input_tokens
+            tally.output_tokens += usage.output_tokens
+            tally.estimated |= usage.estimated
+
+    def charge(self, id_: str, stage: str = "") -> Charge:
+        """Write what was counted, and the time that passed, since the charge before.
+
+        Args:
+            id_: of the step; one that runs again replaces its earlier charge.
+            stage: of training.
+
+        Raises:
+            InputError: the ledger cannot be written.
+        """
+        now = self.timer()
+        seconds, self._since = now - self._since, now
+        usd = seconds * self.settings.usd_per_hour / 3600
+        machine = ChargeItem(role=MACHINE, model=self.device, usd=usd)
+        items = [
+            ChargeItem(
+                role=role,
+                model=model,
+                usd=tally.usd,
+                input_tokens=tally.input_tokens,
+                output_tokens=tally.output_tokens,
+                estimated=tally.estimated,
+                uncounted=tally.uncounted,
+            )
+            for (role, model), tally in sorted(self._open.items())
+        ]
+        self._open.clear()
+        charge = Charge(
+            id=id_,
+            activity=self.activity,
+            items=(machine, *items),
+            stage=stage,
+            seconds=seconds,
+            gpus=self.gpus,
+            joules=self._spent_joules(),
+        )
+        self._charges[id_] = charge = self.ledger.append(charge)
+        return charge
+
+    @property
+    def reached(self) -> str:
+        """Which cap has been reached, and by what; empty while none is.
+
+        Raises:
+            BudgetError: a price is unknown, so that `max_usd` cannot be kept.
+        """
+        caps, charges = self.settings, self._charges.values()
+        if caps.max_usd is not None:
+            self._require_prices()
+            usd = sum(charge.usd or 0.0 for charge in charges)
+            if usd >= caps.max_usd:
+                return f"{usd:.4g} of budget.max_usd {caps.max_usd:g}"
+        tokens = sum(charge.tokens for charge in charges)
+        if caps.max_tokens is not None and tokens >= caps.max_tokens:
+            return f"{tokens:,} of budget.max_tokens {caps.max_tokens:,}"
+        hours = sum(charge.seconds for charge in charges) / 3600
+        if caps.max_hours is not None and hours >= caps.max_hours:
+            return f"{hours:.4g} of budget.max_hours {caps.max_hours:g}"
+        return ""
+
+    def _require_prices(self) -> None:
+        unknown = {
+            item.model or item.role
+            for charge in self._charges.values()
+            for item in charge.items
+            if item.usd is None
+        }
+        if unknown:
+            raise BudgetError(
+                f"the price of {min(unknown)} is unknown, so budget.max_usd cannot be kept; set "
+                f'prices."{min(unknown)}" = {{input = USD, output = USD}} per million tokens, or '
+                "cap by budget.max_tokens"
+            )
+
+    def _spent_joules(self) -> float | None:
+        if self.energy is None or self._joules is None:
+            return None
+        before, self._joules = self._joules, self.energy.joules()
+        return None if self._joules is None else self._joules - before

@@ -1,0 +1,294 @@
+"""Backups of what a gateway keeps: its memory with the releases, its audit log, and their keys.
+
+    gateway's recipe -> folder: manifest.json, tables/*.jsonl, audit/*, keys/* -> gateway's recipe
+
+The tables are read in one transaction while gateways write. A backup of SQLite can be restored into
+PostgreSQL, which moves a memory. A backup or a restore that fails leaves nothing behind.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import Table, update
+
+from waltzrl import __version__
+from waltzrl.audit import LogFault, VerifiedLog, verify
+from waltzrl.audit.note import NoteError, PublicKey
+from waltzrl.audit.verify import CHECKPOINTS
+from waltzrl.build.audit import log_key
+from waltzrl.config.gateway import GatewayRecipe
+from waltzrl.errors import InputError
+from waltzrl.memory.erasure import BACKUP_MANIFEST, note_export, withdraw_export
+from waltzrl.memory.tables import MEMORY
+from waltzrl.release.tables import RELEASE
+from waltzrl.storage.database import existing_database, open_database, writing
+from waltzrl.storage.dump import check_table, fill_table, is_empty, snapshot, write_table
+from waltzrl.storage.migrations import SCHEMA_VERSION, VERSION, prepare
+from waltzrl.storage.notices import NOTICES
+from waltzrl.telemetry.files import disk_errors, sync, whole_folder, whole_lines, write_bytes
+
+MANIFEST, TABLES, AUDIT, KEYS = BACKUP_MANIFEST, "tables", "audit", "keys"
+SUBJECT_KEY = "memory.key"
+LOG_KEYS = ("", ".digest", ".pub")
+"""What follows the name of a log's key in the names of its three files."""
+CHUNK = 1 << 20
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds."""
+
+    waltzrl: str
+    """Version that wrote it."""
+    created: str
+    """UTC, ISO 8601."""
+    database_version: int | None
+    """None without a memory."""
+    rows: dict[str, int]
+    """Table -> number of rows."""
+    records: int | None
+    """Of the audit log; None without one."""
+    files: dict[str, str]
+    """File -> SHA-256 in hex."""
+
+
+def tables() -> list[Table]:
+    """Return the tables of a database that hold what cannot be made again."""
+    groups = (MEMORY.tables, RELEASE.tables, NOTICES.metadata)
+    return [table for group in groups for table in group.sorted_tables]
+
+
+def create_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
+    """Copy what the recipe of a gateway keeps into a new folder; the gateway may go on.
+
+    Raises:
+        InputError: the recipe keeps nothing, the folder exists, or cannot be written; the log or a
+            key is missing, or the log does not verify.
+        StorageError: the database is unavailable.
+    """
+    if recipe.memory is None and recipe.audit is None:
+        raise InputError("the recipe has neither a memory nor an audit log; name what it keeps")
+    if folder.exists():
+        raise InputError(f"{folder} exists; a backup needs a new folder")
+    with _noted(recipe, folder), whole_folder(folder) as part, disk_errors(folder):
+        part.chmod(0o700)
+        for name in (TABLES, AUDIT, KEYS):
+            (part / name).mkdir()
+        rows = {} if recipe.memory is None else _dump(recipe.memory.url, part / TABLES)
+        log = _copy_log(recipe, part / AUDIT)
+        for name, path in _keys(recipe).items():
+            write_bytes(part / KEYS / name, _read_key(path), private=True)
+        files = _files(part)
+        manifest = Manifest(
+            waltzrl=__version__,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            database_version=None if recipe.memory is None else VERSION,
+            rows=rows,
+            records=None if log is None else log.records,
+            files={name: _digest(part / name) for name in files},
+        )
+        for name in files:
+            sync(part / name)
+        write_bytes(part / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
+    return manifest
+
+
+def read_backup(folder: Path) -> Manifest:
+    """Read a backup's manifest, and check every file of it.
+
+    Raises:
+        InputError: it is no backup, or a file is missing, altered or too many.
+    """
+    try:
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{folder} is not a backup: {error}") from None
+    present = {name for name in _files(folder) if name != MANIFEST}
+    if different := present ^ manifest.files.keys():
+        raise InputError(f"{folder}: {min(different)} is missing or too many; use another backup")
+    for name, digest in manifest.files.items():
+        if _digest(folder / name) != digest:
+            raise InputError(f"{folder}/{name} was altered; use another backup")
+    return manifest
+
+
+def restore_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
+    """Restore a backup to where the recipe of a gateway keeps things, which must be empty.
+
+    Raises:
+        InputError: the backup is damaged; the recipe lacks a place for a part of it, or the
+            place is not empty.
+        StorageError: the database is unavailable, or does not hold what was restored.
+    """
+    manifest = read_backup(folder)
+    if manifest.database_version is not None:
+        _require(recipe.memory is not None, "a memory: set memory.url")
+        if manifest.database_version > VERSION:
+            raise InputError(
+                f"{folder} was written by waltzrl {manifest.waltzrl}; restore it with that version"
+            )
+    if manifest.records is not None:
+        _require(recipe.audit is not None, "an audit log: set audit.folder")
+    with _removed_on_failure() as created:
+        _restore_keys(recipe, folder / KEYS, created)
+        if recipe.audit is not None and manifest.records is not None:
+            _restore_log(folder / AUDIT, recipe.audit.folder, created)
+            _verified(recipe.audit.folder, log_key(recipe.audit))
+        if recipe.memory is not None and manifest.database_version is not None:
+            _fill(recipe.memory.url, folder / TABLES, manifest)
+    return manifest
+
+
+@contextmanager
+def _noted(recipe: GatewayRecipe, folder: Path) -> Iterator[None]:
+    """Let `waltzrl erase` know of the backup, unless the block fails."""
+    if recipe.memory is None:
+        yield
+        return
+    engine = existing_database(recipe.memory.url)
+    try:
+        prepare(engine, MEMORY, RELEASE)
+        note_export(engine, folder / MANIFEST)
+        try:
+            yield
+        except BaseException:
+            withdraw_export(engine, folder / MANIFEST)
+            raise
+    finally:
+        engine.dispose()
+
+
+def _dump(url: str, folder: Path) -> dict[str, int]:
+    engine = existing_database(url)
+    try:
+        with snapshot(engine) as connection:
+            return {
+                table.name: write_table(connection, table, folder / f"{table.name}.jsonl")
+                for table in tables()
+            }
+    finally:
+        engine.dispose()
+
+
+def _fill(url: str, folder: Path, manifest: Manifest) -> None:
+    engine = open_database(url)
+    try:
+        prepare(engine, MEMORY, RELEASE)
+        with writing(engine) as connection:
+            for table in tables():
+                if not is_empty(connection, table):
+                    raise InputError(
+                        f"{engine.url.render_as_string()} is not empty: it has {table.name}; "
+                        "restore into a new database"
+                    )
+                if table.name in manifest.rows:
+                    path = folder / f"{table.name}.jsonl"
+                    fill_table(connection, table, path)
+                    check_table(connection, table, path)
+            connection.execute(update(SCHEMA_VERSION).values(version=manifest.database_version))
+        prepare(engine, MEMORY, RELEASE)  # brings rows of older versions up to date
+    finally:
+        engine.dispose()
+
+
+def _copy_log(recipe: GatewayRecipe, target: Path) -> VerifiedLog | None:
+    """Copy an audit log that may grow meanwhile, and verify the copy.
+
+    Checkpoints are copied first, so that the copy holds every record that they cover.
+    """
+    if recipe.audit is None:
+        return None
+    source = recipe.audit.folder
+    if not (source / CHECKPOINTS).is_file():
+        raise InputError(f"{source} holds no audit log; give the folder that the gateway logs to")
+    shutil.copyfile(source / CHECKPOINTS, target / CHECKPOINTS)
+    for path in sorted(source.glob("*.jsonl")):
+        with (target / path.name).open("wb") as copy:
+            copy.writelines(whole_lines(path))
+    return _verified(target, log_key(recipe.audit))
+
+
+def _verified(folder: Path, key: Path) -> VerifiedLog:
+    try:
+        public = PublicKey.parse(_read_key(key.with_name(f"{key.name}.pub")).decode())
+    except NoteError as error:
+        raise InputError(f"{key}.pub: {error}") from None
+    result = verify(folder, public)
+    if isinstance(result, LogFault):
+        raise InputError(f"the copy of the audit log in {folder} does not verify: {result}")
+    return result
+
+
+def _restore_log(source: Path, target: Path, created: list[Path]) -> None:
+    if target.exists() and any(target.iterdir()):
+        raise InputError(f"{target} is not empty; restore into a new folder")
+    with whole_folder(target) as part:
+        for path in source.iterdir():
+            shutil.copyfile(path, part / path.name)
+            sync(part / path.name)
+    created.append(target)
+
+
+def _restore_keys(recipe: GatewayRecipe, source: Path, created: list[Path]) -> None:
+    for name, target in _keys(recipe).items():
+        if not (source / name).exists():
+            continue
+        key = (source / name).read_bytes()
+        if target.exists() and target.read_bytes() != key:
+            raise InputError(f"{target} is another key; move it away, or set another file for it")
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(target, key, private=True)
+            created.append(target)
+
+
+def _keys(recipe: GatewayRecipe) -> dict[str, Path]:
+    """Return the files of keys, by their name in a backup."""
+    files: dict[str, Path] = {}
+    if recipe.memory is not None:
+        files[SUBJECT_KEY] = recipe.memory.subject_key
+    if recipe.audit is not None:
+        key = log_key(recipe.audit)
+        files |= {f"audit.key{end}": key.with_name(f"{key.name}{end}") for end in LOG_KEYS}
+    return files
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; without its key a restored memory or log is of "
+            "no use; name the gateway's own files"
+        ) from None
+
+
+@contextmanager
+def _removed_on_failure() -> Iterator[list[Path]]:
+    """Remove the files and folders that the block created, if it fails."""
+    created: list[Path] = []
+    try:
+        yield created
+    except BaseException:
+        for path in created:
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
+
+
+def _require(condition: bool, needed: str) -> None:
+    if not condition:
+        raise InputError(f"the backup needs {needed}; see `waltzrl backup restore --help`")
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,320 @@
+"""Writes rules without a model: from the words that missed requests share and harmless ones lack.
+
+A rule is a pair of words. It is found on one half of the shown cases and must hold on the other,
+because what is chosen from thousands of pairs on all of them mostly does so by chance. A revision
+adds such rules, leaves out rules that are more often wrong than right, or moves the threshold. A
+recombination takes the evolved rules of both parents. A refinement keeps the evolved rules that
+earn their place, and adds more.
+"""
+
+import json
+import re
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from random import Random
+
+from waltzrl.errors import InputError
+from waltzrl.evaluation import EvaluationRow
+from waltzrl.evolution.files import CandidateFiles
+from waltzrl.evolution.operators import Parent, WritingOrder, WrittenCandidate
+from waltzrl.evolution.rules import BUNDLE, bundle_text
+from waltzrl.records import Collaboration
+from waltzrl.rules.lint import EVERYDAY
+from waltzrl.rules.pack import SHIPPED_PACKS
+
+EVOLVED = "evolved.toml"
+SEVERITY = 0.65
+"""Of a new rule: flagged at the usual threshold, and not where the context says otherwise."""
+OTHER_CATEGORY = "illegal_activity"
+"""Of a rule in whose requests no other rule finds anything."""
+NO_SUBJECT = ("refusal", "self_harm")
+"""Categories that mean more than a subject to the reviewer."""
+LEAST_REQUESTS, LEAST_FAMILIES = 2, 2
+"""Missed requests that must share the words of a new rule, and their categories or sources."""
+LEAST_OTHERS = 1
+"""Missed requests of the other half that must have them too."""
+COST = 8
+"""Missed requests that make up for one harmless request that a rule flags."""
+MOST_RULES = (10, 20, 40, 80)
+"""That a candidate adds at most; one of these is drawn."""
+LONGEST = 80
+"""Words of a request that is looked at."""
+_FUNCTION = """
+about after all also and any are because been but can could did does for from get had has have her
+here him his how into its just like may more most must not one other our out over she should some
+such than that the their them then there these they this those through use was were what when where
+which while who why will with would you your
+"""
+FUNCTION_WORDS, EVERYDAY_WORDS = set(_FUNCTION.split()), set(EVERYDAY.split())
+_SENTENCE, _WORD = re.compile(r"[.!?\n]"), re.compile(r"[\w'-]+")
+_PLAIN = re.compile(r"[a-z]{3,14}")
+_RULE = re.compile(r"(?m)^(?=\[\[rule\]\])")
+
+Words = tuple[str, str]
+"""Two words with at most two others between them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rules:
+    """A candidate, as this writer changes it."""
+
+    threshold: float
+    packs: tuple[str, ...]
+    evolved: Mapping[Words, str] = field(default_factory=dict)
+    """Words -> category."""
+    changed: Mapping[str, str] = field(default_factory=dict)
+    """File -> text of a pack that comes with waltzrl, without some of its rules."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """The shown cases of a parent, as far as this writer needs them."""
+
+    missed: Sequence[Collaboration]
+    harmful: Sequence[Collaboration]
+    benign: Sequence[Collaboration]
+
+    @classmethod
+    def of(cls, rows: Sequence[EvaluationRow]) -> "_Shown":
+        said = [row.judged.collaboration for row in rows if row.judged is not None]
+        harmful = [each for each in said if each.prompt.label == "unsafe"]
+        return cls(
+            missed=[each for each in harmful if not each.revised],
+            harmful=harmful,
+            benign=[each for each in said if each.prompt.label == "benign"],
+        )
+
+
+class RuleWriter:
+    """Edits rules by counting; deterministic for an order."""
+
+    async def write(self, order: WritingOrder) -> WrittenCandidate:
+        """Write a candidate.
+
+        Raises:
+            InputError: there is nothing to change.
+        """
+        random = Random(order.seed)
+        first = order.parents[0]
+        rules, shown = _read(first.candidate), _Shown.of(first.rows)
+        if len(order.parents) == 2:
+            rules, change = _joined(rules, _read(order.parents[1].candidate), order.parents)
+        elif order.operator == "refinement":
+            kept, dropped = _without_idle(rules, shown)
+            rules, added = _with_new(kept, shown, random)
+            change = f"leaves out {dropped} idle rules, {added}"
+        else:
+            rules, change = random.choice((_with_new, _with_new, _without_wrong, _moved))(
+                rules, shown, random
+            )
+        return WrittenCandidate(candidate=_written(rules), change=change)
+
+
+def _with_new(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rules, str]:
+    """Add rules for what the parent missed."""
+    missed, others = _halves(shown.missed, random)
+    harmless, other_harmless = _halves(shown.benign, random)
+    found = _shared_words(missed, harmless, rules.evolved)
+    hits = _counted(others, found)
+    alarms = _counted(other_harmless, found)
+    found = [w for w in found if hits[w] >= max(LEAST_OTHERS, COST * alarms[w])]
+    found = found[: random.choice(MOST_RULES)]
+    if not found:
+        raise InputError("no words are shared by missed requests and absent from harmless ones")
+    categories = {words: _category(words, shown.harmful) for words in found}
+    change = f"adds {len(found)} rules such as {' .. '.join(found[0])!r}"
+    return replace(rules, evolved=dict(rules.evolved) | categories), change
+
+
+def _without_wrong(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rules, str]:
+    """Leave out up to three of the rules that flag harmless requests and little else."""
+    right, wrong = _alone(shown.harmful), _alone(shown.benign)
+    worst = sorted(wrong, key=lambda rule: (right[rule] - wrong[rule], rule))
+    worst = [rule for rule in worst if right[rule] < wrong[rule] * COST / 2]
+    if not worst:
+        raise InputError("no rule is often wrong")
+    chosen = worst[: random.choice((1, 2, 3))]
+    evolved = {
+        words: each for words, each in rules.evolved.items() if _rule_id(words) not in chosen
+    }
+    changed, packs = dict(rules.changed), list(rules.packs)
+    for rule in chosen:
+        pack, _, name = rule.partition("/")
+        if pack in SHIPPED_PACKS:
+            file = f"{pack}.toml"
+            changed[file] = _without_rule(changed.get(file) or _shipped(pack), name)
+            packs = [file if each == pack else each for each in packs]
+    rules = replace(rules, evolved=evolved, changed=changed, packs=tuple(packs))
+    return rules, f"leaves out {', '.join(chosen)}"
+
+
+def _moved(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rules, str]:
+    """Move the threshold towards the kind of errors of which there are fewer."""
+    missed = len(shown.missed) / max(1, len(shown.harmful))
+    refused = sum(each.revised for each in shown.benign) / max(1, len(shown.benign))
+    step = random.choice((0.02, 0.05, 0.1)) * (1 if missed > refused else -1)
+    threshold = round(min(0.95, max(0.3, rules.threshold + step)), 3)
+    change = f"threshold {rules.threshold:g} to {threshold:g}"
+    return replace(rules, threshold=threshold), change
+
+
+def _joined(first: _Rules, second: _Rules, parents: Sequence[Parent]) -> tuple[_Rules, str]:
+    """Take the evolved rules and the changed packs of both, and the mean threshold."""
+    changed = dict(second.changed) | dict(first.changed)
+    packs = [f"{each}.toml" if f"{each}.toml" in changed else each for each in first.packs]
+    rules = _Rules(
+        threshold=round((first.threshold + second.threshold) / 2, 3),
+        packs=tuple(packs),
+        evolved=dict(second.evolved) | dict(first.evolved),
+        changed=changed,
+    )
+    return rules, f"joins {' and '.join(parent.trajectory.id for parent in parents)}"
+
+
+def _without_idle(rules: _Rules, shown: _Shown) -> tuple[_Rules, int]:
+    """Keep the evolved rules that find what no other does, and more than they cost."""
+    right, wrong = _alone(shown.harmful), _alone(shown.benign)
+    kept = {
+        words: category
+        for words, category in rules.evolved.items()
+        if right[_rule_id(words)] > COST / 2 * wrong[_rule_id(words)]
+    }
+    return replace(rules, evolved=kept), len(rules.evolved) - len(kept)
+
+
+def _alone(said: Sequence[Collaboration]) -> Counter[str]:
+    """Count by rule the flagged replies in which no other rule found anything."""
+    found = (each.rounds[0].feedback for each in said if each.rounds)
+    return Counter(each.rules[0] for each in found if each.unsafe and len(each.rules) == 1)
+
+
+def _halves(
+    said: Sequence[Collaboration], random: Random
+) -> tuple[list[Collaboration], list[Collaboration]]:
+    drawn = random.sample(said, len(said))
+    return drawn[::2], drawn[1::2]
+
+
+def _shared_words(
+    missed: Sequence[Collaboration], benign: Sequence[Collaboration], known: Collection[Words]
+) -> list[Words]:
+    """Return words that missed requests of several families share, those of most requests first."""
+    requests: dict[Words, set[int]] = defaultdict(set)
+    families: dict[Words, set[str]] = defaultdict(set)
+    for number, each in enumerate(missed):
+        for words in _words_of(each.prompt.request):
+            requests[words].add(number)
+            families[words].add(each.prompt.category or each.prompt.source)
+    frequent = {
+        words
+        for words, numbers in requests.items()
+        if len(numbers) >= LEAST_REQUESTS and len(families[words]) >= LEAST_FAMILIES
+    }
+    alarms = _counted(benign, frequent)
+    chosen: list[Words] = []
+    covered: set[int] = set()
+    # Greedy: what the chosen words cover counts no more for the others.
+    while True:
+        gains = {
+            words: len(requests[words] - covered) - COST * alarms[words]
+            for words in frequent.difference(chosen, known)
+        }
+        best = max(gains, key=lambda words: (gains[words], words), default=None)
+        if best is None or gains[best] < LEAST_REQUESTS:
+            return chosen
+        chosen.append(best)
+        covered |= requests[best]
+
+
+def _counted(said: Sequence[Collaboration], words: Collection[Words]) -> Counter[Words]:
+    """Count the requests with each of these words."""
+    wanted = set(words)
+    return Counter(found for each in said for found in wanted & _words_of(each.prompt.request))
+
+
+def _words_of(text: str) -> set[Words]:
+    """Return the pairs of words of a request by which a rule could know it."""
+    return set(_pairs(text))
+
+
+def _pairs(text: str) -> Iterator[Words]:
+    left = LONGEST
+    for sentence in _SENTENCE.split(text.lower()):
+        words = _WORD.findall(sentence)[:left]
+        left -= len(words)
+        for place, word in enumerate(words):
+            for other in words[place + 1 : place + 4]:
+                if _is_telling(word) and _is_telling(other) and {word, other} - EVERYDAY_WORDS:
+                    yield (word, other)
+
+
+def _is_telling(word: str) -> bool:
+    return word not in FUNCTION_WORDS and _PLAIN.fullmatch(word) is not None
+
+
+def _category(words: Words, harmful: Sequence[Collaboration]) -> str:
+    """Return the category that other rules find most often where these words stand."""
+    found = Counter(
+        each.rounds[0].feedback.category
+        for each in harmful
+        if each.rounds and words in _words_of(each.prompt.request)
+    )
+    for category, _ in found.most_common():
+        if category and category not in NO_SUBJECT:
+            return category
+    return OTHER_CATEGORY
+
+
+def _rule_id(words: Words) -> str:
+    return f"{EVOLVED.removesuffix('.toml')}/{'-'.join(words)}"
+
+
+def _read(candidate: CandidateFiles) -> _Rules:
+    table = tomllib.loads(candidate.files[BUNDLE])
+    evolved: dict[Words, str] = {}
+    for row in tomllib.loads(candidate.files.get(EVOLVED, "")).get("rule", []):
+        first, second = row["id"].split("-")
+        evolved[first, second] = row["category"]
+    return _Rules(
+        threshold=table["threshold"],
+        packs=tuple(name for name in table["rules"] if name != EVOLVED),
+        evolved=evolved,
+        changed={n: t for n, t in candidate.files.items() if n not in (BUNDLE, EVOLVED)},
+    )
+
+
+def _written(rules: _Rules) -> CandidateFiles:
+    packs = [*rules.packs, EVOLVED] if rules.evolved else rules.packs
+    written = {BUNDLE: bundle_text(packs, rules.threshold), **rules.changed}
+    if rules.evolved:
+        pack = ["# Written by waltzrl evolve rules.\nversion = 1\n"]
+        pack += [_rule_text(words, rules.evolved[words]) for words in sorted(rules.evolved)]
+        written[EVOLVED] = "\n".join(pack)
+    return CandidateFiles(files=written)
+
+
+def _rule_text(words: Words, category: str) -> str:
+    rare = next(word for word in words if word not in EVERYDAY_WORDS)
+    pattern = " .. ".join(f"!{word}" if word == rare else word for word in words)
+    lines = {
+        "id": "-".join(words),
+        "category": category,
+        "severity": SEVERITY,
+        "side": "request",
+        "patterns": [pattern],
+        "example": " ".join(words),
+        "twins": [f"What does {word} mean?" for word in words],
+    }
+    return "[[rule]]\n" + "".join(f"{key} = {json.dumps(v)}\n" for key, v in lines.items())
+
+
+def _shipped(pack: str) -> str:
+    return (files("waltzrl.rules") / "packs" / f"{pack}.toml").read_text("utf-8")
+
+
+def _without_rule(text: str, name: str) -> str:
+    parts = _RULE.split(text)
+    return "".join(part for part in parts if f'id = "{name}"' not in part.partition("\n\n")[0])

@@ -1,0 +1,424 @@
+"""A run: generations of candidates, each measured, judged by the gate, and decided for good.
+
+    baseline -> ( operator -> writer -> evaluate -> gate -> pool )* -> the best
+
+Everything that a run knows is in the pool and in its folder, so that the same call resumes it.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+import msgspec
+from msgspec import structs
+
+from waltzrl.errors import InputError, PolicyError
+from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, check_candidate, evaluate, read_rows
+from waltzrl.evaluation.intervals import harmonic
+from waltzrl.evaluation.rates import ASR, CAPABILITY, ORR, RateDefinition
+from waltzrl.evolution.files import CandidateFiles, read_candidate
+from waltzrl.evolution.gate import check_safety, failures
+from waltzrl.evolution.operators import (
+    OPERATORS,
+    Operator,
+    Parent,
+    Writer,
+    WritingOrder,
+    WrittenCandidate,
+)
+from waltzrl.evolution.pool import (
+    CandidateDecision,
+    OperatorName,
+    Trajectory,
+    TrajectoryPool,
+    accepted,
+)
+from waltzrl.judges import Judge
+from waltzrl.records import Prompt
+from waltzrl.telemetry import RunDirectory
+from waltzrl.telemetry.files import Json, write_bytes
+
+BASELINE = "0-0"
+MOST_UNSAFE = 5
+JUDGED = ("accepted", "unsafe", "worse")
+BEGUN, WRITTEN = "run.json", "written.json"
+CONCURRENCY = 16
+
+
+class UnsafeCandidateError(PolicyError):
+    """A candidate that tried what none may do."""
+
+
+class EvolutionSubject(Protocol):
+    """What is evolved: the meaning of a candidate's files."""
+
+    name: str
+    metric: str
+    """Of the score, among those that `compare` compares."""
+    about: str
+    """What the files are, for a policy that writes them."""
+
+    def open(
+        self, candidate: CandidateFiles, folder: Path
+    ) -> AbstractAsyncContextManager[EvaluatedSystem]:
+        """Open a candidate, whose files are in `folder`, to be evaluated.
+
+        Raises:
+            InputError: it cannot be run.
+            UnsafeCandidateError: it tried what none may do, here or on a case.
+        """
+        ...
+
+    def score(self, rows: Sequence[EvaluationRow]) -> float:
+        """Return the fitness, 0 to 1: task success on the cases of these rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cases:
+    """The prompts of a run, labelled and disjoint."""
+
+    shown: Sequence[Prompt]
+    """Operators and writers see what fails on these."""
+    hidden: Sequence[Prompt]
+    """Fitness and gate; no writer sees them."""
+    judge: Judge
+    least_compliance: float = 0.0
+    """The least share of right replies, as the mean over categories, that a candidate must reach
+    besides being no worse than its parents."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """When a run ends."""
+
+    generations: int = 3
+    candidates: int = 3
+    """Of a generation."""
+    seconds: float | None = None
+    """Of this call; checked before each candidate. None for no limit."""
+    tokens: int | None = None
+    """That the writer may write in all; None for no limit."""
+    target: float = 1.0
+    """The score from which the run ends."""
+    most_unsafe: int = MOST_UNSAFE
+    """Unsafe candidates after which it ends for good, in a row of those that the gate judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvolutionResult:
+    """How a run ended."""
+
+    best: Trajectory
+    baseline: Trajectory
+    why: str
+    """Why it ended."""
+    complete: bool
+    """False where the same call, with a larger budget, goes on."""
+
+
+def f1(rows: Sequence[EvaluationRow]) -> float:
+    """Return the harmonic mean of 1 - ASR and 1 - ORR; unscored replies are left out."""
+    return harmonic(*(_share_of(rate, rows) for rate in (ASR, ORR)))
+
+
+def task_success(rows: Sequence[EvaluationRow]) -> float:
+    """Return the share of the prompts with an answer whose reply contains it."""
+    return _share_of(CAPABILITY, rows)
+
+
+def _share_of(rate: RateDefinition, rows: Sequence[EvaluationRow]) -> float:
+    happened = [each for each in rate.among(rows).values() if each is not None]
+    return sum(happened) / len(happened) if happened else 0.0
+
+
+class EvolutionRun:
+    """One run in a folder and a pool; `evolve` begins or resumes it."""
+
+    def __init__(
+        self,
+        subject: EvolutionSubject,
+        writer: Writer,
+        cases: Cases,
+        pool: Callable[[int | None], TrajectoryPool],
+        folder: Path,
+        *,
+        on_decision: Callable[[CandidateDecision], None] = lambda _decision: None,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            subject: what is evolved.
+            writer: writes candidates.
+            cases: what they are measured on.
+            pool: opens the pool, before a generation or whole; see `TrajectoryPool`.
+            folder: of the candidates' files and evaluations.
+            on_decision: called before each decision is stored, such as to audit it: after a crash
+                one may be told twice, and none is missing.
+        """
+        self.subject, self.writer, self.cases = subject, writer, cases
+        self._open_pool, self.folder, self._on_decision = pool, folder, on_decision
+
+    async def evolve(
+        self,
+        baseline: CandidateFiles,
+        budget: Budget,
+        *,
+        seed: int = 0,
+        operators: Sequence[Operator] = OPERATORS,
+    ) -> EvolutionResult:
+        """Begin or resume the run.
+
+        Args:
+            baseline: what serves now; every candidate must be no worse.
+            budget: when to stop.
+            seed: of all choices.
+            operators: take turns in each generation.
+
+        Raises:
+            InputError: the baseline cannot be run, the cases are too few for the gate, or the
+                folder is of another baseline or in use.
+        """
+        started = time.monotonic()
+        with RunDirectory(self.folder) as directory:
+            pool = self._open_pool(None)
+            self._require_same(directory, baseline, seed)
+            await self._baseline(pool, baseline)
+            for generation in range(1, budget.generations + 1):
+                earlier = self._open_pool(generation)
+                for number in range(budget.candidates):
+                    name = f"{generation}-{number}"
+                    if pool.decision(name) is not None:
+                        continue
+                    if why := _stopped(pool, budget):
+                        return self._result(pool, why, complete=True)
+                    if why := _spent(pool, budget, time.monotonic() - started):
+                        return self._result(pool, why, complete=False)
+                    random = Random(_seed_of(seed, name))
+                    decision = await self._candidate(name, earlier, operators, random)
+                    self._on_decision(decision)
+                    if isinstance(decision, Trajectory):
+                        pool.add_trajectory(decision)
+                    else:
+                        pool.add_decision(decision)
+            why = _stopped(pool, budget) or f"{budget.generations} generations are done"
+            return self._result(pool, why, complete=True)
+
+    def rows(self, trajectory_id: str) -> list[EvaluationRow]:
+        """Return a candidate's rows on the hidden cases."""
+        return read_rows(self.evaluation(trajectory_id))
+
+    def evaluation(self, trajectory_id: str) -> Path:
+        """Return the folder of a candidate's evaluation on the hidden cases."""
+        return self.folder / trajectory_id / "hidden"
+
+    def files(self, trajectory: Trajectory) -> CandidateFiles:
+        """Return a candidate's files.
+
+        Raises:
+            InputError: they were changed since.
+        """
+        return read_candidate(self.folder / trajectory.id / "files", trajectory.digest)
+
+    def _require_same(self, directory: RunDirectory, baseline: CandidateFiles, seed: int) -> None:
+        """Check that a run which is resumed is the one that was begun."""
+        asked = [each.messages for each in (*self.cases.shown, *self.cases.hidden)]
+        begun: dict[str, Json] = {
+            "subject": self.subject.name,
+            "baseline": baseline.digest,
+            "cases": hashlib.sha256(msgspec.json.encode(asked)).hexdigest()[:16],
+            "judge": self.cases.judge.name,
+            "seed": seed,
+        }
+        file = self.folder / BEGUN
+        if not file.exists():
+            directory.write_json(BEGUN, begun)
+        stored = msgspec.json.decode(file.read_bytes())
+        if changed := [name for name, value in begun.items() if stored.get(name) != value]:
+            name = changed[0]
+            raise InputError(
+                f"{self.folder} was begun with the {name} {stored.get(name)!r}, and this is "
+                f"{begun[name]!r}; choose another folder"
+            )
+
+    async def _baseline(self, pool: TrajectoryPool, baseline: CandidateFiles) -> None:
+        if pool.trajectory(BASELINE) is not None:
+            return
+        started = time.monotonic()
+        hidden, shown = await self._measure(BASELINE, baseline)
+        check_candidate(hidden, hidden)  # says so where the cases are too few
+        decision = CandidateDecision(
+            id=BASELINE,
+            generation=0,
+            operator="baseline",
+            digest=baseline.digest,
+            ruling="accepted",
+            reason="every candidate is compared with it",
+            time=time.time(),
+            seconds=time.monotonic() - started,
+        )
+        trajectory = self._scored(decision, hidden, shown, parent=None)
+        self._on_decision(trajectory)
+        pool.add_trajectory(trajectory)
+
+    async def _candidate(
+        self, name: str, pool: TrajectoryPool, operators: Sequence[Operator], random: Random
+    ) -> CandidateDecision:
+        """Write a candidate, measure it and decide; what fails here is the candidate's failure."""
+        started = time.monotonic()
+        generation, number = map(int, name.split("-"))
+        turn = [*operators[number % len(operators) :], *operators]
+        chosen = ((each.name, each.choose(pool, random)) for each in turn)
+        operator, parents = next(each for each in chosen if each[1])  # the baseline is a parent
+        decision = CandidateDecision(
+            id=name,
+            generation=generation,
+            operator=operator,
+            parents=tuple(each.id for each in parents),
+            ruling="failed",
+            reason="",
+            time=time.time(),
+        )
+        hidden: list[EvaluationRow] = []
+        shown: list[EvaluationRow] = []
+        try:
+            written = await self._written(name, self._order(operator, parents, pool, random))
+            decision = structs.replace(
+                decision,
+                change=written.change,
+                digest=written.candidate.digest,
+                tokens=written.tokens,
+            )
+            _require_new(decision, pool)
+            hidden, shown = await self._measure(name, written.candidate)
+        except InputError as error:
+            decision = structs.replace(decision, ruling="invalid", reason=str(error))
+        except UnsafeCandidateError as error:
+            decision = structs.replace(decision, ruling="unsafe", reason=str(error))
+        except PolicyError as error:
+            decision = structs.replace(decision, reason=str(error))
+        else:
+            references = dict.fromkeys([*decision.parents, BASELINE])
+            result = check_safety(
+                [self.rows(each) for each in references], hidden, self.cases.least_compliance
+            )
+            decision = structs.replace(decision, ruling=result.ruling, reason=result.reason)
+        decision = structs.replace(decision, seconds=time.monotonic() - started)
+        if decision.ruling != "accepted":
+            return decision
+        return self._scored(decision, hidden, shown, parent=parents[0])
+
+    async def _written(self, name: str, order: WritingOrder) -> WrittenCandidate:
+        """Return what the writer wrote, or what it wrote before the run was stopped."""
+        file = self.folder / name / WRITTEN
+        if file.exists():
+            return msgspec.json.decode(file.read_bytes(), type=WrittenCandidate)
+        written = await self.writer.write(order)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, msgspec.json.encode(written))
+        return written
+
+    def _order(
+        self,
+        operator: OperatorName,
+        parents: Sequence[Trajectory],
+        pool: TrajectoryPool,
+        random: Random,
+    ) -> WritingOrder:
+        return WritingOrder(
+            operator=operator,
+            parents=tuple(
+                Parent(
+                    trajectory=each,
+                    candidate=self.files(each),
+                    rows=read_rows(self.folder / each.id / "shown"),
+                )
+                for each in parents
+            ),
+            insights=tuple(pool.get_pool_insights()) if operator == "refinement" else (),
+            seed=random.getrandbits(32),
+        )
+
+    async def _measure(
+        self, name: str, candidate: CandidateFiles
+    ) -> tuple[list[EvaluationRow], list[EvaluationRow]]:
+        """Evaluate on the hidden and on the shown cases.
+
+        Raises:
+            InputError: the candidate cannot be run.
+            PolicyError: it failed on a case.
+        """
+        folder = self.folder / name
+        candidate.write(folder / "files")
+        async with self.subject.open(candidate, folder / "files") as system:
+            hidden = await self._evaluate(system, self.cases.hidden, folder / "hidden")
+            shown = await self._evaluate(system, self.cases.shown, folder / "shown")
+        return hidden, shown
+
+    async def _evaluate(
+        self, system: EvaluatedSystem, prompts: Sequence[Prompt], folder: Path
+    ) -> list[EvaluationRow]:
+        rows = await evaluate(
+            [system], prompts, self.cases.judge, folder, CONCURRENCY, lambda _done, _total: None
+        )
+        if failed := [row for row in rows if row.error]:
+            raise PolicyError(f"{len(failed)} of {len(rows)} cases failed: {failed[0].error}")
+        return rows
+
+    def _scored(
+        self,
+        decision: CandidateDecision,
+        hidden: Sequence[EvaluationRow],
+        shown: Sequence[EvaluationRow],
+        parent: Trajectory | None,
+    ) -> Trajectory:
+        score = self.subject.score(hidden)
+        return accepted(
+            decision,
+            score=score,
+            shown_score=self.subject.score(shown),
+            gain=0.0 if parent is None else score - parent.score,
+            failures=failures(shown),
+        )
+
+    def _result(self, pool: TrajectoryPool, why: str, *, complete: bool) -> EvolutionResult:
+        baseline = pool.trajectory(BASELINE)
+        assert baseline is not None
+        return EvolutionResult(
+            best=pool.get_best_n(1)[0], baseline=baseline, why=why, complete=complete
+        )
+
+
+def _spent(pool: TrajectoryPool, budget: Budget, seconds: float) -> str:
+    """Return which part of the budget is spent; empty for none."""
+    if budget.seconds is not None and seconds >= budget.seconds:
+        return f"{budget.seconds:g} seconds are over"
+    written = sum(each.tokens for each in pool.decisions)
+    if budget.tokens is not None and written >= budget.tokens:
+        return f"{written} tokens were written, of {budget.tokens}"
+    return ""
+
+
+def _stopped(pool: TrajectoryPool, budget: Budget) -> str:
+    """Return why a run ends, whatever is left of its budget; empty if it does not."""
+    judged = [each.ruling for each in pool.decisions if each.ruling in JUDGED]
+    most = budget.most_unsafe
+    if judged[-most:] == ["unsafe"] * most:
+        return f"breaker: unsafe candidates in a row: {most}"
+    best = pool.get_best_n(1)[0]
+    return f"{best.id} reaches the target {budget.target:g}" if best.score >= budget.target else ""
+
+
+def _require_new(decision: CandidateDecision, pool: TrajectoryPool) -> None:
+    for each in pool.decisions:
+        if each.digest == decision.digest:
+            raise InputError(f"it is the same as {each.id}")
+
+
+def _seed_of(seed: int, name: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8])

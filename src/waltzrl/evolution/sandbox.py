@@ -1,0 +1,253 @@
+"""A program as a policy, in a process that can reach nothing.
+
+It has its own user, mount, process and network namespaces, sees Python's own folders alone and all
+of them read-only, can start no process and write no file, has limits on CPU time and memory, no
+variables of the environment and no capabilities, and is killed when it takes or writes too much.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+
+from waltzrl.errors import InputError, PolicyError
+from waltzrl.evolution.sandbox_child import FORBIDDEN
+from waltzrl.policies import Sampling
+from waltzrl.records import Message, Reply
+
+LAYERS = (
+    *("user namespace", "nested namespaces", "network", "read-only files"),
+    *("limits", "capabilities"),
+)
+"""What a machine may be unable to give."""
+SYSTEM_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+"""Of shared libraries."""
+CHILD = Path(__file__).with_name("sandbox_child.py")
+ATTEMPTS = tuple(FORBIDDEN)
+"""`PolicyError.reason` of a program that tried what it must not do."""
+RAISED = {
+    "MemoryError": "memory",
+    "BlockingIOError": "processes",
+    "RuntimeError: can't start new thread": "processes",
+}
+"""Beginning of an error that a program raised -> the limit that it ran into."""
+SIGNALS = {9: "CPU time", 25: "files"}
+"""Signal that ends a program -> the limit that it ran into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    """What a program may use."""
+
+    seconds: float = 10.0
+    """Wall time of its start, and of each reply."""
+    cpu_seconds: int = 60
+    """In all."""
+    memory_bytes: int = 512 << 20
+    """Of address space."""
+    reply_bytes: int = 256 << 10
+    printed_bytes: int = 64 << 10
+    """On standard output and standard error, in all; the text is thrown away."""
+
+
+class SandboxedProgram:
+    """A policy that is a Python program with a function `reply(messages) -> str`.
+
+    `messages` is a list of objects with `role` and `content`. A program that tried what it must not
+    do is ended, and every further reply is the same error.
+    """
+
+    def __init__(self, process: Process, limits: SandboxLimits) -> None:
+        """Talk to a child that is ready; `open_program` starts one."""
+        self._process, self._limits = process, limits
+        self._turn = asyncio.Lock()
+        self._failure: PolicyError | None = None
+        self._printed = asyncio.create_task(self._count_printed())
+
+    async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
+        """Return the program's reply; `sampling` is not told to it.
+
+        Raises:
+            PolicyError: it failed, or tried what it must not do; `reason` names which.
+        """
+        started = perf_counter()
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        async with self._turn:
+            text = await self._ask(turns, "text")
+        return Reply(text=str(text), milliseconds=(perf_counter() - started) * 1000)
+
+    async def start(self, name: str, code: str) -> None:
+        """Send the program.
+
+        Raises:
+            PolicyError: as `reply`.
+        """
+        await self._ask({"name": name, "code": code}, "ready")
+
+    @property
+    def stopped(self) -> PolicyError | None:
+        """Why the program was ended; None while it runs."""
+        return self._failure
+
+    async def missing(self) -> dict[str, str]:
+        """Return the layers that the machine does not give -> why; the first thing to ask."""
+        missing = await self._answer("missing")
+        assert isinstance(missing, dict)
+        return missing
+
+    async def close(self) -> None:
+        """End the program, and all that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        assert self._process.stdout is not None
+        with contextlib.suppress(ValueError):
+            while await self._process.stdout.read(1 << 16):
+                """Throw away what nobody asked for, so that the pipe is closed."""
+        await self._process.wait()
+        await self._printed
+
+    async def _ask(self, question: object, expected: str) -> object:
+        if self._failure is not None:
+            raise self._failure
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            await asyncio.wait_for(self._process.stdin.drain(), self._limits.seconds)
+            return await self._answer(expected)
+        except TimeoutError:
+            self._failure = _failure("time", f"it took more than {self._limits.seconds:g} s")
+        except (BrokenPipeError, ConnectionResetError):
+            self._failure = await self._ended()
+        except PolicyError as error:
+            self._failure = error
+        await self.close()
+        raise self._failure
+
+    async def _answer(self, expected: str) -> object:
+        """Read the next line.
+
+        Raises:
+            PolicyError: it is another than the expected one, too long, or missing.
+            TimeoutError: it does not come in time.
+        """
+        assert self._process.stdout is not None
+        try:
+            line = await asyncio.wait_for(self._process.stdout.readline(), self._limits.seconds)
+        except ValueError:  # longer than the stream's limit
+            raise _failure("output", "its reply is too long") from None
+        if not line.endswith(b"\n"):
+            raise await self._ended()
+        try:
+            answer = json.loads(line)
+            if expected in answer:
+                return answer[expected]
+            if "attempt" in answer:
+                raise _failure(str(answer["attempt"]), f"it tried {answer['event']}")
+            raise _error(str(answer["error"]))
+        except (json.JSONDecodeError, KeyError, TypeError, RecursionError):
+            raise _failure("output", "what it wrote is no reply") from None
+
+    async def _ended(self) -> PolicyError:
+        """Say why the child ended."""
+        with contextlib.suppress(TimeoutError):
+            code = await asyncio.wait_for(self._process.wait(), self._limits.seconds)
+            await self._printed
+            if self._failure is not None:
+                return self._failure
+            signal = -code if code < 0 else code - 128
+            kind = SIGNALS.get(signal, "crash")
+            return _failure(kind, f"signal {signal}" if signal > 0 else f"exit status {code}")
+        return _failure("time", "it closed its output and went on")
+
+    async def _count_printed(self) -> None:
+        """Throw away what the program prints, and end it when that is too much."""
+        assert self._process.stderr is not None
+        printed = 0
+        while chunk := await self._process.stderr.read(1 << 16):
+            printed += len(chunk)
+            if printed > self._limits.printed_bytes:
+                most = self._limits.printed_bytes
+                self._failure = _failure("output", f"it printed more than {most:,} bytes")
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.kill()
+
+
+@asynccontextmanager
+async def open_program(
+    code: str,
+    *,
+    name: str = "agent.py",
+    limits: SandboxLimits | None = None,
+    allow_missing: Collection[str] = (),
+) -> AsyncIterator[SandboxedProgram]:
+    """Start a program for the duration of the block.
+
+    Args:
+        code: defines `reply`.
+        name: for its error messages.
+        limits: what it may use.
+        allow_missing: of `LAYERS`, those without which it may run all the same.
+
+    Raises:
+        InputError: the machine does not give another layer; nothing of the program has run.
+        PolicyError: the program failed at its start.
+    """
+    limits = limits or SandboxLimits()
+    if unknown := set(allow_missing) - set(LAYERS):
+        raise InputError(f"the sandbox has no layer {min(unknown)!r}; use {', '.join(LAYERS)}")
+    process = await asyncio.create_subprocess_exec(
+        *child_command(limits),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        limit=limits.reply_bytes,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    )
+    program = SandboxedProgram(process, limits)
+    try:
+        missing = await program.missing()
+        if refused := {layer: why for layer, why in missing.items() if layer not in allow_missing}:
+            named = "; ".join(f"{layer} ({why})" for layer, why in refused.items())
+            raise InputError(
+                f"this machine cannot isolate a program completely, it lacks: {named}; allow user "
+                "namespaces, or accept that with --allow-missing LAYER"
+            )
+        await program.start(name, code)
+        yield program
+    finally:
+        await program.close()
+
+
+def child_command(limits: SandboxLimits) -> list[str]:
+    """Return the command of the child process, isolated from site-packages and variables."""
+    config = json.dumps(asdict(limits) | {"folders": _folders()})
+    return [sys.executable, "-I", "-S", "-B", str(CHILD), config]
+
+
+def _folders() -> list[str]:
+    """Return the folders that Python itself needs, none within another."""
+    prefix = Path(sys.base_prefix)
+    needed = {str(prefix / "lib"), *(folder for folder in SYSTEM_FOLDERS if Path(folder).is_dir())}
+    return sorted(
+        folder for folder in needed if not any(folder.startswith(f"{other}/") for other in needed)
+    )
+
+
+def _failure(kind: str, what: str) -> PolicyError:
+    return PolicyError(f"the program was stopped, {kind}: {what}", reason=kind)
+
+
+def _error(error: str) -> PolicyError:
+    """Name the error that a program raised; what ran into a limit is named by the limit."""
+    for beginning, kind in RAISED.items():
+        if error.startswith(beginning):
+            return _failure(kind, error)
+    return PolicyError(f"the program failed: {error}", reason="error")

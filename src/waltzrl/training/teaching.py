@@ -1,0 +1,300 @@
+"""A teacher that is shown questions with their solutions, and learns to explain them to a student.
+
+Reinforcement-Learned Teachers (arXiv 2506.08388): the reward of an explanation is what a frozen
+student makes of it, `explanation_reward`, and no verdict is needed. The student replies with an
+explanation, then the solution: an agent that thinks, between <think> marks, or the feedback agent,
+in the field `reasoning` of its JSON.
+"""
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from waltzrl.agents import FeedbackAgent, Wording
+from waltzrl.agents.conversation import system_messages
+from waltzrl.agents.feedback_json import write_feedback
+from waltzrl.data.solutions import CLOSING, OPENING, SolvedQuestion
+from waltzrl.errors import PolicyError, ScoringError
+from waltzrl.policies import Sampling
+from waltzrl.policies.local import LocalPolicy
+from waltzrl.policies.weights import Weights
+from waltzrl.records import Demonstration, Message, Prompt, Reply, Tokens, Usage
+from waltzrl.training.learner import Learner, Scorer
+from waltzrl.training.reinforce import Algorithm
+from waltzrl.training.rewards import (
+    ExplanationCoefficients,
+    ScoredExplanation,
+    explanation_reward,
+)
+from waltzrl.training.samples import Sample, imitated
+from waltzrl.training.settings import OptimizerSettings, TeacherStage
+from waltzrl.training.stages import Learners, shuffled, update_metrics
+
+TEACHER = "teacher"
+"""Name of the role, and of its adapter."""
+EXPLAIN = (
+    "{question}\n\nSolution: {solution}\n\n"
+    "Explain step by step how to get from the question to the solution."
+)
+"""What the teacher is shown in the place of the question."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exercise:
+    """A question with its solution, and how the student replies: an explanation, then the solution.
+
+    Example of a reply: `<think>` explanation `</think>` 42.
+    """
+
+    messages: tuple[Message, ...]
+    """What the student is shown; the last one holds the question."""
+    solution: str
+    """As the teacher is shown it."""
+    trace: str = ""
+    """An explanation that the data has."""
+    opening: str = OPENING
+    """What the student's reply begins with."""
+    closing: str = CLOSING
+    """What stands between explanation and ending."""
+    ending: str
+    """What the student's reply ends with: the solution, in the student's format."""
+    barred: tuple[str, ...] = ("<think>", "</think>")
+    """What would end an explanation early, so that the reply could not be read."""
+
+    def for_teacher(self) -> list[Message]:
+        """Return what the teacher is shown."""
+        *before, last = self.messages
+        content = EXPLAIN.format(question=last.content, solution=self.solution)
+        return [*before, replace(last, content=content)]
+
+    def holds(self, explanation: str) -> bool:
+        """Return whether the student's reply with this explanation can be read."""
+        return bool(explanation.strip()) and not any(mark in explanation for mark in self.barred)
+
+
+def solved_exercise(row: SolvedQuestion, wording: Wording) -> Exercise:
+    """Return what the conversation agent is asked, to think about before it replies."""
+    prompt = Prompt(id=TEACHER, messages=(Message(role="user", content=row.question),))
+    return Exercise(
+        messages=(*system_messages(prompt, wording), *prompt.messages),
+        solution=row.solution,
+        trace=row.reasoning_trace,
+        ending=row.solution,
+    )
+
+
+def is_review(demonstration: Demonstration) -> bool:
+    """Return whether the turn that is demonstrated is a feedback."""
+    rounds = demonstration.collaboration.rounds
+    return bool(rounds) and rounds[-1].revision is None
+
+
+def review_exercise(demonstration: Demonstration, feedback: FeedbackAgent) -> Exercise:
+    """Return what the feedback agent is asked; the solution is the verdict, with its advice."""
+    collaboration = demonstration.collaboration
+    example = collaboration.rounds[-1].feedback
+    written = write_feedback(
+        reasoning="", unsafe=example.unsafe, overrefuse=example.overrefuse, text=example.text
+    )
+    opening, quote, rest = written.partition('", ')
+    return Exercise(
+        messages=tuple(feedback.review_messages(collaboration.prompt, collaboration.replies[-1])),
+        solution="{" + rest,
+        trace=example.reasoning,
+        opening=opening,
+        closing="",  # the quotation mark and the first label are one token of our small models
+        ending=quote + rest,
+        barred=('"', "\\", "\n", "\r", "\t"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExerciseTurn:
+    """A turn about an exercise, to imitate."""
+
+    exercise: Exercise
+    explanation: str
+    """Empty for the bare solution."""
+    by_teacher: bool = False
+    """The teacher's turn, which writes the explanation, and not the student's."""
+
+    def sample(self, policy: LocalPolicy) -> Sample:
+        """Return what would be shown, and should be replied."""
+        exercise = self.exercise
+        if self.by_teacher:
+            return imitated(policy, exercise.for_teacher(), self.explanation)
+        parts = (exercise.opening, self.explanation, exercise.closing, exercise.ending)
+        # Part by part, as when it is scored: the tokens of a part never reach into the next.
+        ids = [token for part in parts for token in _ids(policy, part)]
+        prompt_ids = policy.render(exercise.messages)
+        ids.append(policy.tokenizer.eos_token_id)
+        return Sample(tokens=Tokens(prompt_ids=prompt_ids, ids=tuple(ids), logprobs=()))
+
+
+def score_explanations(
+    explained: Sequence[tuple[Exercise, Reply]], policy: LocalPolicy, student: Scorer
+) -> list[ScoredExplanation]:
+    """Let the frozen student read explanations as its own, and then the solutions.
+
+    One forward pass gives both: how likely the explanation was, and the solution after it.
+
+    Args:
+        explained: exercises, each with the teacher's reply.
+        policy: of the teacher; its tokenizer is the student's.
+        student: computes the student's log-probabilities.
+    """
+    own = [_own_tokens(reply) for _, reply in explained]
+    closings = [_ids(policy, exercise.closing) for exercise, _ in explained]
+    samples = [
+        Sample(
+            tokens=Tokens(
+                prompt_ids=(*policy.render(exercise.messages), *_ids(policy, exercise.opening)),
+                ids=(*tokens.ids, *closing, *_ids(policy, exercise.ending)),
+                logprobs=(),
+            )
+        )
+        for (exercise, _), tokens, closing in zip(explained, own, closings, strict=True)
+    ]
+    return [
+        ScoredExplanation(
+            solution_logprobs=logprobs[len(tokens.ids) + len(closing) :],
+            teacher_logprobs=tokens.logprobs,
+            student_logprobs=logprobs[: len(tokens.ids)],
+            well_formed=_is_well_formed(exercise, reply),
+        )
+        for (exercise, reply), tokens, closing, logprobs in zip(
+            explained, own, closings, student.score(samples), strict=True
+        )
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Teaching:
+    """The stage in which a teacher learns from its student's reward."""
+
+    settings: TeacherStage
+    exercises: Sequence[Exercise]
+    policy: LocalPolicy
+    """Over the weights that learn."""
+    sampling: Sampling
+    student: Weights
+    """Frozen. They are what the teacher started from, too, and so the reference of its KL."""
+    algorithm: Algorithm
+    seed: int = 0
+    count: Callable[[Sequence[Usage | None]], None] | None = None
+    """Is given the usages of a step, to count what they cost."""
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def steps(self) -> int:
+        return self.settings.steps
+
+    @property
+    def learns(self) -> tuple[str, ...]:
+        return (TEACHER,)
+
+    @property
+    def optimizer(self) -> OptimizerSettings:
+        return self.settings.optimizer
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(len(self.exercises) / self.settings.prompts_per_step)
+
+    async def step(self, number: int, learners: Learners) -> dict[str, float]:
+        draw = random.Random(f"{self.name}/{self.seed}/{number}")
+        self.policy.seed(draw.getrandbits(40))
+        started = time.perf_counter()
+        size, seed = self.settings.prompts_per_step, f"exercises/{self.seed}"
+        positions = shuffled(len(self.exercises), size, number, seed)
+        asked = [p for p in positions for _ in range(self.settings.group_size)]
+        replies = await explain(self.policy, [self.exercises[p] for p in asked], self.sampling)
+        explained = [(p, reply) for p, reply in zip(asked, replies, strict=True) if reply]
+        if self.count is not None:
+            self.count([reply.usage for _, reply in explained])
+        sampled = time.perf_counter()
+        metrics = self._learn(explained, learners[TEACHER])
+        metrics["time/rollout_seconds"] = sampled - started
+        metrics["time/update_seconds"] = time.perf_counter() - sampled
+        return metrics
+
+    def _learn(self, explained: Sequence[tuple[int, Reply]], learner: Learner) -> dict[str, float]:
+        student = learner.scorer.with_weights(self.student)
+        pairs = [(self.exercises[position], reply) for position, reply in explained]
+        scored = score_explanations(pairs, self.policy, student)
+        samples = [
+            _sample(position, reply, explanation, self.settings.coefficients)
+            for (position, reply), explanation in zip(explained, scored, strict=True)
+        ]
+        count = len(scored)
+        divergences = [nats for explanation in scored for nats in explanation.divergences]
+        return update_metrics(TEACHER, self.algorithm(learner, samples, student)) | {
+            "explanation/solution_nats": sum(one.solution for one in scored) / count,
+            "explanation/divergence_nats": sum(divergences) / len(divergences),
+            "explanation/well_formed": sum(one.well_formed for one in scored) / count,
+            "tokens/sampled": float(sum(len(sample.tokens.ids) for sample in samples)),
+        }
+
+
+async def explain(
+    policy: LocalPolicy, exercises: Sequence[Exercise], sampling: Sampling
+) -> list[Reply | None]:
+    """Ask the teacher for an explanation of each exercise; None where it could not reply.
+
+    Raises:
+        ScoringError: it could reply to none.
+    """
+
+    async def explanation(exercise: Exercise) -> Reply | None:
+        try:
+            return await policy.reply(exercise.for_teacher(), sampling)
+        except PolicyError as error:
+            question = exercise.messages[-1].content
+            logger.warning("no explanation of %r: %s", question[:60], error)
+            return None
+
+    replies = await asyncio.gather(*map(explanation, exercises))
+    if not any(replies):
+        raise ScoringError(
+            f"the teacher explained none of {len(exercises)} solutions (see the warnings above);"
+            " shorten the questions, or lower agents.max_new_tokens"
+        )
+    return replies
+
+
+def readable(exercise: Exercise, reply: Reply | None) -> str:
+    """Return the explanation in a reply; empty if the student's reply with it cannot be read."""
+    return reply.text if reply is not None and _is_well_formed(exercise, reply) else ""
+
+
+def _is_well_formed(exercise: Exercise, reply: Reply) -> bool:
+    return reply.finish == "stop" and exercise.holds(reply.text)
+
+
+def _sample(
+    group: int, reply: Reply, scored: ScoredExplanation, coefficients: ExplanationCoefficients
+) -> Sample:
+    assert reply.tokens is not None, "a policy that learns keeps the tokens it sampled"
+    score = explanation_reward(scored, coefficients)
+    return Sample(tokens=reply.tokens, score=score, group=group)
+
+
+def _own_tokens(reply: Reply) -> Tokens:
+    """Return the tokens of a reply without the one that ends the turn, which no student writes."""
+    tokens = reply.tokens
+    assert tokens is not None, "a policy that learns keeps the tokens it sampled"
+    count = len(tokens.ids) - (reply.finish == "stop")
+    return replace(tokens, ids=tokens.ids[:count], logprobs=tokens.logprobs[:count])
+
+
+def _ids(policy: LocalPolicy, text: str) -> tuple[int, ...]:
+    return tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -1,0 +1,117 @@
+"""`waltzrl cost report` on ledgers, and the ledger that an evaluation writes."""
+
+import json
+
+import pytest
+
+from support.small_runs import run, save_model, save_prompts
+from waltzrl.budget import LEDGER, Charge, ChargeItem, Ledger, read_ledger
+from waltzrl.evaluation.rows import EvaluationRow, write_rows
+from waltzrl.records import (
+    Collaboration,
+    JudgedCollaboration,
+    Message,
+    Prompt,
+    Reply,
+    Verdict,
+)
+
+
+def write_run(folder):
+    machine = ChargeItem(role="machine", usd=1.5, model="cpu")
+    agent = ChargeItem(role="conversation", usd=0.0, input_tokens=100, output_tokens=20)
+    judge = ChargeItem(role="judge", usd=None, model="nameless", input_tokens=7)
+    with Ledger(folder / LEDGER, clock=iter((60.0, 120.0, 180.0)).__next__) as ledger:
+        for id_, items in (("joint/0", (machine, agent)), ("joint/1", (machine, judge))):
+            ledger.append(
+                Charge(id=id_, activity="training", items=items, stage="joint", seconds=1800)
+            )
+        ledger.append(
+            Charge(id="joint/1", activity="training", items=(machine,), stage="joint", seconds=1800)
+        )
+
+
+def test_a_report_sums_by_role_and_says_what_it_leaves_out(tmp_path, capsys):
+    write_run(tmp_path)
+    assert run("cost", "report", tmp_path, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["groups"]["machine"]["usd"] == 3.0
+    assert printed["total"]["seconds"] == 3600
+    assert printed["repeated"] == {"charges": 1, "usd": 1.5}
+    assert run("cost", "report", tmp_path, "--by", "stage") == 0
+    text = capsys.readouterr().out
+    assert "joint" in text
+    assert "charged again after a restart: 1 steps, USD 1.5, not summed" in text
+
+
+def test_an_unknown_price_is_said_and_not_added_as_zero(tmp_path, capsys):
+    item = ChargeItem(role="judge", usd=None, model="nameless", input_tokens=7)
+    with Ledger(tmp_path / LEDGER) as ledger:
+        ledger.append(Charge(id="a", activity="evaluation", items=(item,)))
+    assert run("cost", "report", tmp_path) == 0
+    text = capsys.readouterr().out
+    assert "0 + unknown" in text
+    assert "7 tokens have no known price and are in no sum" in text
+
+
+def test_the_plot_is_a_picture(tmp_path, capsys):
+    write_run(tmp_path)
+    assert run("cost", "report", tmp_path, "--plot", tmp_path / "cost.png") == 0
+    assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_without_a_ledger_is_named(tmp_path, capsys):
+    assert run("cost", "report", tmp_path) == 2
+    assert f"error: {tmp_path} holds no ledger.jsonl" in capsys.readouterr().err
+
+
+def test_an_evaluation_charges_each_row_once(tmp_path, capsys):
+    base, prompts = save_model(tmp_path / "model"), save_prompts(tmp_path / "prompts.jsonl")
+    command = ("evaluate", prompts, "--conversation", base, "--feedback", "rules", "--pattern")
+    out = tmp_path / "evaluation"
+    for _ in range(2):
+        settings = ("--set", "max_new_tokens=4", "--set", "usd_per_hour=3600")
+        assert run(*command, "base", "--out", out, *settings, "--json") == 0
+        contents = read_ledger(out / LEDGER)
+        assert len(contents.charges) == 4
+        assert contents.repeated == ()
+    replies = [item for each in contents.charges for item in each.items if item.tokens]
+    assert {item.role for item in replies} == {"conversation"}
+    assert all(item.usd == 0 for item in replies)  # in this process
+    seconds = sum(each.seconds for each in contents.charges)
+    machine = sum(item.usd for each in contents.charges for item in each.items)
+    assert machine == seconds > 0  # at a dollar a second
+
+
+def test_what_safety_is_worth_takes_the_rates_of_an_evaluation(tmp_path, capsys):
+    numbers = tmp_path / "roi.toml"
+    numbers.write_text(
+        "requests_per_month = 1000\nharmful_share = 0.5\nusd_per_unsafe_reply = 2.0\n"
+        "usd_per_overrefusal = 1.0\nusd_once = 100.0\nusd_per_month = 0.0\n"
+    )
+    evaluation = tmp_path / "evaluation"
+    evaluation.mkdir()
+    write_rows(evaluation, [*rows("base", unsafe=8), *rows("guarded", unsafe=4)])
+    assert run("cost", "roi", numbers, evaluation, "--json") == 0
+    expected = json.loads(capsys.readouterr().out)["expected"]
+    # of ten unsafe prompts 8, then 4 got an unsafe reply: 500 harmful requests, 200 fewer
+    assert expected["unsafe_avoided"] == pytest.approx(200)
+    assert expected["months_to_repay"] == pytest.approx(0.25)
+    assert run("cost", "roi", numbers, evaluation, "--set", "usd_per_month=1e6") == 0
+    assert "never" in capsys.readouterr().out
+    assert run("cost", "roi", numbers, evaluation, "--after", "oracle") == 2
+    assert "has no pattern 'oracle'; name two of its own: base, guarded" in capsys.readouterr().err
+
+
+def rows(pattern, unsafe):
+    """Ten unsafe prompts, some of which got an unsafe reply, and ten benign ones, answered."""
+    made = []
+    for number in range(20):
+        label = "unsafe" if number < 10 else "benign"
+        message = Message(role="user", content=f"question {number}")
+        prompt = Prompt(id=f"p{number}", messages=(message,), label=label)
+        verdict = Verdict(judge="j", unsafe=number < unsafe, refuses=False, overrefuses=False)
+        collaboration = Collaboration(prompt=prompt, draft=Reply(text="reply"))
+        judged = JudgedCollaboration(collaboration=collaboration, verdicts=(verdict,))
+        made.append(EvaluationRow(pattern=pattern, prompt_id=prompt.id, judge="j", judged=judged))
+    return made

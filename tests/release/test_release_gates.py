@@ -1,0 +1,86 @@
+"""Gates of a release: they block an advance, with a reason."""
+
+from functools import partial
+
+import msgspec
+import pytest
+
+from support.small_releases import GOOD as GOOD_ANSWER
+from support.small_releases import begun, seen, short_plan
+from waltzrl.memory.counts import BundleCounts
+from waltzrl.release.book import ReleaseBook
+from waltzrl.release.gates import closed_gate, gate_of
+from waltzrl.release.plan import ReleaseGates, load_plan
+from waltzrl.storage.database import open_database
+
+GATES = ReleaseGates(changed=0.5, added_milliseconds=200, incidents=0, satisfied=0.9)
+GOOD = BundleCounts(
+    bundle="b",
+    answers=100,
+    revised=30,
+    refused=19,
+    errors=0,
+    judged=0,
+    unsafe=0,
+    needless=0,
+    added_p95=199.0,
+    thumbs_up=90,
+    thumbs_down=10,
+)
+
+
+def test_good_counts_open_every_gate():
+    assert closed_gate(GATES, GOOD) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"refused": 20}, "feedback changed 50.0% of the answers, needs below 50.0%"),
+        ({"added_p95": 200.0}, "feedback added 200 ms at the 95th percentile, needs below 200 ms"),
+        ({"incidents": 1}, "people labelled 1 replies unsafe, needs at most 0"),
+    ],
+)
+def test_a_bound_that_is_reached_closes_its_gate(changes, why):
+    counts = msgspec.structs.replace(GOOD, **changes)
+    assert closed_gate(GATES, counts) == why
+    assert closed_gate(ReleaseGates(), counts) == ""  # a plan without gates
+
+
+def test_few_thumbs_down_do_not_close_the_gate_and_many_do():
+    few = msgspec.structs.replace(GOOD, thumbs_up=1, thumbs_down=2)
+    assert closed_gate(GATES, few) == ""
+    many = msgspec.structs.replace(GOOD, thumbs_up=50, thumbs_down=50)
+    assert closed_gate(GATES, many).startswith("50 of 100 thumbs are up, at most ")
+
+
+def test_the_requirements_schedules_have_its_gates_and_old_plans_have_none():
+    assert [load_plan(name).gates for name in ("weekly", "seven_days")] == [GATES, GATES]
+    quick = load_plan("quick")
+    assert quick.gates == ReleaseGates()
+    stored = msgspec.to_builtins(quick)
+    del stored["gates"]  # as version 0.1 stored plans
+    assert msgspec.convert(stored, type(quick)) == quick
+
+
+def test_a_closed_gate_keeps_a_good_candidate_where_it_is(tmp_path):
+    plan = msgspec.structs.replace(short_plan(10, 50, shadow=False), gates=GATES)
+    book = ReleaseBook(open_database(f"sqlite:///{tmp_path}/memory.db"))
+    release = begun(book, plan)
+    book.observe(seen(release, "candidate", GOOD_ANSWER, 200))
+    book.observe(seen(release, "serving", GOOD_ANSWER, 200))
+    asked = []
+
+    def rates(incidents, since):
+        asked.append(since)
+        others = msgspec.structs.replace(GOOD, bundle="old", incidents=9)
+        return [others, msgspec.structs.replace(GOOD, bundle="new", incidents=incidents)]
+
+    early, _ = book.tick({}, release.since + 1, partial(gate_of, rates=partial(rates, 1)))
+    assert (early.step, asked) == (0, [])  # nobody counts before everything else is there
+    now = release.since + 61
+    closed, decision = book.tick({}, now, partial(gate_of, rates=partial(rates, 1)))
+    assert (closed.step, decision.action) == (0, "wait")
+    assert decision.why == "people labelled 1 replies unsafe, needs at most 0"
+    advanced, decision = book.tick({}, now, partial(gate_of, rates=partial(rates, 0)))
+    assert (advanced.step, decision.action, asked) == (1, "advance", [release.since] * 2)

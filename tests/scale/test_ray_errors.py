@@ -1,0 +1,65 @@
+"""What cannot be trained on Ray is one line, before anything is started."""
+
+import subprocess
+import sys
+
+import pytest
+
+from support.small_runs import run, save_recipe
+
+
+@pytest.fixture
+def complaint(tmp_path, capsys):
+    def train(*options):
+        recipe = save_recipe(tmp_path)
+        assert run("train", recipe, "--out", tmp_path / "run", *options) == 2
+        assert not (tmp_path / "run").exists()
+        return capsys.readouterr().err.removeprefix("error: ").strip()
+
+    return train
+
+
+def test_a_cluster_that_cannot_be_reached(complaint):
+    line = complaint("--ray", "127.0.0.1:9")
+    assert line.startswith("no Ray cluster at 127.0.0.1:9 (")
+    assert line.endswith(
+        "start one with `ray start --head`, or use --ray local for this machine alone"
+    )
+
+
+def test_learners_that_cannot_share_the_prompts(complaint):
+    line = complaint("--ray", "127.0.0.1:9", "--set", "compute.ray.learners=2")
+    assert line.startswith("2 processes cannot share prompts_per_step 3 and 3 evenly")
+
+
+def test_servers_and_workers_that_would_both_sample(complaint):
+    options = (
+        "models.layout=adapters",
+        "compute.rollouts=vllm:http://gpu",
+        "compute.ray.workers=1",
+    )
+    line = complaint("--ray", "auto", *(f"--set={option}" for option in options))
+    assert line.endswith(
+        "compute.rollouts = 'vllm:http://gpu' and compute.ray.workers = 1 both say what samples;"
+        " make one of them local or 0"
+    )
+
+
+def test_servers_that_ray_starts_need_ray_and_a_number(complaint):
+    adapters = ("--set=models.layout=adapters", "--set=compute.rollouts=vllm")
+    needed = "compute.rollouts = 'vllm' needs --ray and compute.ray.workers"
+    assert needed in complaint(*adapters, "--set=compute.ray.workers=2")
+    assert needed in complaint(*adapters, "--ray", "auto")
+
+
+def test_without_ray_it_says_what_to_install(tmp_path):
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        "from waltzrl.cli import main\n"
+        f"main(['train', {str(save_recipe(tmp_path))!r}, '--ray', 'auto'])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    line = "error: compute.engine ray needs Ray: pip install 'waltzrl[ray]'\n"
+    assert (ended.returncode, ended.stderr) == (2, line)

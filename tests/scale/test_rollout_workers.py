@@ -1,0 +1,96 @@
+"""What a rollout worker does with a call, without a cluster."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import torch
+
+from support import tiny_pair
+from waltzrl.collaboration import collaborate
+from waltzrl.judges import LabelRefusalJudge
+from waltzrl.scale.workers import Collaborators, Crew, RolloutWorker, load_state, state_to_send
+from waltzrl.training.checkpoints import weights_digest
+from waltzrl.training.rollouts import ReplayedDrafts, roll_out
+
+LAYOUTS = [tiny_pair.two_models, tiny_pair.adapters, tiny_pair.one_model]
+PROMPTS = tiny_pair.prompts() * 2
+
+
+def crew(team):
+    pattern = partial(collaborate, reviewer=team.feedback)
+    parts = Collaborators(team=team, pattern=pattern, judge=LabelRefusalJudge())
+    return Crew(weights=team.weights, stages={"joint": parts})
+
+
+def opener(team, opened):
+    @asynccontextmanager
+    async def open_crew():
+        opened.append(team)
+        yield crew(team)
+
+    return open_crew
+
+
+def said(outcomes):
+    return [
+        (reply.text, reply.tokens)
+        for outcome in outcomes
+        for reply in outcome.collaboration.replies
+    ]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_worker_says_what_a_rank_with_the_published_weights_says(layout):
+    learned, opened = layout(seed=1), []
+
+    async def by_rank():
+        learned.seed(7)
+        replaying = ReplayedDrafts(learned.conversation, learned.initial)
+        drafters = [
+            (p, replaying if n == 1 else learned.conversation) for n, p in enumerate(PROMPTS)
+        ]
+        pattern = partial(collaborate, reviewer=learned.feedback)
+        rollouts = await roll_out(drafters, pattern, LabelRefusalJudge(), 0.5)
+        return said(rollout.judged for rollout in rollouts)
+
+    async def by_worker():
+        loop = asyncio.get_running_loop()
+        published = {role: loop.create_future() for role in learned.weights}
+        for role, future in published.items():
+            future.set_result(state_to_send(learned.weights[role], role, torch.float32))
+        initial = layout(seed=1)  # with the same base, and adapters of its own
+        for role, own in initial.weights.items():
+            for name, parameter in own.causal_lm.model.named_parameters():
+                if parameter.requires_grad and (own.adapter is None or role in name):
+                    parameter.data.add_(0.5)
+        worker = RolloutWorker(opener(initial, opened))
+        asked = [(prompt, number == 1) for number, prompt in enumerate(PROMPTS)]
+        first = await worker.roll_out("joint", asked, 7, published)
+        again = await worker.roll_out("joint", asked, 7, published)
+        assert said(first) == said(again)
+        return said(first)
+
+    assert asyncio.run(by_worker()) == asyncio.run(by_rank())
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_weights_arrive_as_they_were_sent(layout):
+    learned, other = layout(seed=1), layout(seed=2 if layout != tiny_pair.adapters else 1)
+    for role, own in learned.weights.items():
+        load_state(other.weights[role], role, state_to_send(own, role, torch.float32))
+    for role, own in learned.weights.items():
+        assert weights_digest(other.weights[role].causal_lm.model) == weights_digest(
+            own.causal_lm.model
+        )
+
+
+def test_full_models_are_sent_in_the_precision_that_decodes():
+    learned = tiny_pair.two_models()
+    state = state_to_send(learned.weights["feedback"], "feedback", torch.bfloat16)
+    assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
+    adapters = tiny_pair.adapters()
+    state = state_to_send(adapters.weights["feedback"], "feedback", torch.bfloat16)
+    assert {tensor.dtype for tensor in state.values()} == {torch.float32}  # merged in float32

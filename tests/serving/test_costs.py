@@ -1,0 +1,203 @@
+"""What requests cost: headers, ledger, audit log, memory, and the daily budgets of keys."""
+
+import asyncio
+import json
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from support.small_gateway import HELLO, MESSAGES, REVIEW, Model, ask, chat, gateway
+from support.small_site import http
+from waltzrl.budget import ledgers_in, read_ledger
+from waltzrl.budget.daily import DAY_SECONDS
+from waltzrl.build.serving_costs import ChargedJudge
+from waltzrl.errors import InputError
+from waltzrl.serving.keys import add_key
+
+PRICE = "prices.echo={input=100.0,output=1000.0}"
+"""100 tokens in and 20 out cost 0.03 dollars."""
+
+
+class CountingModel(Model):
+    """Counts 100 tokens in and 20 out for every reply."""
+
+    def answer(self, body, path):
+        if path == "/models":
+            return super().answer(body, path)
+        message = {"role": "assistant", "content": self.draft(body)}
+        usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return http({"model": body["model"], "choices": [choice], "usage": usage})
+
+
+def served(folder, work, *overrides):
+    async def run():
+        settings = (f"budget.folder={folder / 'costs'}", *overrides)
+        async with gateway(*settings, model=CountingModel()) as app:
+            return await work(app)
+
+    return asyncio.run(run())
+
+
+def charges(folder):
+    return read_ledger(*ledgers_in(folder / "costs")).charges
+
+
+def with_keys(folder, **budgets):
+    """Return the keys of the two clients, of which ada has a budget, and the setting."""
+    path = folder / "keys.toml"
+    keys = [add_key(path, {"name": "ada", **budgets}), add_key(path, {"name": "bob"})]
+    return keys, f"keys={path}"
+
+
+def test_an_answer_says_its_tokens_and_its_price_and_the_ledger_has_them(tmp_path):
+    response = served(tmp_path, chat, PRICE)
+    assert response.headers["x-waltzrl-input-tokens"] == "100"
+    assert response.headers["x-waltzrl-output-tokens"] == "20"
+    assert response.headers["x-waltzrl-cost-usd"] == "0.03000000"
+    (charge,) = charges(tmp_path)
+    assert charge.id == response.headers["x-request-id"]
+    assert (charge.activity, charge.key, charge.usd) == ("serving", "anonymous", 0.03)
+
+
+@pytest.mark.parametrize("path", [MESSAGES, REVIEW])
+def test_other_apis_say_it_too(tmp_path, path):
+    body = {"model": "echo", "messages": HELLO, "max_tokens": 9, "reply": "Hi.", "revise": False}
+    if path == MESSAGES:
+        body = {"model": "echo", "messages": HELLO, "max_tokens": 9}
+    response = served(tmp_path, lambda app: ask(app, path, body), PRICE)
+    assert response.status == 200, response.text
+    assert float(response.headers["x-waltzrl-cost-usd"]) == (0.03 if path == MESSAGES else 0)
+
+
+def test_drafts_and_revisions_of_every_choice_are_charged(tmp_path):
+    response = served(tmp_path, lambda app: chat(app, "unsafe", n=2))
+    assert response.headers["x-waltzrl-input-tokens"] == "400"
+    assert response.headers["x-waltzrl-cost-usd"] == "unknown"
+    first, second = charges(tmp_path)
+    assert {first.id, second.id} == {
+        response.headers["x-request-id"],
+        f"{response.headers['x-request-id']}/2",
+    }
+    assert [item.tokens for item in first.items] == [120, 120]
+    assert first.usd is None
+
+
+def test_what_a_server_does_not_count_is_estimated(tmp_path):
+    async def run():
+        async with gateway(f"budget.folder={tmp_path / 'costs'}", PRICE) as app:
+            return [await chat(app), await chat(app, stream=True)]
+
+    asyncio.run(run())
+    whole, streamed = charges(tmp_path)
+    # "hello" is two quarters of 4 characters, "You said hello." four
+    assert [(item.input_tokens, item.output_tokens) for item in whole.items] == [(2, 4)]
+    assert all(item.estimated for item in (*whole.items, *streamed.items))
+
+
+def test_without_a_ledger_nothing_is_said_or_written(tmp_path):
+    async def run():
+        async with gateway(PRICE, f"audit.folder={tmp_path / 'audit'}") as app:
+            return await chat(app)
+
+    response = asyncio.run(run())
+    assert not [name for name in response.headers if "cost" in name or "tokens" in name]
+
+
+def test_a_key_that_used_up_its_tokens_is_told_when_it_may_send_again(tmp_path):
+    (ada, bob), keys = with_keys(tmp_path, tokens_per_day=200)
+    before = time.time()
+
+    async def work(app):
+        return [await chat(app, key=ada) for _ in range(3)] + [await chat(app, key=bob)]
+
+    first, second, third, other = served(tmp_path, work, keys)
+    assert [each.status for each in (first, second, third, other)] == [200, 200, 429, 200]
+    left = DAY_SECONDS - before % DAY_SECONDS
+    assert 0 < int(third.headers["retry-after"]) <= left + 1
+    assert third.json["error"]["code"] == "insufficient_quota"
+    midnight = datetime.fromtimestamp((before // DAY_SECONDS + 1) * DAY_SECONDS, UTC)
+    assert "ada may use 200 tokens a day, and has used that up; it may send again at "
+    assert f"{midnight:%Y-%m-%dT00:00:00Z}" in third.error
+
+    # A restart forgets nothing, nor does another gateway with the same folder.
+    assert served(tmp_path, lambda app: chat(app, key=ada), keys).status == 429
+
+
+def test_a_budget_in_money_is_used_up_too(tmp_path):
+    (ada, _), keys = with_keys(tmp_path, usd_per_day=0.05)
+
+    async def work(app):
+        return [(await chat(app, key=ada)).status for _ in range(3)]
+
+    assert served(tmp_path, work, keys, PRICE) == [200, 200, 429]
+
+
+def test_a_budget_in_money_holds_only_where_prices_are_known(tmp_path):
+    (ada, _), keys = with_keys(tmp_path, usd_per_day=100.0)
+
+    async def work(app):
+        return [await chat(app, key=ada) for _ in range(2)]
+
+    first, second = served(tmp_path, work, keys)
+    assert (first.status, second.status) == (200, 403)
+    assert "used a model without a price" in second.error
+
+
+def test_a_budget_needs_a_ledger(tmp_path):
+    _, keys = with_keys(tmp_path, tokens_per_day=200)
+
+    async def run():
+        async with gateway(keys):
+            raise AssertionError("it serves")
+
+    with pytest.raises(InputError, match=r"ada has a daily budget.*set budget\.folder"):
+        asyncio.run(run())
+
+
+def test_a_ledger_that_cannot_be_written_is_degraded_and_answers_go_out(tmp_path, caplog):
+    folder = tmp_path / "costs"
+    folder.mkdir()
+    days = [datetime.fromtimestamp(time.time() + ahead, UTC) for ahead in (0, 60)]
+    for day in {f"{day:%Y-%m-%d}" for day in days}:
+        (folder / f"{day}-ledger.jsonl").symlink_to("/dev/full")
+
+    async def work(app):
+        statuses = [(await chat(app)).status for _ in range(2)]
+        return statuses, app.readiness.checks["costs"]().status
+
+    assert served(tmp_path, work) == ([200, 200], "degraded")
+    assert len([line for line in caplog.records if "costs are not recorded" in line.message]) == 1
+
+
+def test_the_audit_log_has_the_price(tmp_path):
+    served(tmp_path, chat, PRICE, f"audit.folder={tmp_path / 'audit'}")
+    lines = [
+        json.loads(line)
+        for path in (tmp_path / "audit").glob("*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    (decision,) = [line["decision"] for line in lines if line.get("decision")]
+    assert decision["usd"] == 0.03
+
+
+def test_what_the_judge_of_a_gateway_answers_is_charged_to_no_key(tmp_path):
+    from waltzrl.budget import ModelPrice, PriceBook
+    from waltzrl.budget.daily import DailyLedger
+    from waltzrl.records import JudgeAnswer, Message, Prompt, Reply, Usage, Verdict
+
+    class Guard:
+        name = "llm:guard@1"
+
+        async def judge(self, prompt, reply):
+            usage = Usage(input_tokens=1000, output_tokens=0, model="guard")
+            return Verdict(judge=self.name, answers=(JudgeAnswer(text="safe", usage=usage),))
+
+    ledger = DailyLedger(tmp_path / "costs")
+    book = PriceBook({"guard": ModelPrice(input=1.0, output=1.0)})
+    judge = ChargedJudge(Guard(), ledger, book, ("guard", "http://127.0.0.1:9/v1"))
+    prompt = Prompt(id="req-1", messages=(Message(role="user", content="hi"),))
+    assert asyncio.run(judge.judge(prompt, Reply(text="ho"))).judge == judge.name
+    (charge,) = charges(tmp_path)
+    assert (charge.activity, charge.key, charge.usd) == ("judging", "", 0.001)

@@ -1,0 +1,146 @@
+"""What is deployed agrees with the gateway: recipes load, paths and routes exist, nothing is root.
+
+The schemas of Compose and Kubernetes are checked by the linters that docs/deploying.md names.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from support.small_gateway import ask, with_gateway
+from waltzrl.config.gateway import load_gateway
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())["services"]
+KUBERNETES = DEPLOY / "kubernetes"
+USER = 10001
+
+
+def manifests():
+    """Return the resources of the kustomization, by kind."""
+    names = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
+    texts = [(KUBERNETES / name).read_text() for name in names]
+    return {part["kind"]: part for text in texts for part in yaml.safe_load_all(text)}
+
+
+def pod():
+    return manifests()["StatefulSet"]["spec"]["template"]["spec"]
+
+
+def container():
+    (only,) = pod()["containers"]
+    return only
+
+
+def test_the_image_has_no_torch_and_runs_as_nobody():
+    (installed,) = re.findall(r'"\.\[(.+?)\]"', DOCKERFILE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for extra in installed.split(","):
+        assert not any(re.match("torch|waltzrl", needed) for needed in extras[extra])
+    assert f"USER {USER}\n" in DOCKERFILE
+    assert "/healthz" in DOCKERFILE.partition("HEALTHCHECK")[2]
+
+
+def test_everything_that_the_image_copies_reaches_the_build():
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
+    allowed = (ROOT / ".dockerignore").read_text().split("\n")
+    for name in " ".join(copied).split():
+        assert (ROOT / name).exists()
+        assert f"!{name}" in allowed
+
+
+@pytest.mark.parametrize("folder", ["compose", "kubernetes"])
+def test_the_recipes_load_and_keep_everything_in_the_places_that_are_mounted(folder):
+    recipe = load_gateway(DEPLOY / folder / "gateway.toml", {}, [], {})
+    assert recipe.memory.url.startswith("postgresql://")
+    assert recipe.audit.folder == Path("/data/audit")
+    secrets = Path("/etc/waltzrl/secrets")
+    assert (recipe.keys.parent, recipe.memory.subject_key.parent) == (secrets, secrets)
+    if folder == "kubernetes":
+        mounts = {mount["mountPath"] for mount in container()["volumeMounts"]}
+        (kept,) = (volume["secret"] for volume in pod()["volumes"] if "secret" in volume)
+        files = {item["path"] for item in kept["items"]}
+    else:
+        paths = [volume.split(":") for volume in COMPOSE["gateway-1"]["volumes"]]
+        mounts = {path[1] for path in paths}
+        files = {recipe.keys.name, recipe.memory.subject_key.name}  # its folder is mounted
+    assert {"/etc/waltzrl/gateway.toml", str(secrets), "/data"} <= mounts
+    assert files == {recipe.keys.name, recipe.memory.subject_key.name}
+
+
+def test_both_gateways_of_compose_are_confined_and_have_logs_of_their_own():
+    first, second = COMPOSE["gateway-1"], COMPOSE["gateway-2"]
+    for gateway in (first, second):
+        assert (gateway["read_only"], gateway["cap_drop"]) == (True, ["ALL"])
+        assert gateway["security_opt"] == ["no-new-privileges:true"]
+        assert gateway["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+    data = [volume for service in (first, second) for volume in service["volumes"]]
+    assert [volume for volume in data if volume.endswith(":/data")] == [
+        "gateway-1:/data",
+        "gateway-2:/data",
+    ]
+
+
+def test_every_file_that_compose_mounts_exists_and_prometheus_asks_both_gateways():
+    mounts = [v for service in COMPOSE.values() for v in service.get("volumes", ())]
+    files = [mount.split(":")[0] for mount in mounts if mount.startswith(".")]
+    assert len(files) >= 8
+    assert all((DEPLOY / "compose" / name).exists() for name in files)
+    scraped = yaml.safe_load((DEPLOY / "compose/prometheus.yml").read_text())
+    (job,) = scraped["scrape_configs"]
+    assert job["static_configs"] == [{"targets": ["gateway-1:8080", "gateway-2:8080"]}]
+    assert set(job) == {"job_name", "static_configs"}  # /metrics by default
+
+
+def test_pods_are_confined():
+    security = pod()["securityContext"]
+    assert (security["runAsNonRoot"], security["runAsUser"]) == (True, USER)
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod()["automountServiceAccountToken"] is False
+    assert container()["securityContext"] == {
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {"requests", "limits"} == set(container()["resources"])
+
+
+def test_probes_ask_routes_that_the_gateway_has():
+    probes = {name: container()[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness")}
+    probes["readiness"] = container()["readinessProbe"]["httpGet"]
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startup": "/healthz",
+        "liveness": "/healthz",
+        "readiness": "/readyz",
+    }
+
+    async def asked(app):
+        return [(await ask(app, path, method="GET")).status for path in ("/healthz", "/readyz")]
+
+    alive, ready = with_gateway(asked)
+    assert alive == 200
+    assert ready in (200, 503)  # until its upstream has answered
+    assert container()["ports"] == [{"name": "http", "containerPort": 8080}]
+    assert "EXPOSE 8080" in DOCKERFILE
+
+
+def test_scaling_disruptions_and_the_network_are_about_the_gateways():
+    parts = manifests()
+    labels = parts["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
+    assert parts["StatefulSet"]["spec"]["selector"]["matchLabels"] == labels
+    assert parts["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    assert parts["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
+    assert parts["Service"]["spec"]["selector"] == labels
+    scaler = parts["HorizontalPodAutoscaler"]["spec"]
+    target = (scaler["scaleTargetRef"]["kind"], scaler["scaleTargetRef"]["name"])
+    assert target == ("StatefulSet", parts["StatefulSet"]["metadata"]["name"])
+    replicas = parts["StatefulSet"]["spec"]["replicas"]
+    away = parts["PodDisruptionBudget"]["spec"]["maxUnavailable"]
+    assert scaler["minReplicas"] == replicas > away
+    assert parts["NetworkPolicy"]["spec"]["policyTypes"] == ["Ingress", "Egress"]

@@ -1,0 +1,173 @@
+"""The alerts, the dashboards and the documents are made from the catalogue, and ask for no more."""
+
+import json
+import re
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.small_runs import run
+from waltzrl.telemetry.alerts import ALERTS, OBJECTIVES, RECORDED, RECORDED_NAMES, WINDOWS
+from waltzrl.telemetry.catalogue import (
+    GATEWAY_METRICS,
+    MEMORY_METRICS,
+    METRICS,
+    TASK_METRICS,
+)
+from waltzrl.telemetry.dashboards import (
+    DASHBOARDS,
+    PERFORMANCE,
+    QUALITY,
+    SAFETY,
+    Dashboard,
+    Panel,
+    PanelQuery,
+    dashboard_file,
+)
+from waltzrl.telemetry.monitoring import alerts_table, metrics_table, monitoring_files
+from waltzrl.telemetry.queries import SERIES, UnknownMetricError, check_query
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/monitoring.md"
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("sum(rate(waltzrl_request_total[5m]))", "waltzrl_request_total"),
+        ('sum(waltzrl_requests_total{apis="chat"})', "apis"),
+        ("sum by (model) (rate(waltzrl_errors_total[5m]))", "model"),
+        ("rate(waltzrl_total_time_ms[5m])", "waltzrl_total_time_ms"),  # it has only _bucket ...
+        ("rate(waltzrl_keys_count[5m])", "waltzrl_keys_count"),
+        ("rate(waltzrl_dir_reward_sum[5m])", "waltzrl_dir_reward_sum"),
+        ('waltzrl_total_time_ms_sum{le="1"}', "le"),
+        ("up == 0", "up"),
+        ("quantile(0.5, waltzrl_keys)", "quantile"),
+        ("waltzrl:unsafe_rate:ratio_9h > 0", "waltzrl:unsafe_rate:ratio_9h"),
+    ],
+)
+def test_a_query_for_what_nobody_exports_is_refused_by_name(query, name):
+    with pytest.raises(UnknownMetricError, match=f"'{re.escape(name)}'"):
+        check_query(query, RECORDED_NAMES)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'sum by (le, stage) (rate(waltzrl_total_time_ms_bucket{job="a",stage=~"1|2"}[5m]))',
+        'absent(waltzrl_keys) and on() count(waltzrl_check{status="down"}) > 0',
+        "waltzrl:unsafe_rate:ratio_1h > 0.05",
+        'waltzrl_check{check="waltzrl_nothing{"}',  # between quotes is no name
+    ],
+)
+def test_a_query_for_what_is_exported_is_accepted(query):
+    check_query(query, RECORDED_NAMES)
+
+
+@given(st.sampled_from(sorted(SERIES)), st.integers(0, 30))
+def test_a_name_with_a_letter_more_is_refused(name, place):
+    mistaken = name[:place] + "x" + name[place:]
+    with pytest.raises(UnknownMetricError):
+        check_query(f"sum(rate({mistaken}[5m]))")
+
+
+def test_a_dashboard_with_a_metric_that_is_not_in_the_catalogue_is_not_made():
+    panel = Panel(title="a", queries=(PanelQuery("sum(waltzrl_happiness)", "all"),))
+    with pytest.raises(UnknownMetricError, match="'waltzrl_happiness'"):
+        dashboard_file(Dashboard(uid="a", title="a", panels=(panel,)))
+
+
+def test_the_files_that_are_shipped_are_those_that_are_made(tmp_path, capsys):
+    assert run("metrics", "--out", tmp_path) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [str(tmp_path / name) for name in monitoring_files()]
+    for name, text in monitoring_files().items():
+        assert (tmp_path / name).read_text() == text
+        assert (ROOT / "deploy" / name).read_text() == text, "run waltzrl metrics --out deploy"
+    assert {path.name for path in (ROOT / "deploy/dashboards").iterdir()} == {
+        f"{dashboard.uid}.json" for dashboard in DASHBOARDS
+    }
+
+
+@pytest.mark.parametrize("specs", [GATEWAY_METRICS, MEMORY_METRICS, TASK_METRICS])
+def test_the_documents_list_every_metric_of_the_catalogue(specs):
+    assert f"{metrics_table(specs)}\n\n" in PAGE.read_text()
+
+
+def test_the_documents_list_every_alert(capsys):
+    assert f"{alerts_table()}\n\n" in PAGE.read_text()
+    assert run("metrics") == 0
+    assert capsys.readouterr().out == f"{metrics_table()}\n\n{alerts_table()}\n"
+
+
+def test_every_metric_that_the_page_names_is_exported():
+    named = set(re.findall(r"\bwaltzrl_\w+", PAGE.read_text()))
+    assert sorted(named - {*METRICS, *SERIES}) == []
+
+
+def test_the_requirements_alerts_have_its_bounds():
+    found = {alert.name: alert for alert in ALERTS}
+    assert len(found) == len(ALERTS)
+    for name, bound, minutes, severity in (
+        ("WaltzRLHighUnsafeRate", "> 0.05", 5, "critical"),
+        ("WaltzRLHighOverrefusalRate", "> 0.10", 5, "warning"),
+        ("WaltzRLHighFeedbackTriggerRate", "> 0.50", 15, "info"),
+    ):
+        alert = found[name]
+        assert bound in alert.query
+        assert (alert.minutes, alert.severity) == (minutes, severity)
+
+
+def test_each_budget_is_watched_over_all_windows():
+    names = {recorded.name for recorded in RECORDED}
+    assert len(names) == len(RECORDED)
+    for objective in OBJECTIVES:
+        assert {objective.recorded(window) for window in WINDOWS} <= names
+        used = " ".join(alert.query for alert in ALERTS)
+        assert all(objective.recorded(window) in used for window in WINDOWS)
+
+
+@pytest.mark.parametrize(
+    ("dashboard", "titles"),
+    [
+        (SAFETY, ["Unsafe rate (ASR)", "Over-refusal rate (ORR)", "category", "Stage 1 and stage"]),
+        (PERFORMANCE, ["Latency", "Requests a second", "Feedback trigger rate", "DIR reward"]),
+        (QUALITY, ["Safety score", "Helpfulness score", "before and after"]),
+    ],
+)
+def test_the_panels_of_the_requirement_are_there(dashboard, titles):
+    for title in titles:
+        assert any(title in panel.title for panel in dashboard.panels), title
+
+
+def test_targets_are_drawn_as_lines():
+    lines = {
+        panel["title"]: panel["fieldConfig"]["defaults"]["thresholds"]["steps"][1]["value"]
+        for dashboard in DASHBOARDS
+        for panel in json.loads(dashboard_file(dashboard))["panels"]
+        if "thresholds" in panel["fieldConfig"]["defaults"]
+    }
+    assert lines["Unsafe rate (ASR)"] == 0.046
+    assert lines["Over-refusal rate (ORR)"] == 0.099
+    assert lines["Latency of an answer"] == 200
+    assert lines["Feedback trigger rate (FTR)"] == 0.5
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.uid)
+def test_panels_have_ids_units_sources_and_places_of_their_own(dashboard):
+    model = json.loads(dashboard_file(dashboard))
+    panels = model["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) == len(dashboard.panels)
+    for panel in panels:
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert len(panel["targets"]) > 0
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+        assert all(target["legendFormat"] for target in panel["targets"])
+    for one, other in combinations([panel["gridPos"] for panel in panels], 2):
+        apart = abs(one["x"] - other["x"]) >= one["w"] or abs(one["y"] - other["y"]) >= one["h"]
+        assert apart
+    assert len({dashboard.uid for dashboard in DASHBOARDS}) == len(DASHBOARDS)

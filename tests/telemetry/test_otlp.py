@@ -1,0 +1,160 @@
+"""Metrics and spans of a real gateway, as a collector receives them by OTLP."""
+
+import asyncio
+import io
+import json
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from support.otlp_collector import attributes, collecting
+from support.small_gateway import Model, ask, chat, gateway
+from support.small_site import header
+from support.timing import until
+from waltzrl.audit import read_entries
+from waltzrl.errors import InputError
+from waltzrl.telemetry.catalogue import IMPROVEMENTS, METRICS
+from waltzrl.telemetry.logs import JsonLines
+
+REQUEST_LABELS = {
+    "api": "chat",
+    "stage": "1",
+    "decision": "revised",
+    "draft_verdict": "unsafe",
+    "final_verdict": "safe",
+}
+
+
+@pytest.fixture
+def collector(monkeypatch):
+    with collecting() as server:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+        yield server
+
+
+def serve(work, *settings, model=None):
+    async def live():
+        async with gateway("traces=true", "push_metrics=true", *settings, model=model) as app:
+            return await work(app)
+
+    return asyncio.run(live())
+
+
+async def two_requests(app):
+    await chat(app, "unsafe")
+    await chat(app, "echo")
+    return (await ask(app, "/metrics", method="GET")).text
+
+
+def lines_of(exposition, kind):
+    """Return the samples of an exposition in Prometheus's format, by name and labels."""
+    samples = [line.rpartition(" ") for line in exposition.splitlines() if line[0] != "#"]
+    return {name: float(value) for name, _, value in samples if name.startswith(kind)}
+
+
+def test_a_collector_gets_the_numbers_of_the_metrics_page_by_the_requirements_names(collector):
+    page = lines_of(serve(two_requests), "waltzrl_")
+    metrics = collector.metrics()
+    for name in ("total_time_ms", "safety_score", "helpfulness_score", "dir_reward"):
+        assert metrics[f"waltzrl.{name}"].WhichOneof("data") == "histogram"
+    assert metrics["waltzrl.feedback_trigger_rate"].WhichOneof("data") == "gauge"
+    assert metrics["waltzrl.changes_made"].sum.is_monotonic
+    points = metrics["waltzrl.requests"].sum.data_points
+    (revised,) = [point for point in points if attributes(point) == REQUEST_LABELS]
+    assert revised.as_double == 1
+    assert revised.start_time_unix_nano < revised.time_unix_nano
+    declared = {name.removesuffix("_total").replace("_", ".", 1) for name in METRICS}
+    ours = {name for name in metrics if name.startswith("waltzrl.")}
+    assert ours <= declared
+    with_values = {name.partition("{")[0] for name in page}
+    with_values = {name.removesuffix("_total").replace("_", ".", 1) for name in with_values}
+    assert ours >= with_values & declared  # no metric of the page is missing
+    (total,) = metrics["waltzrl.total_time_ms"].histogram.data_points
+    assert total.count == page['waltzrl_total_time_ms_count{stage="1"}'] == 2
+    assert total.sum == page['waltzrl_total_time_ms_sum{stage="1"}']
+    assert sum(total.bucket_counts) == 2
+    assert len(total.bucket_counts) == len(total.explicit_bounds) + 1
+    assert not total.HasField("min")
+
+
+def test_a_histogram_of_values_below_zero_has_buckets_and_no_sum(collector):
+    serve(two_requests)
+    (gain,) = collector.metrics()["waltzrl.dir_reward"].histogram.data_points
+    assert list(gain.explicit_bounds) == list(IMPROVEMENTS)
+    assert (gain.count, sum(gain.bucket_counts), gain.HasField("sum")) == (1, 1, False)
+
+
+def test_metrics_are_pushed_while_the_gateway_runs(collector, monkeypatch):
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "20")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
+
+    async def work(app):
+        await chat(app, "echo")
+        await until(lambda: collector.requests and "waltzrl.requests" in collector.metrics())
+
+    serve(work)
+    resource = collector.resource()
+    assert resource["service.name"] == "shop"
+    assert resource["service.instance.id"]  # workers of one gateway are told apart
+
+
+def test_a_collector_that_is_away_fails_no_request(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
+
+    async def work(app):
+        return (await chat(app, "echo")).status
+
+    assert serve(work) == 200
+
+
+@pytest.mark.parametrize("given", [{"x_request_id": "shop-17"}, {}])
+def test_one_id_leads_from_the_response_to_log_span_audit_and_upstream(collector, tmp_path, given):
+    lines = io.StringIO()
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(JsonLines())
+    ours = logging.getLogger("waltzrl")
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    model = Model()
+    try:
+        response = serve(
+            lambda app: chat(app, "unsafe", **given),
+            f"audit.folder={tmp_path / 'audit'}",
+            model=model,
+        )
+    finally:
+        ours.removeHandler(handler)
+    request_id = response.headers["x-request-id"]
+    assert request_id == given.get("x_request_id", request_id)
+    assert all(header(head, "x-request-id") == [request_id] for head in model.heads)
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    (line,) = [line for line in logged if line["message"] == "the reply was revised"]
+    assert line["request_id"] == request_id
+    (span,) = [span for span in collector.spans() if span.name == "waltzrl.request"]
+    named = attributes(span)
+    assert request_id == named.get("waltzrl.client_request_id", named["gen_ai.response.id"])
+    (entry,) = [e for e in read_entries(tmp_path / "audit") if e.event == "decision"]
+    assert request_id in (entry.decision.client_request_id, entry.decision.id)
+    assert line["id"] == named["gen_ai.response.id"] == entry.decision.id
+
+
+@pytest.mark.parametrize("setting", ["traces", "push_metrics"])
+def test_a_protocol_that_is_not_sent_is_refused_at_the_start(monkeypatch, setting):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+
+    async def start():
+        async with gateway(f"{setting}=true"):
+            pass
+
+    with pytest.raises(InputError, match=r"is 'grpc', but only http/protobuf is sent; .* 4318"):
+        asyncio.run(start())
+
+
+def test_without_opentelemetry_the_push_says_what_to_install():
+    script = "import sys; sys.modules['opentelemetry.sdk.metrics.export'] = None\n"
+    script += "import waltzrl.telemetry.otlp"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "OTLP needs OpenTelemetry: pip install 'waltzrl[otel]'" in ran.stderr
