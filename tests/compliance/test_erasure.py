@@ -34,7 +34,7 @@ from waltzrl.cli.erase import erase as erase_command
 from waltzrl.collector import demonstrations, export
 from waltzrl.compliance.erasure import RecordsOf, erase_records, find_records, open_targets
 from waltzrl.compliance.exports import read_rows
-from waltzrl.errors import InputError
+from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.erasure import bind_key, note_export
 from waltzrl.memory.labels import LabelEvent
 from waltzrl.privacy.digest import key_in
@@ -196,6 +196,18 @@ def test_postgres_files_hold_nothing_of_a_person_either(postgres_site):
     for file in files.iterdir():
         assert b"i am ada" not in file.read_bytes().lower()
     assert any(b"I am bob" in file.read_bytes() for file in files.iterdir())
+
+
+def test_a_transaction_that_still_sees_the_erased_rows_is_named_and_the_next_erasure_completes(
+    postgres_site,
+):
+    leave_traces(postgres_site)
+    engine = postgres_site.engine.execution_options(isolation_level="REPEATABLE READ")
+    with engine.connect() as reader:
+        pid = reader.execute(text("SELECT pg_backend_pid() FROM items")).scalars().first()
+        with pytest.raises(StorageError, match=rf"1 older transaction\(s\) .*\(pid {pid} "):
+            erased(postgres_site)
+    assert erased(postgres_site).left == ()
 
 
 def test_the_log_still_verifies_and_tells_of_the_erasure(sqlite_site):

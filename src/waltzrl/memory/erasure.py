@@ -24,6 +24,7 @@ from sqlalchemy import (
     not_,
     or_,
     select,
+    text,
 )
 from sqlalchemy.exc import IntegrityError
 
@@ -37,6 +38,12 @@ _RECORDS = "safety.waltzrl."
 """Beginning of the namespaces whose keys are ids of exchanges."""
 CHECKPOINTS = 3
 """Times that SQLite is asked to fold its write-ahead log in; each waits for readers to end."""
+SNAPSHOT_CHECKS = 40
+"""Times that PostgreSQL is asked, every 50 ms, whether older transactions have ended."""
+OLDER_TRANSACTIONS = text(
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+    "AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL AND xact_start < :begun"
+)
 BACKUP_MANIFEST = "manifest.json"
 """The file in a backup that is recorded like an export; a backup is deleted, never rewritten."""
 
@@ -181,6 +188,7 @@ def compact(engine: Engine) -> None:
     if engine.dialect.name == "postgresql":
         with reading(engine) as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
+            _wait_for_transactions(connection)
             tables = [ITEMS.name]
             if inspect(connection).has_table(VECTORS_OF_0_1):
                 tables.append(VECTORS_OF_0_1)
@@ -199,6 +207,21 @@ def compact(engine: Engine) -> None:
         ) from error
     finally:
         raw.close()
+
+
+def _wait_for_transactions(connection: Connection) -> None:
+    """Wait until nobody can still see the deleted rows, because a vacuum keeps those."""
+    begun = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    for _ in range(SNAPSHOT_CHECKS):
+        open_ones = connection.execute(OLDER_TRANSACTIONS, {"begun": begun}).scalars().all()
+        if not open_ones:
+            return
+        connection.execute(text("SELECT pg_sleep(0.05)"))
+    raise StorageError(
+        f"the erased rows are still in the database's files, because {len(open_ones)} older "
+        f"transaction(s) can see them (pid {', '.join(map(str, open_ones))} in "
+        "pg_stat_activity): run this again when they have ended"
+    )
 
 
 def _compact_sqlite(connection: sqlite3.Connection) -> None:
