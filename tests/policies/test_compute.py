@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from waltzrl.policies.compute import multiplies_bfloat16
+
 SERVING = """
 import resource
 import torch
@@ -65,3 +67,21 @@ def test_memory_that_a_step_frees_is_kept_for_the_next():
 )
 def test_otherwise_freed_memory_goes_back_to_the_kernel(code, environment):
     assert pages_asked_of_the_kernel(code, **environment) > 16_000
+
+
+HALF = """
+from waltzrl.policies.compute import ComputeSettings, resolve_compute
+for _ in range(2):
+    resolve_compute(ComputeSettings(device="cpu", dtype="bfloat16"))
+"""
+
+
+def test_bfloat16_on_a_cpu_without_instructions_for_it_is_warned_of_once():
+    ended = subprocess.run([sys.executable, "-c", HALF], capture_output=True, text=True, check=True)
+    warned = 0 if multiplies_bfloat16() else 1
+    assert ended.stderr.count("set compute.dtype=float32") == warned
+
+
+def test_torch_knows_the_instructions_that_linux_lists():
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    assert multiplies_bfloat16() == bool(flags & {"avx512_bf16", "amx_bf16", "bf16"})

@@ -56,4 +56,5 @@ def test_no_text_of_a_client_comes_into_the_audit_log_as_the_name_of_a_model(tmp
     assert [decision.model for decision in decisions] == ["other", "other", "other", "llama-3.1"]
     for file in tmp_path.glob("audit/*"):
         content = file.read_bytes()
-        assert not any(piece in content for piece in (b"Lovelace", b"4539 1488", b"4539148803433654", b"m" * 300)), file
+        said = (b"Lovelace", b"4539 1488", b"4539148803433654", b"m" * 300)
+        assert not any(piece in content for piece in said), file

@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
+import torch
+
 import pair_data
 from waltzrl.build.datasets import read_sets
 from waltzrl.build.judges import open_judge
@@ -32,7 +34,7 @@ from waltzrl.evaluation.metrics import percent
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.judges import LabelRefusalJudge, compare_labels
 from waltzrl.judges.saved import Labels
-from waltzrl.policies.compute import resolve_compute
+from waltzrl.policies.compute import multiplies_bfloat16, resolve_compute
 from waltzrl.records import Reply, Verdict
 from waltzrl.telemetry import RunDirectory
 from waltzrl.training.settings import CONVERSATION, FEEDBACK
@@ -149,6 +151,8 @@ class Study:
         ]
         threads = 2 if arm == BASE else 1  # the base runs alone
         own = [f"seed={seed}", f"compute.threads={threads}"]
+        if not (torch.cuda.is_available() or multiplies_bfloat16()):
+            own.append("compute.dtype=float32")
         recipe = load_recipe(RECIPE, [*own, *found, *changes])
         return TrainingJob(name=name, recipe=recipe, folder=self.folder / "runs" / name)
 

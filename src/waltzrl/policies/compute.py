@@ -1,10 +1,12 @@
 """Device, dtype, CPU threads and memory: decided once, at the start of a process, and passed on."""
 
 import ctypes
+import logging
 import os
 import re
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,6 +17,8 @@ from waltzrl.policies.remote import server_address
 
 if TYPE_CHECKING:
     import torch
+
+logger = logging.getLogger(__name__)
 
 CGROUP = Path("/sys/fs/cgroup")
 CGROUPS = (
@@ -131,10 +135,28 @@ def resolve_compute(settings: ComputeSettings) -> Compute:
         raise RecipeError("compute.device is cuda, but torch finds no GPU; use cpu or auto")
     on_gpu = has_cuda and settings.device != "cpu"
     half = settings.dtype == "bfloat16" or (settings.dtype == "auto" and on_gpu)
+    if half and not on_gpu and not multiplies_bfloat16():
+        _warn_of_slow_bfloat16()
     return Compute(
         device=torch.device("cuda" if on_gpu else "cpu"),
         dtype=torch.bfloat16 if half else torch.float32,
         checkpoint_activations=settings.checkpoint_activations,
+    )
+
+
+def multiplies_bfloat16() -> bool:
+    """Return whether this CPU has instructions for matrix products in bfloat16."""
+    import torch
+
+    has = torch.cpu.get_capabilities()
+    return any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+@cache
+def _warn_of_slow_bfloat16() -> None:
+    logger.warning(
+        "compute.dtype is bfloat16, but this CPU has no instructions for it and may take ten times"
+        " as long as in float32; set compute.dtype=float32"
     )
 
 
