@@ -7,14 +7,16 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from functools import cache
+from string import ascii_uppercase
 
-from stdnum import iban, luhn, numdb
+from stdnum import numdb
 
 from waltzrl.privacy.credentials import credential_patterns
 from waltzrl.privacy.detection import DataPattern, PatternHit, checked, stands_apart
 from waltzrl.privacy.hints import SMALL, hints
 from waltzrl.privacy.normalised import CAPITAL, UNCASED
-from waltzrl.privacy.numbers import national_patterns, phone_patterns
+from waltzrl.privacy.numbers import national_patterns
+from waltzrl.privacy.telephones import phone_patterns
 
 _LETTER = f"A-Za-z{CAPITAL}{SMALL}"
 _LABEL = rf"[{_LETTER}{UNCASED}0-9_-]+"
@@ -99,14 +101,22 @@ _ISSUERS = (
     ((15,), ("1800", "2131")),  # JCB's first
     ((16,), ("35",)),  # JCB
     ((14, 16, 17, 18, 19), ("300", "301", "302", "303", "304", "305", "309", "36", "38", "39")),
-    ((16,), ("51", "52", "53", "54", "55")),  # Mastercard, beside 2221 to 2720
+    ((16,), ("51", "52", "53", "54", "55")),  # Mastercard
+    ((16,), ("222[1-9]", "22[3-9]", "2[3-6]", "27[01]", "2720")),  # Mastercard's second
     ((16, 17, 18, 19), ("6011", "644", "645", "646", "647", "648", "649", "65")),  # Discover
     ((16, 17, 18, 19), ("62", "60", "81", "82", "508")),  # UnionPay, RuPay
     ((16, 17, 18, 19), ("2200", "2201", "2202", "2203", "2204", "9792")),  # Mir, Troy
     (tuple(range(12, 20)), ("5018", "5020", "5038", "56", "57", "58", "6304", "6390", "67")),
 )
 """Lengths and first digits of each issuer's card numbers."""
-_MASTERCARD = range(2221, 2721)
+_ISSUED = re.compile(
+    "|".join(
+        rf"(?={'|'.join(firsts)})(?:{'|'.join(f'[0-9]{{{length}}}' for length in lengths)})"
+        for lengths, firsts in _ISSUERS
+    )
+)
+_DOUBLED = str.maketrans("0123456789", "0246813579")
+"""A digit -> the sum of the digits of its double."""
 _TEST_CARD = re.compile(
     "4242424242424242|4111111111111111|4012888888881881|400000[0-9]{10}|4000056655665556"
     "|5555555555554444|5105105105105100|5200828282828210|2223003122003222|378282246310005"
@@ -116,6 +126,8 @@ _TEST_CARD = re.compile(
 )
 """Numbers that payment providers publish for tests."""
 _GROUP_END = re.compile(rb"\d(?!\d)")
+_SEPARATORS = b" \t\r\n./-"
+"""Between the digits of a candidate."""
 _ROW = re.compile(rb"\b\d{4}(?:[ \t-]{1,3}\d{4}){8,}")
 """More groups of four digits than two cards have: a row of a table."""
 _COLUMN = re.compile(rb"[ \t\d.,/|-]*\d[ \t\d.,/|-]*")
@@ -126,66 +138,72 @@ _TABLE_REACH = 80
 
 def _card(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept the longest card number at the start of the candidate; drop groups that follow it."""
-    if not stands_apart(text, start, start) or _is_in_table(text, start, end):
+    if not stands_apart(text, start, start) or _is_in_column(text, start, end):
         return None
     for match in reversed(list(_GROUP_END.finditer(text, start, end))):
-        number = re.sub(rb"\D", b"", text[start : match.end()]).decode()
-        if len(number) < 12:
+        stop = match.end()
+        number = text[start:stop].translate(None, _SEPARATORS).decode()
+        if len(number) < 12 or _TEST_CARD.fullmatch(number):
             return None
-        if _TEST_CARD.fullmatch(number):
+        if not (_ISSUED.fullmatch(number) and _has_luhn_digit(number)):
+            continue
+        if _is_in_row(text, start):
             return None
-        if _is_issued(number) and luhn.is_valid(number):
-            if match.end() == end and not stands_apart(text, end, end):
-                continue
-            return PatternHit(start, match.end(), 1.0, "luhn")
+        if stop < end or stands_apart(text, end, end):
+            return PatternHit(start, stop, 1.0, "luhn")
     return None
 
 
-def _is_in_table(text: bytes, start: int, end: int) -> bool:
-    """Whether a candidate is part of a row of groups, or of a column of numbers."""
-    first = max(start - _TABLE_REACH, 0)
-    if any(
-        row.start() <= start < row.end() for row in _ROW.finditer(text, first, start + _TABLE_REACH)
-    ):
-        return True
+def _is_in_column(text: bytes, start: int, end: int) -> bool:
+    """Whether lines of numbers only surround a candidate of two lines."""
     if b"\n" not in text[start:end]:
         return False
-    lines_before = text[first:start].split(b"\n")[-2:-1]
+    lines_before = text[max(start - _TABLE_REACH, 0) : start].split(b"\n")[-2:-1]
     lines_behind = text[end : end + _TABLE_REACH].split(b"\n")[1:2]
     return any(_COLUMN.fullmatch(line) for line in (*lines_before, *lines_behind))
 
 
-def _is_issued(number: str) -> bool:
-    if len(number) == 16 and int(number[:4]) in _MASTERCARD:
-        return True
-    return any(len(number) in lengths and number.startswith(firsts) for lengths, firsts in _ISSUERS)
+def _is_in_row(text: bytes, start: int) -> bool:
+    """Whether a candidate is part of a row of groups."""
+    rows = _ROW.finditer(text, max(start - _TABLE_REACH, 0), start + _TABLE_REACH)
+    return any(row.start() <= start < row.end() for row in rows)
+
+
+def _has_luhn_digit(number: str) -> bool:
+    doubled = number[-2::-2].translate(_DOUBLED)
+    return sum(map(int, number[-1::-2] + doubled)) % 10 == 0
 
 
 _STRUCTURES = numdb.get("iban")
-_FIELD_LENGTH = re.compile(r"([0-9]+)!")
+_FIELD = re.compile(r"([0-9]+)!([nac])")
+_FIELD_CHARACTERS = {"n": "0-9", "a": "A-Z", "c": "0-9A-Z"}
+_LETTER_VALUES = str.maketrans({letter: str(int(letter, 36)) for letter in ascii_uppercase})
 _ALPHANUMERIC = re.compile(rb"[0-9A-Za-z]")
 
 
 @cache
-def _account_length(country: str) -> int:
-    """Return the number of characters of a country's IBAN; 0 if it has none."""
-    structure = _STRUCTURES.info(country)[0][1].get("bban", "")
-    return 4 + sum(map(int, _FIELD_LENGTH.findall(structure))) if structure else 0
+def _account_form(country: str) -> tuple[int, re.Pattern[str]] | None:
+    """Return the length of a country's IBAN in characters, and its form; None if it has none."""
+    fields = _FIELD.findall(_STRUCTURES.info(country)[0][1].get("bban", ""))
+    account = "".join(f"[{_FIELD_CHARACTERS[sort]}]{{{length}}}" for length, sort in fields)
+    length = 4 + sum(int(length) for length, _sort in fields)
+    return (length, re.compile(f"{country}[0-9]{{2}}{account}")) if fields else None
 
 
 def _account(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an IBAN at the start of the candidate; its country tells how long it is."""
     country = text[start : start + 3].replace(b"\n", b"").decode()[:2].upper()
-    length = _account_length(country)
+    form = _account_form(country)
+    if form is None:
+        return None
+    length, structure = form
     ends = [match.end() for match in _ALPHANUMERIC.finditer(text, start, end)]
-    if not length or len(ends) < length:
+    if len(ends) < length or text[ends[length - 1] : ends[length - 1] + 1].isalnum():
         return None
     stop = ends[length - 1]
-    if text[stop : stop + 1].isalnum():
-        return None
-    number = b"".join(_ALPHANUMERIC.findall(text, start, stop)).decode()
-    remainder = int("".join(str(int(c, 36)) for c in number[4:] + number[:4])) % 97
-    if remainder == 1 and iban.is_valid(number, check_country=False):
+    number = text[start:stop].translate(None, _SEPARATORS).decode().upper()
+    remainder = int((number[4:] + number[:4]).translate(_LETTER_VALUES)) % 97
+    if remainder == 1 and structure.fullmatch(number):
         return PatternHit(start, stop, 1.0, "mod97")
     return None
 
@@ -199,13 +217,26 @@ _VERSION = re.compile(
     rb"|[a-z]/|(?:==|[<>~^]=|~|\^) ?)$"
 )
 _VERSION_REACH = 56
-_DOCUMENTATION = tuple(
-    map(
-        ipaddress.ip_network,
-        ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"),
+_NOBODYS = [
+    ipaddress.ip_network(network)
+    for network in (
+        *(
+            "0.0.0.0/32",
+            "127.0.0.0/8",
+            "224.0.0.0/4",
+            "240.0.0.0/4",
+            "::/128",
+            "::1/128",
+            "ff00::/8",
+        ),
+        # of examples: RFC 5737, 3849 and 9637
+        *("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "3fff::/20"),
     )
-)
-"""Networks of examples (RFC 5737, 3849 and 9637)."""
+]
+_NOBODYS_RANGES = [
+    (network.version, int(network.network_address), int(network.broadcast_address))
+    for network in _NOBODYS
+]
 
 
 def _ipv4(text: bytes, start: int, end: int) -> PatternHit | None:
@@ -234,10 +265,8 @@ def _ip(text: bytes, start: int, end: int) -> PatternHit | None:
         address = ipaddress.ip_address(text[start:end].decode())
     except ValueError:
         return None
-    is_impersonal = address.is_unspecified or address.is_loopback or address.is_multicast
-    if any(address in network for network in _DOCUMENTATION):
-        return None
-    if is_impersonal or (address.version == 4 and address.is_reserved):
+    version, number = address.version, int(address)
+    if any(v == version and first <= number <= last for v, first, last in _NOBODYS_RANGES):
         return None
     return PatternHit(start, end, 0.95, "ipaddress")
 

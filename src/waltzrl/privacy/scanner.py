@@ -54,10 +54,11 @@ class PersonalDataScanner:
         """Return detections in order of position, without overlaps; see `disjoint`."""
         normalised = NormalisedText(text)
         detections = []
+        seen: set[tuple[Kind, int, int]] = set()
         matching = self._keys.Match(normalised.text) if self._finders else None
-        for number in matching or ():
+        for number in sorted(matching or ()):
             finder = self._finders[number]
-            for hit in finder.hits(normalised.text):
+            for hit in finder.hits(normalised.text, seen):
                 start, end = normalised.origin(hit.start, hit.end)
                 detections.append(
                     Detection(
@@ -80,14 +81,18 @@ class _Finder:
         self._regex = re2.compile(pattern.regex.encode("latin-1"), _options())
         self._group = min(self._regex.groups, 1)
 
-    def hits(self, text: bytes) -> Iterator[PatternHit]:
-        """Yield the accepted candidates in order."""
+    def hits(self, text: bytes, seen: set[tuple[Kind, int, int]]) -> Iterator[PatternHit]:
+        """Yield the accepted candidates in order, and skip what an earlier pattern found."""
         position = 0
         while match := self._regex.search(text, position):
             start, end = match.span(self._group)
+            if (self.kind, start, end) in seen:
+                position = max(end, position + 1)
+                continue
             hit = self._check(text, start, end)
             if hit is not None:
                 yield hit
+                seen.add((self.kind, hit.start, hit.end))
                 position = max(hit.end, position + 1)
             else:
                 position = end if end - start > _LONGEST_NUMBER else start + 1
