@@ -39,6 +39,14 @@ class Fail:
         raise InputError("the disk is full")
 
 
+@dataclass(frozen=True)
+class Done:
+    name: str
+
+    async def run(self, report):
+        pass
+
+
 def test_jobs_run_in_other_processes_until_all_are_done():
     with Workers(2, quiet=True) as workers:
         workers.run([Sleep(name, seconds=0.0) for name in ("a", "b", "c")])
@@ -50,6 +58,14 @@ def test_jobs_of_one_size_have_their_sum_as_a_bar_of_its_own(capsys):
     told = [line.partition("  ")[0] for line in capsys.readouterr().err.splitlines()]
     # each of three told 1 of 2; lines that follow each other at once are left out
     assert {"all 1 of 6", "all 2 of 6", "all 3 of 6"} & {*told}
+
+
+def test_a_job_that_was_done_before_says_so(capsys):
+    with Workers(1, quiet=False) as workers:
+        workers.run([Done("first"), Sleep("second", seconds=0.0)])
+    told = [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
+    assert "first 1 of 1 was done before" in told
+    assert "second 1 of 2" in told
 
 
 def test_the_first_failure_is_told_without_waiting_for_the_other_jobs():

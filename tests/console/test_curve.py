@@ -6,7 +6,7 @@ from msgspec import structs
 
 from support.small_console import PLAN
 from waltzrl.console.curve import BOTTOM, DRAWN_TESTS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, draw_curve
-from waltzrl.console.overview import release_card
+from waltzrl.console.overview import TEST_NAMES, release_card
 from waltzrl.release.state import Release
 from waltzrl.release.view import ALL, CurvePoint, ReleaseView, Transition
 
@@ -74,6 +74,12 @@ def test_the_strongest_tests_are_drawn_below_all_together_with_labels_apart():
     assert len(curve.lines) == DRAWN_TESTS + 1
     ys = sorted(line.label_y for line in curve.lines)
     assert all(low - high >= 16 for high, low in pairwise(ys))
+
+
+def test_the_name_of_every_test_and_its_e_value_fit_beside_the_curve():
+    bold_character, gap = 6.6, 8  # units, measured in Chromium
+    longest = max(len(f"{name} 0.00151") for name in TEST_NAMES.values())
+    assert longest * bold_character + gap <= RIGHT
 
 
 def test_moves_too_near_to_each_other_share_a_label():

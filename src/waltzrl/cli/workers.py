@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 JobProgress = tuple[str, int, int]
 """Name of a job, completed steps, total steps."""
 
+PREPARES = "starting and reading its data"
+NOTHING_TO_DO = "was done before"
+"""Notes on bars: of a job before its first report, and of one that ends without any."""
+
 OPENMP_SETTINGS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 """Keep waiting threads from spinning, which costs more than the work if all cores are busy."""
 
@@ -50,12 +54,13 @@ class Workers:
                 have begun have a bar then.
         """
         tasks = {
-            job.name: self._bar.add_task(job.name, total=None, note="", visible=not together)
+            job.name: self._bar.add_task(job.name, total=None, note=PREPARES, visible=not together)
             for job in jobs
         }
         if together:
             tasks[together] = self._bar.add_task(together, total=None, note="")
-        waiting = {self._pool.submit(_run_job, job) for job in jobs}
+        names = {self._pool.submit(_run_job, job): job.name for job in jobs}
+        waiting = set(names)
         while waiting:
             done, waiting = wait_for(waiting, timeout=0.5)
             self._update_bars(tasks)
@@ -63,6 +68,8 @@ class Workers:
                 self._update_sum(tasks, together)
             for job in done:
                 job.result()
+                if not together:
+                    self._end_bar(tasks[names[job]])
         for task in tasks.values():
             self._bar.remove_task(task)
 
@@ -90,7 +97,13 @@ class Workers:
     def _update_bars(self, tasks: dict[str, TaskID]) -> None:
         while not self._reports.empty():
             name, completed, total = self._reports.get()
-            self._bar.update(tasks[name], completed=completed, total=total, visible=True)
+            self._bar.update(tasks[name], completed=completed, total=total, note="", visible=True)
+
+    def _end_bar(self, task_id: TaskID) -> None:
+        """Show that a job is done that had nothing to report."""
+        (task,) = (task for task in self._bar.tasks if task.id == task_id)
+        if task.total is None:
+            self._bar.update(task_id, completed=1, total=1, note=NOTHING_TO_DO)
 
     def _update_sum(self, tasks: dict[str, TaskID], together: str) -> None:
         bars = {task.id: task for task in self._bar.tasks}

@@ -13,7 +13,7 @@ from waltzrl.release.view import ALL, CurvePoint, ReleaseView
 from waltzrl.telemetry.texts import number
 
 WIDTH, HEIGHT = 900, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, 190, 26, 28
+LEFT, RIGHT, TOP, BOTTOM = 52, 210, 26, 28
 """Margins, in the drawing's units."""
 MIN_E_VALUE, MAX_E_VALUE = 0.01, 1e6
 """E-values beyond these are drawn at the edge."""

@@ -34,8 +34,8 @@ TEST_NAMES: dict[str, str] = {
     "revision_failed": "revisions declined",
     "error": WORDS["error"],
     "slow": WORDS["slow"],
-    "unsafe_limit": "unsafe replies, against the limit",
-    "needless_limit": "over-refusals, against the limit",
+    "unsafe_limit": "unsafe replies, limit",
+    "needless_limit": "over-refusals, limit",
 }
 CONSEQUENCES: dict[Action, str] = {
     "advance": "Moves the candidate to the next step now, even if evidence is missing.",
