@@ -356,7 +356,8 @@ def draw(browser: Browser, url: str, key: str, into: Path) -> None:
         page.get_by_role("button", name="Log in").click()
         for name, path in PAGES.items():
             page.goto(path)
-            whole = Image.open(io.BytesIO(page.screenshot(full_page=True)))
+            # the queue has fifty rows, of which a screenful shows enough
+            whole = Image.open(io.BytesIO(page.screenshot(full_page=name != "queue")))
             whole.quantize(COLOURS).save(into / f"desk-{view}-{name}.png", optimize=True)
 
 

@@ -77,6 +77,14 @@ def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
     assert "clerk" not in page
 
 
+def test_counts_above_a_thousand_are_told_apart_by_commas(site):
+    answers = [exchange(f"b{n}", collaboration(), bundle="busy") for n in range(1200)]
+    site.memory.remember(answers)
+    row = site.log_in("viewer").get("/desk").words.split(" busy ", 1)[1]
+    assert row.startswith("1,200 ")
+    assert "0 of 1,200" in row
+
+
 def test_the_window_is_an_hour_or_a_day(site):
     remember(site, exchange("late", collaboration(), seconds_ago=3700.0))
     browser = site.log_in("viewer")

@@ -117,6 +117,7 @@ def test_a_reviewer_logs_in_filters_opens_and_logs_out(chromium, url, site):
         log_in(page, site, "reviewer")
         page.get_by_role("link", name="Collaborations").click()
         assert page.locator(".list li").count() == 6  # three of them the plan's
+        page.get_by_text("Order and filters").click()
         page.get_by_label("decision").select_option("revised")
         page.locator("select[name=arm]").select_option("candidate")
         page.get_by_role("button", name="Filter").click()
@@ -331,6 +332,13 @@ def test_no_page_is_wider_than_its_window(chromium, url, site, width):
             for summary in page.locator("summary").all():
                 summary.click()
             assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_on_a_phone_the_list_begins_below_its_search(chromium, url, site):
+    with opened(chromium, url, viewport={"width": 390, "height": 844}) as page:
+        log_in(page, site, "operator")
+        page.goto("/desk/collaborations")
+        assert page.locator(".list li").first.bounding_box()["y"] < 600
 
 
 def test_on_a_phone_the_label_is_seen_as_soon_as_it_is_set(chromium, url, site):
