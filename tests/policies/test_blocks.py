@@ -2,10 +2,12 @@ import copy
 
 import pytest
 import torch
+from peft.tuners import lora
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from support.tiny_models import FAMILIES, tiny_model
 from waltzrl.policies.blocks import fuse
+from waltzrl.policies.weights import activated, add_adapters, narrow
 
 IDS = torch.arange(6, 30).view(2, 12)
 
@@ -79,3 +81,81 @@ def test_in_bfloat16_the_parts_round_as_the_model_does():
     for name in ("mlp", "input_layernorm"):
         one, two = (getattr(model.model.layers[0], name)(hidden) for model in (plain, ours))
         assert torch.equal(one, two)
+
+
+def with_adapters(family="llama"):
+    """Return a model with two adapters that are both away from zero."""
+    model = add_adapters(tiny_model(family), ["one", "two"], rank=3).model
+    torch.manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data.normal_(std=0.3)
+    return model
+
+
+def adapted(model, *, ours, dtype=torch.float32):
+    """Return the logits of the adapter `two`, and its gradients, by our code or PEFT's."""
+    model = copy.deepcopy(model)
+    if not ours:
+        for module in model.modules():
+            if isinstance(module, lora.Linear):
+                del module.forward
+    with activated(model, "two") as active:
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            logits = active(IDS).logits.float()
+        weights = torch.linspace(-1.0, 1.0, logits[0].numel()).view(logits[0].shape)
+        (logits.log_softmax(-1) * weights).mean().backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return logits.detach(), gradients
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma"])
+def test_an_adapter_computes_what_peft_does(family):
+    model = with_adapters(family)
+    (logits, found), (expected, gradients) = (adapted(model, ours=ours) for ours in (True, False))
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+    assert found.keys() == gradients.keys()
+    assert all(".two." in name for name in found)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-3)
+
+
+def test_under_autocast_an_adapter_is_as_near_to_float32_as_that_of_peft():
+    exact = with_adapters()
+    narrow(exact.get_base_model(), torch.bfloat16)
+    exact.float()
+    half = copy.deepcopy(exact)
+    for name, parameter in half.named_parameters():
+        if "lora_" not in name:
+            parameter.data = parameter.data.bfloat16()
+    (logits, gradients), (our_logits, ours), (peft_logits, peft) = (
+        adapted(exact, ours=False),
+        adapted(half, ours=True, dtype=torch.bfloat16),
+        adapted(half, ours=False, dtype=torch.bfloat16),
+    )
+    assert 0 < (our_logits - logits).norm() < 1.5 * (peft_logits - logits).norm()
+
+    def error(found):
+        assert {gradient.dtype for gradient in found.values()} == {torch.float32}
+        return sum((found[name] - gradients[name]).norm() ** 2 for name in gradients) ** 0.5
+
+    assert 0 < error(ours) < 1.5 * error(peft)
+
+
+@pytest.mark.parametrize("state", ["off", "merged", "both", "dropout", "learning base"])
+def test_what_is_not_one_plain_adapter_on_a_frozen_layer_is_left_to_peft(state):
+    model = with_adapters()
+    layer = model.get_base_model().model.layers[0].self_attn.q_proj
+    match state:
+        case "off":
+            layer.enable_adapters(enabled=False)
+        case "merged":
+            layer.merge(adapter_names=["one"])
+        case "both":
+            layer.set_adapter(["one", "two"])
+        case "dropout":
+            layer.lora_dropout["one"] = torch.nn.Dropout(0.5).eval()
+        case "learning base":
+            layer.base_layer.weight.requires_grad_(True)
+    hidden = torch.randn(2, 5, 32)
+    assert torch.equal(layer(hidden), lora.Linear.forward(layer, hidden))

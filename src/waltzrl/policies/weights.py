@@ -34,7 +34,7 @@ try:
     )
     from transformers.utils import logging as transformers_logging
 
-    from waltzrl.policies.blocks import fuse
+    from waltzrl.policies.blocks import fuse, fuse_adapters
 except ImportError as missing:
     raise MissingExtraError("a local policy", "PyTorch", "train") from missing
 
@@ -233,6 +233,7 @@ def add_adapters(causal_lm: CausalLM, roles: Sequence[str], rank: int = 16) -> C
     for role in roles[1:]:
         model.add_adapter(role, config)
     model.set_requires_grad(roles)
+    fuse_adapters(model)
     return replace(causal_lm, model=model.eval())
 
 
@@ -290,6 +291,7 @@ def load_adapters(causal_lm: CausalLM, folders: Mapping[str, Path]) -> CausalLM:
             " export them again"
         ) from error
     model.set_requires_grad(list(folders))
+    fuse_adapters(model)
     return replace(causal_lm, model=model.eval())
 
 
