@@ -4,8 +4,8 @@
 
 Six kinds of text: prose, code, a log, a table of numbers, text that is dense with personal data,
 and text made to be as slow as possible. Each is read in pieces of 2 KB, like messages, and the
-least of the rounds is reported, which other work on the machine slows down least. Presidio runs its patterns over a blank tokenizer, without a
-model. The last line is JSON.
+least of the rounds is reported, which other work on the machine slows down least. Presidio runs
+its patterns over a blank tokenizer, without a model. The last line is JSON.
 """
 
 import argparse
