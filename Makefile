@@ -13,7 +13,8 @@ FRAMEWORKS := .venv-frameworks
 FRAMEWORK_TESTS := tests/integrations/frameworks
 # One more process than cores, because many tests wait.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup -q
+# What begins first is decided in tests/conftest.py, not by the number of tests in a group.
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
 
 # The linters, and the frameworks' installation and tests, run beside the other tests.
 MAKEFLAGS += --jobs=3

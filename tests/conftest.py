@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from support.browser import NODE_MODULES, find_chromium
 from support.small_prometheus import find_program
@@ -38,10 +38,21 @@ SLOW = (
 )
 """What simulates, trains or starts processes: slow as a whole, as is every test on PostgreSQL."""
 
-LONGEST = TESTS / "end_to_end/test_flywheel_story.py"
-"""Trains and serves for minutes, while the other workers run everything else."""
+LONGEST = (
+    "end_to_end/test_flywheel_story.py",
+    "scale/test_ray.py",
+    "end_to_end/test_gateway_faults.py",
+    "end_to_end/test_console_browser.py",
+    "end_to_end/test_gateway_workers.py",
+)
+"""What takes minutes begins first, while the other workers run everything else."""
 
-settings.register_profile("patient", deadline=None)  # a busy machine is not a failed test
+# A busy machine is not a failed test, and a change fails on examples that fail everybody's run;
+# `pytest --hypothesis-profile=exploring` tries other ones.
+settings.register_profile(
+    "patient", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("exploring", settings.get_profile("patient"), derandomize=False)
 settings.load_profile("patient")
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and every process that
@@ -91,12 +102,14 @@ def promtool():
     return find_program("promtool")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config, items):
     """Mark what is slow and let it begin first; leave out what needs something that is missing."""
     for item in items:
         if _is_slow(item.path) or _needs_postgres(item):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: (item.path != LONGEST, not item.get_closest_marker("slow")))
+        _group(item)
+    items.sort(key=lambda item: (_place(item.path), not item.get_closest_marker("slow")))
     requirements = {
         "gpu": _has_cuda,
         "browser": find_chromium,
@@ -108,6 +121,24 @@ def pytest_collection_modifyitems(config, items):
         if needing and not is_available():
             config.hook.pytest_deselected(items=needing)
             items[:] = [item for item in items if item not in needing]
+
+
+def _group(item):
+    """Let the tests that share a fixture of a file or folder run in one worker, which makes it."""
+    shared = {
+        fixture.baseid
+        for fixtures in item._fixtureinfo.name2fixturedefs.values()
+        for fixture in fixtures
+        if fixture.scope in ("module", "session") and fixture.baseid
+    }
+    if shared and not item.get_closest_marker("xdist_group"):
+        item.add_marker(pytest.mark.xdist_group(min(shared)))
+
+
+@cache
+def _place(path):
+    names = [TESTS / name for name in LONGEST]
+    return names.index(path) if path in names else len(names)
 
 
 @cache

@@ -32,21 +32,24 @@ def train_on(recipe, pair, out, *settings, layout="two-models"):
 
 
 def first_pair(folder, layout="two-models"):
-    """Train a pair whose two agents move apart: the feedback agent learns alone first."""
+    """Train a pair whose two agents move apart: the feedback agent learns alone first.
+
+    Return the recipe and the export; the run is in `first` beside them.
+    """
     recipe, agents = save_recipe(folder), folder / "agents"
     settings = ("--set", "stages.joint.steps=2", "--set", f"models.layout={layout}")
     assert run("train", recipe, "--out", folder / "first", *settings, "--export", agents) == 0
     return recipe, agents
 
 
-@pytest.fixture
-def trained(tmp_path):
-    return first_pair(tmp_path)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return first_pair(tmp_path_factory.mktemp("trained"))
 
 
-@pytest.fixture
-def adapted(tmp_path):
-    return first_pair(tmp_path, "adapters")
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    return first_pair(tmp_path_factory.mktemp("adapted"), "adapters")
 
 
 def adapter_tensors(agents):
@@ -58,7 +61,7 @@ def adapter_tensors(agents):
 def test_both_agents_go_on_from_their_own_weights_which_are_their_references(trained, tmp_path):
     recipe, agents = trained
     out, again = tmp_path / "second", tmp_path / "agents-2"
-    before = weights_of(open_run(tmp_path / "first"))
+    before = weights_of(open_run(agents.with_name("first")))
     settings = (
         *("--set", "stages.feedback.steps=0", "--set", "stages.joint.steps=3"),
         *("--set", f'data.prompts=["{other_prompts(tmp_path / "more.jsonl")}"]'),
@@ -96,8 +99,9 @@ def test_a_continued_run_that_was_cut_off_ends_with_the_same_weights(trained, tm
 
 def test_a_folder_that_is_no_export_is_refused(trained, tmp_path, capsys):
     recipe, agents = trained
-    assert train_on(recipe, tmp_path / "model", tmp_path / "second") == 2
+    assert train_on(recipe, recipe.with_name("model"), tmp_path / "second") == 2
     assert "manifest.json is missing" in capsys.readouterr().err
+    agents = shutil.copytree(agents, tmp_path / "agents")
     weights = agents / "waltzrl_feedback_stage2" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     assert train_on(recipe, agents, tmp_path / "third") == 2
@@ -169,7 +173,7 @@ def test_adapters_of_a_base_that_only_the_run_had_go_on_from_the_export(tmp_path
 
 
 def test_adapters_that_cannot_go_on_are_refused_in_one_line(adapted, tmp_path, capsys):
-    recipe, agents = adapted
+    recipe, agents = adapted[0], shutil.copytree(adapted[1], tmp_path / "agents")
     out, pair = tmp_path / "second", f'pair="{agents}",layout="adapters"'
     other = save_model(tmp_path / "other", seed=1)
     narrower = save_model(tmp_path / "narrower", family="llama")

@@ -174,8 +174,8 @@ def test_told_to_stop_it_answers_what_is_under_way_and_signs_the_whole_log(
         ]
         wait_until(lambda: gateway.metric("waltzrl_active_requests"))
         gateway.process.terminate()
-        answered = [client.communicate(timeout=20)[0] for client in clients].count("200")
-        assert gateway.process.wait(20) == 0
+        answered = [client.communicate(timeout=60)[0] for client in clients].count("200")
+        assert gateway.process.wait(60) == 0
     verified = verify(folder, PublicKey.parse((tmp_path / "audit.key.pub").read_text()))
     assert answered
     assert verified.records == verified.signed == answered + 2  # the log's own begin and end
@@ -288,7 +288,7 @@ def test_the_gateways_own_lines_are_json_from_start_to_stop(serve, tmp_path):
             connection.recv(1000)
         assert ask(gateway, "echo")[0] == 200
         gateway.process.terminate()
-        assert gateway.process.wait(20) == 0
+        assert gateway.process.wait(60) == 0
     lines = [json.loads(line) for line in (tmp_path / "gateway.log").read_text().splitlines()]
     assert {"time", "level", "logger", "message"} <= set.intersection(*map(set, lines))
     said = [line["message"] for line in lines]

@@ -148,7 +148,7 @@ def test_whichever_recorder_is_killed_all_that_was_answered_is_remembered(gatewa
     answered = asyncio.run(story())
     for gateway in gateways:
         gateway.process.terminate()
-        assert gateway.process.wait(30) == 0
+        assert gateway.process.wait(60) == 0
     assert len(answered) > 200
     assert set(at(postgres_url)) == answered
 
@@ -178,7 +178,7 @@ def test_both_gateways_follow_a_rollback_for_good(gateways, upstream, postgres_u
     assert {(one.gateway, one.decision) for one in after} == {(0, "revised"), (1, "revised")}
     for gateway in gateways:
         gateway.process.terminate()
-        assert gateway.process.wait(30) == 0
+        assert gateway.process.wait(60) == 0
     for number in (1, 2):
         told = [entry.notice for entry in read_entries(tmp_path / f"audit{number}") if entry.notice]
         assert [one["state"] for one in told] == ["canary", "rolled_back"]

@@ -96,7 +96,7 @@ def test_a_shadow_answers_too_and_only_its_listener_hears_of_it():
 def test_an_answer_does_not_wait_for_the_shadow():
     async def work(house):
         house.model.free.clear()
-        assert await asyncio.wait_for(house.ask(), 1) == ["own"]
+        assert await asyncio.wait_for(house.ask(), 60) == ["own"]
 
     house = lived(work)
     assert [one.exchange.reason for one in house.seen] == ["cancelled"]

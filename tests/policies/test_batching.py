@@ -64,14 +64,14 @@ def test_what_comes_while_a_thread_serves_waits_for_the_next_batch():
     def serve(names):
         served.append(list(names))
         busy.set()
-        resume.wait(5)
+        resume.wait(60)
         return names
 
     call = Batcher(serve, lambda _batch, _call: True, in_thread=True)
 
     async def come():
         first = asyncio.create_task(call("a"))
-        await asyncio.to_thread(busy.wait, 5)
+        await asyncio.to_thread(busy.wait, 60)
         later = asyncio.gather(*(after(10 * passes, call(str(passes))) for passes in range(4)))
         await after(50, asyncio.sleep(0))
         resume.set()

@@ -139,10 +139,10 @@ def test_the_upstream_is_let_go_when_the_client_has_gone(more):
         async with gateway(model=model) as app:
             body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **more}
             asking = asyncio.create_task(ask(app, "/v1/chat/completions", body, gone=gone))
-            await asyncio.wait_for(model.called.wait(), 5)
+            await asyncio.wait_for(model.called.wait(), 60)
             gone.set()
-            response = await asyncio.wait_for(asking, 5)
-            await asyncio.wait_for(model.left.wait(), 5)
+            response = await asyncio.wait_for(asking, 60)
+            await asyncio.wait_for(model.left.wait(), 60)
             metrics = (await ask(app, "/metrics", method="GET")).text
             return response, app.access.admission.active, metrics
 

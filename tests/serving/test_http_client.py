@@ -36,7 +36,7 @@ def test_the_request_is_what_was_asked(loop):
     async def work():
         async with site(talk) as server:
             url = server.url.replace("//", "//me:secret@")
-            assert (await ask(HttpClient(url, silence_seconds=5), b"hi"))[2] == b"OK"
+            assert (await ask(HttpClient(url, silence_seconds=60), b"hi"))[2] == b"OK"
             return server.port
 
     port = on(loop, work())
@@ -52,7 +52,7 @@ def test_chunks_that_have_arrived_together_are_read_at_once(loop):
     async def work():
         head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         async with site(answering([head + chunks])) as server:
-            client = HttpClient(server.url, silence_seconds=5)
+            client = HttpClient(server.url, silence_seconds=60)
             with await client.request("GET", "/", "") as response:
                 return [await response.read_part(), await response.read_part()]
 
@@ -66,7 +66,7 @@ def test_a_connection_is_kept(loop):
 def test_requests_at_once_have_a_connection_each_and_all_are_kept(loop):
     async def work():
         async with site(answering(*[[OK]] * 8)) as server:
-            client = HttpClient(server.url, silence_seconds=5)
+            client = HttpClient(server.url, silence_seconds=60)
             await asyncio.gather(*(ask(client) for _ in range(4)))
             await asyncio.gather(*(ask(client) for _ in range(4)))
             return server.opened
@@ -117,13 +117,13 @@ def test_a_connection_is_not_kept_for_longer_than_servers_keep_theirs(loop):
     async def work():
         nonlocal now
         async with site(answering([OK], [OK], [OK])) as server:
-            client = HttpClient(server.url, silence_seconds=5, clock=lambda: now)
+            client = HttpClient(server.url, silence_seconds=60, clock=lambda: now)
             opened = []
             for wait in (0, IDLE_SECONDS - 1, IDLE_SECONDS + 1):
                 now += wait
                 await ask(client)
                 opened.append(server.opened)
-            await asyncio.wait_for(server.left.wait(), 5)
+            await asyncio.wait_for(server.left.wait(), 60)
             return opened
 
     assert on(loop, work()) == [1, 1, 2]
@@ -132,10 +132,10 @@ def test_a_connection_is_not_kept_for_longer_than_servers_keep_theirs(loop):
 def test_closing_the_client_closes_what_it_keeps(loop):
     async def work():
         async with site(answering([OK], [OK])) as server:
-            client = HttpClient(server.url, silence_seconds=5)
+            client = HttpClient(server.url, silence_seconds=60)
             await ask(client)
             client.close()
-            await asyncio.wait_for(server.left.wait(), 5)
+            await asyncio.wait_for(server.left.wait(), 60)
             return (await ask(client))[2]
 
     assert on(loop, work()) == b"OK"
@@ -150,7 +150,7 @@ def test_an_ipv6_address_stands_in_brackets(loop):
 
     async def work():
         async with site(talk, host="::1") as server:
-            client = HttpClient(f"http://[::1]:{server.port}", silence_seconds=5)
+            client = HttpClient(f"http://[::1]:{server.port}", silence_seconds=60)
             assert (await ask(client))[2] == b"OK"
             return server.port
 
@@ -163,7 +163,7 @@ def test_an_ipv6_address_stands_in_brackets(loop):
 )
 def test_what_is_no_address_of_a_server_is_refused(loop, url):
     with pytest.raises(InputError):
-        HttpClient(url, silence_seconds=5)
+        HttpClient(url, silence_seconds=60)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def over_tls(loop, certificate):
 
     async def work():
         async with site(answering([OK], [CHUNKED]), tls=tls) as server:
-            client = HttpClient(f"https://127.0.0.1:{server.port}", silence_seconds=5)
+            client = HttpClient(f"https://127.0.0.1:{server.port}", silence_seconds=60)
             try:
                 await ask(client)
                 return (await ask(client))[2], server.opened

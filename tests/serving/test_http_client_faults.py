@@ -46,7 +46,7 @@ def test_a_kept_connection_on_which_the_server_hangs_up_is_replaced(loop):
 def test_a_connection_that_the_server_closed_while_it_was_kept_is_not_used(loop):
     async def work():
         async with site(answering([OK, HANG_UP], [OK])) as server:
-            client = HttpClient(server.url, silence_seconds=5)
+            client = HttpClient(server.url, silence_seconds=60)
             await ask(client)
             await server.left.wait()
             await until(lambda: not reusable(client))
@@ -59,7 +59,7 @@ def test_a_request_is_sent_twice_at_most(loop):
     async def work():
         kept = [[OK]] * 3
         async with site(answering(*kept, [HANG_UP], [HANG_UP], [OK])) as server:
-            client = HttpClient(server.url, silence_seconds=5)
+            client = HttpClient(server.url, silence_seconds=60)
             await asyncio.gather(*(ask(client) for _ in kept))
             with pytest.raises(ConnectionError):
                 await ask(client)
@@ -96,7 +96,7 @@ def test_an_answer_that_breaks_off_or_is_not_http_is_a_connection_error(loop, pa
 def test_a_server_that_is_not_there_is_an_os_error(loop):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        client = HttpClient(f"http://127.0.0.1:{unused.getsockname()[1]}", silence_seconds=5)
+        client = HttpClient(f"http://127.0.0.1:{unused.getsockname()[1]}", silence_seconds=60)
         with pytest.raises(OSError, match="Connect"):
             on(loop, ask(client))
 
@@ -119,7 +119,7 @@ def test_what_came_before_the_silence_is_not_lost(loop):
                 half = await response.read_part()
                 with pytest.raises(TimeoutError):
                     await response.read_part()
-            await asyncio.wait_for(server.left.wait(), 5)  # and the connection is closed
+            await asyncio.wait_for(server.left.wait(), 60)  # and the connection is closed
             return half
 
     assert on(loop, work()) == b"half"
@@ -129,10 +129,10 @@ def test_leaving_before_the_end_closes_the_connection(loop):
     async def work():
         endless = b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhalf"
         async with site(answering([endless], [OK])) as server:
-            client = HttpClient(server.url, silence_seconds=5)
+            client = HttpClient(server.url, silence_seconds=60)
             with await client.request("GET", "/", "") as response:
                 assert await response.read_part() == b"half"
-            await asyncio.wait_for(server.left.wait(), 5)
+            await asyncio.wait_for(server.left.wait(), 60)
             return (await ask(client))[2], server.opened
 
     assert on(loop, work()) == (b"OK", 2)
@@ -143,7 +143,7 @@ def test_cancelling_closes_the_connection_and_keeps_the_others(loop, sent):
     async def work():
         flushed = asyncio.Event()
         async with site(answering([OK], [OK], [sent, flushed], [OK])) as server:
-            client = HttpClient(server.url, silence_seconds=5)
+            client = HttpClient(server.url, silence_seconds=60)
             await asyncio.gather(ask(client), ask(client))
             waiting = asyncio.create_task(ask(client))
             await flushed.wait()
@@ -152,7 +152,7 @@ def test_cancelling_closes_the_connection_and_keeps_the_others(loop, sent):
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            await asyncio.wait_for(server.left.wait(), 5)
+            await asyncio.wait_for(server.left.wait(), 60)
             return (await ask(client))[2], server.opened
 
     assert on(loop, work()) == (b"OK", 2)
@@ -173,7 +173,7 @@ def test_a_server_that_sends_more_than_is_taken_has_to_wait(loop):
 
     async def work():
         async with site(talk) as server:
-            client = HttpClient(server.url, silence_seconds=5)
+            client = HttpClient(server.url, silence_seconds=60)
             with await client.request("GET", "/", "") as response:
                 await until(lambda: is_paused(response))
                 await until(sending.get_write_buffer_size)  # the kernel takes no more either
@@ -210,7 +210,7 @@ def test_what_follows_an_answer_is_not_taken_for_the_next(loop, extra, late):
 
     async def work():
         async with site(answering(first, [mine])) as server:
-            client = HttpClient(server.url, silence_seconds=5)
+            client = HttpClient(server.url, silence_seconds=60)
             status, _, sent = await ask(client)
             await until(lambda: not reusable(client))
             return (status, sent), (await ask(client))[::2], server.opened

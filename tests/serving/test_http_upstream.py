@@ -233,7 +233,7 @@ def test_leaving_a_stream_stops_the_server():
         async with site(answering([events(words("Hel"), whole=False)])) as server:
             async with aclosing(upstream_of(server.url).stream(ASKED, None)) as deltas:
                 await anext(deltas)
-            await asyncio.wait_for(server.left.wait(), 5)
+            await asyncio.wait_for(server.left.wait(), 60)
 
     asyncio.run(work())
 

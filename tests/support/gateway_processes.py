@@ -29,7 +29,7 @@ def running(command, **more):
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(60)
         finally:
             process.kill()
             for pipe in (process.stdout, process.stderr):
@@ -66,7 +66,7 @@ class Server:
 
     def send(self, request):
         try:
-            with urllib.request.urlopen(request, timeout=30) as response:
+            with urllib.request.urlopen(request, timeout=60) as response:
                 return response.status, dict(response.headers), response.read().decode()
         except urllib.error.HTTPError as error:
             with error:

@@ -13,9 +13,7 @@ TESTS = Path(__file__).parent.parent
 @contextmanager
 def started(count, *command):
     """Start `python COMMAND` as ranks 0 to count-1; they are killed at the end of the block."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = _free_port()
     paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
     with ExitStack() as stack:
@@ -32,6 +30,15 @@ def started(count, *command):
             stack.callback(_end, process)
             processes.append(process)
         yield processes
+
+
+def _free_port():
+    """Return a port that the system gives to nobody of itself, and no other test process tries."""
+    for port in range(20_000 + os.getpid() * 8 % 10_000, 32_000):
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("need a free port between 20,000 and 32,000")
 
 
 def _end(process):

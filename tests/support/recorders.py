@@ -85,7 +85,7 @@ class Told:
     def finish(self):
         """Let it finish; return its last report."""
         self.process.stdin.close()
-        assert self.process.wait(30) == 0
+        assert self.process.wait(60) == 0
         self._thread.join()
         while not self._reports.empty():
             self.report = self._reports.get()

@@ -106,7 +106,7 @@ async def ask(client, body=b"{}"):
         return response.status, response.headers, body_read
 
 
-def exchange(loop, *answers, requests=1, silence_seconds=5.0):
+def exchange(loop, *answers, requests=1, silence_seconds=60.0):
     """Ask so many times; return the last answer, and how many connections were opened."""
 
     async def work():

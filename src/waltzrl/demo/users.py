@@ -1,6 +1,7 @@
 """A gateway in a process of its own, and users who query it through the OpenAI API."""
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -13,7 +14,6 @@ from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy
 from waltzrl.policies.chat_completion import chat_message
 from waltzrl.records import Prompt
-from waltzrl.serving.listener import listen
 from waltzrl.training import CONVERSATION
 
 AT_ONCE = 32
@@ -21,7 +21,6 @@ RETURNS = 100
 """Every so many questions the first user asks again; a release counts a user once in an arm and
 step, so the others ask once."""
 MAX_TOKENS = 48
-HOST = "127.0.0.1"
 
 
 @asynccontextmanager
@@ -31,17 +30,14 @@ async def running_gateway(recipe: Path) -> AsyncIterator[str]:
     Raises:
         PolicyError: it did not start.
     """
-    listener = listen(HOST, 0)
-    port = listener.getsockname()[1]
-    listener.close()
-    with recipe.with_name("gateway.log").open("wb") as log:
+    log = recipe.with_name("gateway.log")
+    with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "waltzrl", "serve", str(recipe), "--port", str(port)),
-            stderr=log,
+            *(sys.executable, "-m", "waltzrl", "serve", str(recipe), "--port", "0"),
+            stderr=stderr,
         )
     try:
-        await _wait_until_listening(process, port)
-        yield f"http://{HOST}:{port}"
+        yield await _address(process, log)
     finally:
         if process.returncode is None:
             process.terminate()
@@ -90,14 +86,11 @@ def user_name(number: int) -> str:
     return f"user-{number + 1 if number % RETURNS else 1}"
 
 
-async def _wait_until_listening(process: asyncio.subprocess.Process, port: int) -> None:
-    """Wait until the port accepts connections; requests wait until the models are loaded."""
+async def _address(process: asyncio.subprocess.Process, log: Path) -> str:
+    """Wait for the line of the log that says where the gateway listens, on a port of its choice."""
     while process.returncode is None:
-        try:
-            _, writer = await asyncio.open_connection(HOST, port)
-        except OSError:
-            await asyncio.sleep(0.1)
-        else:
-            writer.close()
-            return
+        said = await asyncio.to_thread(log.read_text)
+        if found := re.search(r"clients use (http://[^/]+)/v1", said):
+            return found[1]
+        await asyncio.sleep(0.1)
     raise PolicyError("the gateway did not start; see gateway.log beside its recipe")
