@@ -18,15 +18,12 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import torch
-
 from data import Exchange, exchanges, training_templates
 from waltzrl.agents import ConversationAgent, load_wording
 from waltzrl.data import write_lines
 from waltzrl.demo.world import general_prompts
 from waltzrl.judges import RefusalDetector
 from waltzrl.policies import Sampling
-from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import load_causal_lm
 from waltzrl.records import (
@@ -175,9 +172,7 @@ async def written_reviews(
 ) -> list[Demonstration]:
     """Have the base reply to every request; review its replies, and recorded refusals beside."""
     causal_lm = load_causal_lm(base, "cpu")
-    policy = LocalPolicy(
-        causal_lm.model, causal_lm.tokenizer, copy=DecodingCopy(causal_lm.model, torch.bfloat16)
-    )
+    policy = LocalPolicy(causal_lm.model, causal_lm.tokenizer)
     detector, wording = RefusalDetector(), load_wording("short")
     agent = ConversationAgent(policy, wording, SAMPLING)
     requests = [one for label in asked for one in label]
