@@ -1,11 +1,11 @@
-"""The peak of memory of training steps, measured, against what `waltzrl train --dry-run` plans.
+"""Resident memory of training on a CPU, phase by phase, against what `--dry-run` plans.
 
-    python benchmarks/train_memory.py
+    python benchmarks/train_memory.py [--as-it-is] [--case NAME]
 
-Each case is a process of its own, which takes two steps of both agents on a CPU (the second one has
-an optimiser with a state) with random weights. Measured is the highest resident memory, less what
-was resident before the models were made. The processes give freed blocks back at once (FREEING), as
-a run otherwise keeps them; `--case NAME` measures one case as the environment says.
+Each case is a process that takes two steps of the last stage of a recipe, in float32 on one thread.
+For each phase it prints the highest resident memory (VmHWM), all of the process included, and the
+processor time of the second step. GLIBC_TUNABLES is set as `docs/training.md` says where memory is
+short; --as-it-is leaves the environment alone. The third case needs `pip install waltzrl[smollm2]`.
 """
 
 import argparse
@@ -15,147 +15,135 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
-import torch
-from train_gpu import reinforcement
-from transformers import Qwen2Config, Qwen2ForCausalLM
-from work import PROMPT_TOKENS, new_tokenizer
+from waltzrl.build.datasets import rollout_prompts
+from waltzrl.build.training import plan_training, train
+from waltzrl.config.training import load_recipe
+from waltzrl.policies.local import LocalPolicy
+from waltzrl.training.learner import Learner, Scorer
+from waltzrl.training.models import create_model
+from waltzrl.training.settings import ModelSize
+from waltzrl.training.trainer import Progress
 
-from waltzrl.agents import load_wording
-from waltzrl.policies.blocks import fuse
-from waltzrl.policies.compute import Compute
-from waltzrl.policies.weights import CausalLM
-from waltzrl.training import ROLES, AgentSettings, Learner, ModelSettings, OptimizerSettings
-from waltzrl.training.models import make_roles
-from waltzrl.training.plan import DataSize, plan_run
-
-NEW_TOKENS = 64
-FREEING = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A model, and how it learns."""
-
-    hidden: int
-    layers: int
-    vocabulary: int
-    layout: str
-    micro_batch_tokens: int
-    checkpoint_activations: bool = False
-
-    @property
-    def config(self) -> Qwen2Config:
-        return Qwen2Config(
-            vocab_size=self.vocabulary,
-            hidden_size=self.hidden,
-            intermediate_size=self.hidden * 3,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.hidden // 64,
-            num_key_value_heads=self.hidden // 128,
-            tie_word_embeddings=True,
-            eos_token_id=self.vocabulary,  # no reply ends early
-        )
-
-
-CASES = {
-    "small": Case(
-        hidden=256, layers=6, vocabulary=2048, layout="two-models", micro_batch_tokens=4096
-    ),
-    "medium": Case(
-        hidden=384, layers=10, vocabulary=16_384, layout="adapters", micro_batch_tokens=4096
-    ),
-    "large": Case(
-        hidden=640,
-        layers=10,
-        vocabulary=16_384,
-        layout="two-models",
-        micro_batch_tokens=2048,
-        checkpoint_activations=True,
-    ),
+RECIPES = Path(__file__).parents[1] / "recipes"
+CASES: dict[str, tuple[str, ModelSize | None, int]] = {
+    "demo": ("tiny.toml", ModelSize(hidden=96, layers=3, heads=4, context=1024), 32),
+    "middle": ("tiny.toml", ModelSize(hidden=384, layers=6, heads=6, context=1024), 32),
+    "smollm2": ("smollm2.toml", None, 8),
 }
+"""A recipe, the size of a model with random weights in place of its base, and turns in a step."""
+SETTINGS = [
+    'data.prompts=["generator:train"]',
+    'data.demonstrations=["generator:train"]',
+    "data.held_out=[]",
+    "data.validation=[]",
+    "data.limit=400",
+    "compute.device=cpu",
+    "compute.dtype=float32",
+    "compute.threads=1",
+]
+COMPACT = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+PHASES = ("load", "rollouts", "update")
+
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 
-def resident(field: str) -> int:
-    """Return VmRSS or VmHWM of this process in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+class Phases:
+    """Notes the highest resident memory in each phase."""
 
+    def __init__(self) -> None:
+        self.peaks: dict[str, int] = {}
+        self.now = PHASES[0]
 
-def measure(case: Case) -> dict[str, float]:
-    """Take two steps in this process; return measured and planned bytes."""
-    torch.manual_seed(0)
-    torch.nn.Linear(64, 64)(torch.zeros(64, 64)).sum().backward()  # loads the kernels
-    compute = Compute(
-        device=torch.device("cpu"),
-        dtype=torch.float32,
-        checkpoint_activations=case.checkpoint_activations,
-    )
-    agents = AgentSettings(max_new_tokens=NEW_TOKENS, wording="tiny")
-    tokenizer = new_tokenizer()
-    with tempfile.TemporaryDirectory() as folder:
-        case.config.save_pretrained(folder)
-        models = ModelSettings(base=folder, layout=case.layout, rank=16)
-        before = resident("VmRSS")
-        base = CausalLM(model=Qwen2ForCausalLM(case.config).eval(), tokenizer=tokenizer)
-        fuse(base.model)  # as `load_causal_lm` does
-        parameters = sum(parameter.numel() for parameter in base.model.parameters())
-        team = make_roles(models, agents, base, compute, seed=0)
-        del base
+    def enter(self, phase: str) -> None:
+        """End the phase that is."""
+        lines = Path("/proc/self/status").read_text().splitlines()
+        peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+        self.peaks[self.now] = max(peak, self.peaks.get(self.now, 0))
         Path("/proc/self/clear_refs").write_text("5")  # start the highest anew
-        stage = reinforcement(team, steps=2)
-        optimizer = OptimizerSettings(
-            learning_rate=1e-6, micro_batch_tokens=case.micro_batch_tokens
-        )
-        stage = replace(stage, settings=replace(stage.settings, optimizer=optimizer))
-        learners = {
-            role: Learner(
-                team.weights[role],
-                optimizer,
-                2,
-                checkpoint_activations=case.checkpoint_activations,
-            )
-            for role in ROLES
-        }
-        for step in range(2):
-            asyncio.run(stage.step(step, learners))
-        measured = resident("VmHWM") - before
-        tags = 2 + len(load_wording("tiny").feedback_system.split())
-        data = DataSize(prompts=8, prompt_tokens=PROMPT_TOKENS + tags, demonstrations=0)
-        plan = plan_run(models, agents, [stage.settings], compute, data)
-    assert plan.gigabytes is not None
+        self.now = phase
+
+    def during(self, phase: str, function: Callable[Given, Returned]) -> Callable[Given, Returned]:
+        """Return the function as a phase, which lasts until another begins."""
+
+        @wraps(function)
+        def noted(*given: Given.args, **named: Given.kwargs) -> Returned:
+            if self.now != phase:
+                self.enter(phase)
+            return function(*given, **named)
+
+        return noted
+
+
+def measure(name: str, folder: Path) -> dict[str, float]:
+    """Take two steps in this process; return what was planned and measured, in GB and seconds."""
+    file, size, turns = CASES[name]
+    recipe = load_recipe(RECIPES / file, SETTINGS)
+    if size is not None:
+        texts = [m.content for p in rollout_prompts(recipe, recipe.data) for m in p.messages]
+        made = create_model(texts, size, seed=0)
+        made.model.save_pretrained(folder / "base")
+        made.tokenizer.save_pretrained(folder / "base")
+        recipe = replace(recipe, models=replace(recipe.models, base=str(folder / "base")))
+        del made
+    stage = replace(recipe.reinforcements[-1], steps=2)
+    stage = replace(stage, prompts_per_step=turns // stage.group_size)
+    recipe = replace(recipe, stages=(stage,))
+    plan = plan_training(recipe)
+    phases = Phases()
+    LocalPolicy._serve = phases.during("rollouts", LocalPolicy._serve)
+    Scorer.score = phases.during("update", Scorer.score)
+    Learner.step = phases.during("update", Learner.step)
+    ended = [time.process_time()]
+
+    def report(progress: Progress) -> None:
+        ended.append(time.process_time())
+
+    asyncio.run(train(recipe, folder / "run", report))
+    phases.enter("end")
     return {
-        "parameters": parameters / 1e6,
         "models": sum(part.gigabytes for part in plan.memory),
-        "update": plan.update_gigabytes,
         "rollout": plan.rollout_gigabytes,
-        "planned": plan.gigabytes,
-        "measured": measured / 1e9,
+        "activations": plan.update_gigabytes,
+        "planned": plan.gigabytes or 0.0,
+        **{phase: phases.peaks[phase] / 1e9 for phase in PHASES},
+        "seconds": ended[2] - ended[1],
     }
 
 
 def main() -> None:
     """Measure every case in a process of its own and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--case", choices=CASES)
+    parser.add_argument("--case", choices=CASES, help="one case only")
+    parser.add_argument("--as-it-is", action="store_true", help="leave the environment as it is")
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.case:
-        print(json.dumps(measure(CASES[given.case])))
+    if given.here:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(measure(given.case, Path(folder))))
         return
-    print("case     parameters  models  update  rollout  planned  measured  planned/measured")
-    for name in CASES:
-        command = [sys.executable, __file__, "--case", name]
-        environment = os.environ | FREEING
-        out = subprocess.run(
-            command, check=True, stdout=subprocess.PIPE, text=True, env=environment
-        ).stdout
-        row = json.loads(out.splitlines()[-1])
+    print("            planned GB                               measured GB")
+    print(
+        "case        models  rollout  update    peak          load  rollouts  update"
+        "   planned/measured  seconds a step"
+    )
+    for name in [given.case] if given.case else CASES:
+        command = [sys.executable, __file__, "--here", "--case", name]
+        environment = os.environ | ({} if given.as_it_is else COMPACT)
+        ended = subprocess.run(command, check=True, stdout=-1, text=True, env=environment)
+        row = json.loads(ended.stdout.splitlines()[-1])
+        ratio = row["planned"] / max(row[phase] for phase in PHASES)
         print(
-            f"{name:8} {row['parameters']:8.1f} M  {row['models']:6.3f}  {row['update']:6.3f}"
-            f"  {row['rollout']:7.3f}  {row['planned']:7.3f}  {row['measured']:8.3f}"
-            f"  {row['planned'] / row['measured']:16.2f}"
+            f"{name:10} {row['models']:7.3f}  {row['rollout']:7.3f} {row['activations']:7.3f}"
+            f" {row['planned']:7.3f}       {row['load']:7.3f}   {row['rollouts']:7.3f}"
+            f" {row['update']:7.3f} {ratio:18.2f} {row['seconds']:15.1f}"
         )
 
 

@@ -1,7 +1,10 @@
 import json
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from support.tiny_models import END_ID, STOP_ID, tiny_model
@@ -152,3 +155,13 @@ def test_a_full_model_learns_every_weight():
 def test_an_unknown_adapter_is_reported(make):
     with pytest.raises(InputError, match="'critic'"), activated(make(), "critic"):
         pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/self/maps")
+def test_a_loaded_model_does_not_keep_its_file_in_memory(folder):
+    loaded = load_causal_lm(str(folder), "cpu")
+    assert str(folder) not in Path("/proc/self/maps").read_text()
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        mapped = file.get_tensor("model.embed_tokens.weight")
+        assert str(folder) in Path("/proc/self/maps").read_text()  # as without a copy
+        assert torch.equal(loaded.model.get_input_embeddings().weight, mapped)

@@ -16,12 +16,13 @@ from waltzrl.training.learner import Scorer
 from waltzrl.training.memory import (
     Turns,
     Update,
-    longest_samples,
+    largest_micro_batch,
     rollout_bytes,
     update_bytes,
 )
+from waltzrl.training.samples import collate
 
-TURNS = Turns(count=8, context_tokens=20, reply_tokens=30)
+TURNS = Turns(context_tokens=(20,) * 8, shared_tokens=0, reply_tokens=30)
 
 
 def config(layers=5):
@@ -65,7 +66,7 @@ def allocated(how):
             parameter.register_post_accumulate_grad_hook(lambda its: setattr(its, "grad", None))
     gc.collect()  # what another test left is not freed meanwhile
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as allocator:
-        batch, _ = next(scorer.micro_batches(longest_samples(TURNS)))
+        batch = collate(largest_micro_batch(TURNS, how.micro_batch_tokens), torch.device("cpu"))
         with scorer.logprobs(batch) as logprobs:
             torch.autograd.backward(logprobs.sum())
     events = allocator.profiler.kineto_results.events()
@@ -98,7 +99,7 @@ def test_checkpointed_activations_are_planned_with_less():
 
 
 def test_keys_and_values_are_planned_as_they_are_allocated():
-    rows, prompt, reply = TURNS.count, TURNS.context_tokens, TURNS.reply_tokens
+    rows, prompt, reply = len(TURNS.context_tokens), TURNS.context_tokens[0], TURNS.reply_tokens
     cache = KeyValues(torch.zeros(rows, dtype=torch.long), prompt)
     one = torch.zeros(rows, 2, 1, 16)
     for layer in range(5):
@@ -109,3 +110,14 @@ def test_keys_and_values_are_planned_as_they_are_allocated():
     held = sum(buffer.untyped_storage().nbytes() for buffer in buffers)
     logits = 4 * rows * 300 * 4
     assert rollout_bytes(config(), torch.float32, TURNS) == held + logits
+
+
+def test_the_largest_micro_batch_has_the_most_tokens_and_reads_instructions_once():
+    # With 5 tokens of reply, 30 + 5 and 40 + 5 tokens fill the first 100: 2 x (40 + 5) = 90; then
+    # 3 x (60 + 5) would be 195, so one of 60 + 5 = 65 is alone, and so are the two others.
+    turns = Turns(context_tokens=(60, 30, 60, 40, 60), shared_tokens=10, reply_tokens=5)
+    chosen = [sample.tokens for sample in largest_micro_batch(turns, 100)]
+    assert [len(tokens.prompt_ids) for tokens in chosen] == [30, 40]
+    starts = {tokens.prompt_ids[:10] for tokens in chosen}
+    rests = {tokens.prompt_ids[10:] for tokens in chosen}
+    assert (len(starts), len(rests)) == (1, 2)

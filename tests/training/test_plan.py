@@ -14,6 +14,7 @@ from waltzrl.policies.weights import add_adapters, role_parameters
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
 from waltzrl.training import ROLES
 from waltzrl.training.models import make_roles
+from waltzrl.training.plan import spaced
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TINY = RECIPES / "tiny.toml"
@@ -63,7 +64,15 @@ def test_two_adapters_on_one_8b_base_fit_on_a_gpu_of_80_gb(few):
     # 32 rows of a context and 512 tokens, 2 x 32 layers x 8 heads x 128 x 2 B each, and logits
     cache = 32 * (plan.context_tokens + 512) * 131_072 + 4 * 32 * 128_256 * 4
     assert plan.rollout_gigabytes == pytest.approx(cache / 1e9)
-    assert plan.gigabytes == models + max(plan.update_gigabytes, plan.rollout_gigabytes) < 80
+    libraries = plan.libraries_gigabytes  # on this machine: a GPU's memory has none
+    assert libraries == (0 if plan.device == "cuda" else 0.46)
+    updating, sampling = plan.update_gigabytes, plan.rollout_gigabytes
+    assert plan.gigabytes == libraries + models + max(updating, sampling) < 80
+
+
+def test_prompts_of_a_usual_step_are_of_all_lengths():
+    assert spaced([50, 10, 40, 20, 30, 60], 3) == [20, 40, 60]
+    assert spaced([7, 9], 4) == [7, 7, 9, 9]
 
 
 def test_each_of_eight_ranks_has_an_eighth_of_what_learns_and_whole_copies(monkeypatch, few):

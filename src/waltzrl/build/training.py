@@ -186,11 +186,11 @@ def plan_training(recipe: Recipe) -> RunPlan:
     """
     prompts = rollout_prompts(recipe, recipe.data)
     wording = load_wording(recipe.agents.wording)
-    longest = max((sum(len(m.content) for m in p.messages) for p in prompts), default=0)
+    lengths = [sum(len(message.content) for message in prompt.messages) for prompt in prompts]
     instructions = len(wording.feedback_system) + len(wording.review)
     data = DataSize(
-        prompts=len(prompts),
-        prompt_tokens=(longest + instructions) // CHARACTERS_PER_TOKEN,
+        prompt_tokens=tuple(length // CHARACTERS_PER_TOKEN for length in lengths),
+        instruction_tokens=instructions // CHARACTERS_PER_TOKEN,
         demonstrations=len(training_demonstrations(recipe.data)),
         solutions=len(training_solutions(recipe.data)),
     )

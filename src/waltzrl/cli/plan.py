@@ -34,13 +34,15 @@ def _memory(plan: RunPlan) -> Table | str:
     table = Table(title=f"Memory, with contexts of {plan.context_tokens} tokens at most")
     for heading in ("", "parameters", "bytes each", "GB"):
         table.add_column(heading, justify="right" if heading else "left")
+    if plan.libraries_gigabytes:
+        table.add_row("Python and libraries", "", "", f"{plan.libraries_gigabytes:.3g}")
     for part in plan.memory:
         table.add_row(
             part.what, f"{part.parameters:,}", str(part.bytes_each), f"{part.gigabytes:.3g}"
         )
     table.add_row("an update: activations, logits", "", "", f"{plan.update_gigabytes:.3g}")
     table.add_row("a rollout: keys, values, logits", "", "", f"{plan.rollout_gigabytes:.3g}")
-    peak = "peak: models and the larger of the two"
+    peak = "peak: models, and the larger of the two"
     table.add_row(peak, "", "", f"{plan.gigabytes:.3g}", style="bold")
     return table
 

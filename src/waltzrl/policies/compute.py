@@ -160,21 +160,28 @@ def _warn_of_slow_bfloat16() -> None:
     )
 
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_MXFAST, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = 1, -1, -3
 """Parameters of `mallopt`, from malloc.h."""
 
 
 def keep_freed_memory() -> None:
     """Let glibc keep the large blocks that a training step frees, for the next step.
 
-    To give them back and to get them again, page by page, takes a tenth of an update on a CPU. The
-    price is fragmentation: 499 MB were held where 231 MB were in use. Blocks of 1 GiB are still
-    given back. What `MALLOC_*` says in the environment stays as it is.
+    To give them back and to get them again, page by page, takes a tenth of an update on a CPU, and
+    more on a busy one. Blocks of 1 GiB are still given back. What `MALLOC_*` says in the
+    environment stays as it is.
+
+    The price is fragmentation, up to glibc 2.38: torch asks for aligned blocks, each leaves a
+    remainder of some bytes beside it, and one that goes into a list of small blocks keeps its large
+    neighbours from being joined when they are free (glibc's bug 30723). So there is no such list
+    here; the other one, of each thread, can be turned off in the environment only, see
+    `docs/training.md`.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
     if mallopt is not None:
+        mallopt(M_MXFAST, 0)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
         mallopt(M_MMAP_THRESHOLD, 2**30)
 

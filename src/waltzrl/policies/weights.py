@@ -193,12 +193,19 @@ def store_transposed(model: PreTrainedModel) -> None:
 
     On a CPU the product with few rows, as in decoding, is up to twice as fast, and with many rows
     as fast as before. Copies, gradients and the moments of AdamW have the same layout. A weight
-    that is an embedding too stays as it is, because there single rows are read.
+    that is an embedding too is not, because there single rows are read. All weights are copied:
+    with a single one in the file that they were loaded from, all that was read of it would stay in
+    memory.
     """
     embeddings = [module.weight for module in model.modules() if isinstance(module, Embedding)]
-    for module in model.modules():
-        if isinstance(module, Linear) and all(module.weight is not table for table in embeddings):
-            module.weight.data = module.weight.data.t().contiguous().t()
+    transposed = {
+        module.weight
+        for module in model.modules()
+        if isinstance(module, Linear) and all(module.weight is not table for table in embeddings)
+    }
+    for parameter in model.parameters():
+        values = parameter.data
+        parameter.data = values.t().contiguous().t() if parameter in transposed else values.clone()
 
 
 def narrow(model: PreTrainedModel | PeftModel, dtype: torch.dtype) -> None:

@@ -24,17 +24,20 @@ from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow, ro
 from waltzrl.records import Tokens
 from waltzrl.training.learner import Scorer
 from waltzrl.training.models import create_tokenizer
-from waltzrl.training.samples import Sample
+from waltzrl.training.samples import Sample, collate, micro_batches
 from waltzrl.training.settings import ROLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """The turns of one role in a step, all as long as they can be."""
+    """The turns of one role in a step."""
 
-    count: int
-    context_tokens: int
+    context_tokens: tuple[int, ...]
+    """Of each turn; no two have the same context."""
+    shared_tokens: int
+    """The instructions, with which all contexts begin."""
     reply_tokens: int
+    """Of each turn: as many as it may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,8 @@ class Update:
 def update_bytes(config: PretrainedConfig, update: Update, turns: Turns) -> int:
     """Return the bytes that one update needs beside weights, gradients and optimiser.
 
-    All layers keep the same, so that one and three of them tell what all need.
+    They are those of its largest micro-batch. All layers keep the same, so that one and three of
+    them tell what all need.
     """
     layers: int = config.get_text_config().num_hidden_layers
     one, three = (_peak(_with_layers(config, few), update, turns) for few in (1, 3))
@@ -62,9 +66,9 @@ def update_bytes(config: PretrainedConfig, update: Update, turns: Turns) -> int:
 def rollout_bytes(config: PretrainedConfig, dtype: torch.dtype, turns: Turns) -> int:
     """Return the bytes of keys, values and logits while a batch of turns is decoded."""
     text = config.get_text_config()
-    columns = turns.context_tokens + BLOCK * -(-turns.reply_tokens // BLOCK)
+    columns = max(turns.context_tokens) + BLOCK * -(-turns.reply_tokens // BLOCK)
     most = Decoding()
-    rows = max(1, min(turns.count, most.max_rows, most.max_tokens // columns))
+    rows = max(1, min(len(turns.context_tokens), most.max_rows, most.max_tokens // columns))
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     keys_and_values = 2 * text.num_hidden_layers * rows * columns * heads * size * dtype.itemsize
@@ -84,6 +88,7 @@ def _with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
 
 def _peak(config: PretrainedConfig, update: Update, turns: Turns) -> int:
     """Return the most bytes that are alive at once in an update."""
+    samples = largest_micro_batch(turns, update.micro_batch_tokens)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
         fuse(model)
@@ -104,19 +109,37 @@ def _peak(config: PretrainedConfig, update: Update, turns: Turns) -> int:
             checkpoint_activations=update.checkpoint_activations,
         )
         model_tensors = [*causal_lm.model.parameters(), *causal_lm.model.buffers()]
-        with Meter(model_tensors) as meter:
-            batch, _ = next(scorer.micro_batches(longest_samples(turns)))
-            with scorer.logprobs(batch) as logprobs_BT:
-                torch.autograd.backward(logprobs_BT.sum())
+        with (
+            Meter(model_tensors) as meter,
+            scorer.logprobs(collate(samples, torch.device("cpu"))) as logprobs_BT,
+        ):
+            torch.autograd.backward(logprobs_BT.sum())
     peak: int = meter.peak
     return peak
 
 
-def longest_samples(turns: Turns) -> list[Sample]:
-    """Make a sample of each turn, with a context of its own."""
-    ids = (0,) * turns.reply_tokens
-    contexts = [(number,) * turns.context_tokens for number in range(turns.count)]
-    return [Sample(tokens=Tokens(prompt_ids=context, ids=ids, logprobs=())) for context in contexts]
+def largest_micro_batch(turns: Turns, micro_batch_tokens: int) -> list[Sample]:
+    """Make a sample of each turn, and return those that are the most tokens in one pass."""
+    reply = (0,) * turns.reply_tokens
+    shared = (0,) * turns.shared_tokens
+    samples = [
+        Sample(
+            tokens=Tokens(
+                prompt_ids=shared + (number,) * (length - len(shared)), ids=reply, logprobs=()
+            )
+        )
+        for number, length in enumerate(turns.context_tokens, start=1)
+    ]
+    batches = [
+        [samples[position] for position in positions]
+        for positions in micro_batches(samples, micro_batch_tokens)
+    ]
+
+    def in_one_pass(batch: Sequence[Sample]) -> int:
+        own = (len(sample.tokens.prompt_ids) - turns.shared_tokens for sample in batch)
+        return sum(own) + len(batch) * turns.reply_tokens
+
+    return max(batches, key=in_one_pass)
 
 
 def _drop_gradient(parameter: Tensor) -> None:

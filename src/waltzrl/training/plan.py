@@ -32,15 +32,18 @@ TOGETHER_BYTES = 8
 """Per parameter that all ranks have put together: float32 weight and gradient."""
 MOMENTS_BYTES = 8
 """Per parameter of a model that learns in a second role, whose AdamW is its own."""
+LIBRARIES_BYTES = 460_000_000
+"""Python, torch and transformers, as measured on a CPU by `benchmarks/train_memory.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSize:
     """How much a run learns from."""
 
-    prompts: int
-    prompt_tokens: int
-    """Of the longest prompt, with the agents' instructions."""
+    prompt_tokens: tuple[int, ...]
+    """Of each prompt."""
+    instruction_tokens: int
+    """Of the agents' instructions, which come before the prompt."""
     demonstrations: int
     solutions: int = 0
 
@@ -86,11 +89,13 @@ class RunPlan:
     memory: tuple[MemoryEstimate, ...]
     """Of the models; empty when the shape of the base is unknown."""
     update_gigabytes: float
-    """Activations and logits of the largest micro-batch of an update, in 10^9 bytes."""
+    """Activations and logits of the largest micro-batch of a usual update, in 10^9 bytes."""
     rollout_gigabytes: float
     """Keys, values and logits of the largest batch that is decoded, in 10^9 bytes."""
+    libraries_gigabytes: float
+    """Python and what it has loaded, in 10^9 bytes; 0 where the models are not in their memory."""
     context_tokens: int
-    """Of the longest turn, by which both are estimated."""
+    """Of the longest turn."""
     prompts: int
     demonstrations: int
     solutions: int
@@ -98,11 +103,12 @@ class RunPlan:
 
     @property
     def gigabytes(self) -> float | None:
-        """The peak: updates and rollouts take turns. Without what Python and CUDA need."""
+        """The peak: updates and rollouts take turns. Without what CUDA needs."""
         if not self.memory:
             return None
         models = sum(part.gigabytes for part in self.memory)
-        return models + max(self.update_gigabytes, self.rollout_gigabytes)
+        taking_turns = max(self.update_gigabytes, self.rollout_gigabytes)
+        return self.libraries_gigabytes + models + taking_turns
 
 
 def plan_run(
@@ -120,13 +126,16 @@ def plan_run(
     else:
         base = _base_name(models.base)
     # The last revision's: the prompt, and a reply and a feedback of every round.
-    context_tokens = data.prompt_tokens + agents.max_rounds * sum(agents.limits.values())
+    beside = data.instruction_tokens + agents.max_rounds * sum(agents.limits.values())
+    longest = max(data.prompt_tokens, default=0)
     reinforcements = [stage for stage in stages if isinstance(stage, ReinforcementStage)]
     update = rollout = 0
     if config is not None and reinforcements:
+        count = max(s.prompts_per_step * s.group_size for s in reinforcements) // ranks
+        prompts = spaced(data.prompt_tokens or (0,), count)
         turns = Turns(
-            count=max(s.prompts_per_step * s.group_size for s in reinforcements) // ranks,
-            context_tokens=context_tokens,
+            context_tokens=tuple(beside + prompt for prompt in prompts),
+            shared_tokens=data.instruction_tokens,
             reply_tokens=max(agents.limits.values()),
         )
         largest = max(stage.optimizer.micro_batch_tokens for stage in reinforcements)
@@ -141,12 +150,19 @@ def plan_run(
         memory=() if config is None else tuple(_memory(models, config, compute.dtype, ranks)),
         update_gigabytes=update / 1e9,
         rollout_gigabytes=rollout / 1e9,
-        context_tokens=context_tokens,
-        prompts=data.prompts,
+        libraries_gigabytes=0.0 if compute.device.type == "cuda" else LIBRARIES_BYTES / 1e9,
+        context_tokens=beside + longest,
+        prompts=len(data.prompt_tokens),
         demonstrations=data.demonstrations,
         solutions=data.solutions,
-        stages=tuple(_stage_plan(stage, agents, data.prompts) for stage in stages),
+        stages=tuple(_stage_plan(stage, agents, len(data.prompt_tokens)) for stage in stages),
     )
+
+
+def spaced(lengths: Sequence[int], count: int) -> list[int]:
+    """Return `count` of the lengths, at equal distances in their order, the longest included."""
+    ordered = sorted(lengths)
+    return [ordered[-(-len(ordered) * place // count) - 1] for place in range(1, count + 1)]
 
 
 def _base_name(base: str | ModelSize | None) -> str:
