@@ -79,8 +79,10 @@ async def scraping(prometheus, folder, target):
         )
 
     def address():
-        assert process.returncode is None, log.read_text()
-        return re.search(r'msg="Listening on" address=(\S+)', log.read_text())
+        said = log.read_text()
+        assert process.returncode is None, said
+        # It listens before it answers.
+        return "Server is ready" in said and re.search(r'"Listening on" address=(\S+)', said)
 
     try:
         url = f"http://{(await until(address))[1]}"
