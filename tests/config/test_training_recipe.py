@@ -266,6 +266,16 @@ def test_other_rollouts_are_refused(path, rollouts, says):
     assert says in complaint(path, f"compute.rollouts='{rollouts}'")
 
 
+def test_only_what_samples_beside_the_learner_can_sample_ahead(path):
+    ahead = "compute.staleness=1"
+    assert "needs something that samples while this process learns" in complaint(path, ahead)
+    server = ("models.layout='adapters'", "compute.rollouts='vllm:http://a:8000'")
+    assert load_recipe(path, [ahead, *server]).compute.staleness == 1
+    workers = ("compute.engine='ray'", "compute.ray.workers=1")
+    assert load_recipe(path, [ahead, *workers]).compute.staleness == 1
+    assert "staleness" in complaint(path, "compute.staleness=2", *server)
+
+
 @pytest.mark.parametrize("layout", ["two-models", "one-model"])
 def test_rollouts_on_servers_need_adapters(path, layout):
     settings = ("compute.rollouts='vllm:http://a:8000'", f"models.layout='{layout}'")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 
 import pytest
 
@@ -97,6 +98,93 @@ def test_a_server_of_another_base_is_refused_before_the_first_step(tmp_path, cap
     error = capsys.readouterr().err.splitlines()[-1]
     assert "has another base than the run" in error
     assert not (out / "checkpoints").exists()
+
+
+AHEAD = (
+    "--set=compute.staleness=1",
+    "--set=models.layout=adapters",
+    "--set=checkpointing.checkpoint_every=100",
+    "--set=stages.feedback.steps=1",
+    "--set=stages.joint.steps=6",
+    "--set=stages.joint.prompts_per_step=1",  # of four: an epoch ends after four steps
+    "--set=stages.joint.group_size=4",
+    "--set=stages.joint.optimizer.learning_rate=0.05",
+)
+
+
+def train_ahead(recipe, out, server):
+    return run("train", recipe, "--out", out, *AHEAD, f"--set=compute.rollouts=vllm:{server.url}")
+
+
+def metrics_of(out):
+    """Return the metrics of each step, without times."""
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {name: value for name, value in line.items() if not name.startswith("time/")}
+        for line in lines
+    ]
+
+
+@pytest.fixture(scope="module")
+def sampled_ahead(tmp_path_factory):
+    """A run whose steps are sampled ahead: its recipe, its folder, and its server."""
+    folder = tmp_path_factory.mktemp("ahead")
+    recipe = save_recipe(folder)
+    with serving(tiny_model()) as server:
+        assert train_ahead(recipe, folder / "run", server) == 0
+    return recipe, folder / "run", server
+
+
+def test_a_step_is_sampled_ahead_by_weights_that_are_one_update_old(sampled_ahead):
+    _recipe, out, server = sampled_ahead
+    lines = metrics_of(out)
+    # Nothing is sampled ahead over the end of a stage (step 0) and of an epoch (step 4).
+    assert [line["staleness/updates"] for line in lines] == [0, 0, 1, 1, 1, 0, 1]
+    sampled = {
+        name.rpartition("-")[0].removeprefix("waltzrl-feedback-")
+        for path, name in server.asked
+        if path == "/v1/completions" and "-feedback-" in name
+    }
+    # Version n is of n steps: step 2 is of v1, which sampled step 1; step 5 is of its own v5.
+    assert sampled == {"v0", "v1", "v2", "v3", "v5"}
+    for line in lines[1:]:
+        off = abs(line["ratio/conversation_sampler_max"] - 1)
+        assert off > 1e-3 if line["staleness/updates"] else off < 1e-3, line
+
+
+def test_a_run_that_samples_ahead_resumes_as_if_undisturbed(sampled_ahead, tmp_path):
+    recipe, whole, _server = sampled_ahead
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    shutil.rmtree(out / "checkpoints" / "step-000007")  # as killed in the last steps
+    with serving(tiny_model()) as server:
+        assert train_ahead(recipe, out, server) == 0
+        assert any("-v5-" in name for _path, name in server.asked)
+    assert metrics_of(out) == metrics_of(whole)
+    weights = [
+        [
+            file.read_bytes()
+            for file in sorted(folder.glob("checkpoints/step-000007/*/*.safetensors"))
+        ]
+        for folder in (out, whole)
+    ]
+    assert len(weights[0]) == 2
+    assert weights[0] == weights[1]
+
+
+def test_a_server_that_dies_while_it_samples_ahead_ends_the_run_in_one_line(
+    sampled_ahead, tmp_path, capsys
+):
+    recipe, _whole, undisturbed_server = sampled_ahead
+    out = tmp_path / "run"
+    with serving(tiny_model()) as server:
+        # It samples step 3 while step 2 is learnt.
+        server.dies_after = first(undisturbed_server, "/v1/completions", "-feedback-v2-")
+        assert train_ahead(recipe, out, server) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "step 3: no vLLM server is left to sample" in errors[0]
+    assert (out / "checkpoints" / "step-000003").is_dir()  # what was learnt meanwhile is kept
 
 
 @pytest.mark.slow  # two processes that load torch

@@ -161,20 +161,23 @@ def test_another_precision_of_the_sampler_is_a_truncated_factor_and_no_ratio():
 
 
 def test_what_a_server_sampled_is_scored_again_and_corrected_in_float32_too():
-    def step(version):
+    def step(version, stale=False):
         weights = tiny_pair.two_models().weights["conversation"]
         learner = Learner(weights, OPTIMIZER, 1)
         samples = [
             shifted(sampled(learner.scorer, ids, score), 0.5)
             for ids, score in (((10,), 1.0), ((20,), 0.0))
         ]
-        samples = [replace(s, tokens=replace(s.tokens, version=version)) for s in samples]
+        samples = [
+            replace(s, tokens=replace(s.tokens, version=version), stale=stale) for s in samples
+        ]
         return reinforce(learner, samples, None, ReinforceSettings(kl_weight=0.0)).ratio
 
     # The server was half as sure as the learner: no step of the policy, but a factor of 2.
     corrected = step("waltzrl-conversation-v3-5e0c9a")
     assert (corrected.mean, corrected.clipped) == (1.0, 0.0)
     assert corrected.sampler_mean == pytest.approx(2.0, rel=1e-4)
+    assert step("", stale=True) == corrected  # so were the older weights of a worker of ours
     here = step("")
     assert (here.mean, here.sampler_mean) == (pytest.approx(2.0, rel=1e-4), 1.0)
 

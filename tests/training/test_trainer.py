@@ -180,7 +180,7 @@ class Counting:
     learns: tuple[str, ...] = ()
     optimizer: OptimizerSettings | None = None
 
-    async def step(self, number, learners):
+    async def step(self, number, learners, ahead=False):
         self.weights.data.fill_(number + 1)
         return {}
 
@@ -324,7 +324,7 @@ class Scripted:
     def steps(self):
         return len(self.kl)
 
-    async def step(self, number, learners):
+    async def step(self, number, learners, ahead=False):
         return {"kl/feedback_nats": self.kl[number]}
 
 
@@ -356,7 +356,7 @@ class Overflowing:
     learns: tuple[str, ...] = ()
     optimizer: OptimizerSettings | None = None
 
-    async def step(self, number, learners):
+    async def step(self, number, learners, ahead=False):
         return self.measured
 
 

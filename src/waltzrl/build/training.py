@@ -338,6 +338,7 @@ def _reinforcement(
         least_scored_share=recipe.checkpointing.least_scored_share,
         seed=recipe.seed,
         spread=samplers.spread(stage.name),
+        staleness=recipe.compute.staleness,
     )
 
 

@@ -71,6 +71,10 @@ class ComputeSettings:
     """What samples the rollouts: `local` is this process; `vllm:URL,URL` are vLLM servers of the
     base, which load the adapters after each update, and `vllm` such servers that Ray starts. A run
     may be resumed with another."""
+    staleness: Annotated[int, Field(ge=0, le=1)] = 0
+    """How many updates older those weights may be that sampled than those that learn. With 1,
+    servers or workers roll out the next step while the learners learn from this one: a step takes
+    about as long as the longer of the two, and importance weights correct what is stale."""
     engine: Literal["local", "ray"] = "local"
     """What starts the processes of a run: whoever calls, or torchrun; or Ray, which replaces those
     that die. A run may be resumed with another."""
@@ -96,6 +100,12 @@ class ComputeSettings:
             raise ValueError(
                 f"compute.rollouts = {self.rollouts!r} and compute.ray.workers ="
                 f" {self.ray.workers} both say what samples; make one of them local or 0"
+            )
+        if self.staleness and not (self.servers or self.rollout_workers):
+            raise ValueError(
+                f"compute.staleness = {self.staleness} needs something that samples while this"
+                f" process learns: compute.rollouts = '{VLLM}URL,URL', or --ray with"
+                " compute.ray.workers; or leave it at 0"
             )
 
     @property

@@ -145,8 +145,7 @@ class RolloutWorkers:
         async def over_workers(
             asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
         ) -> list[Outcome]:
-            own = await self._ask(stage, asked, seed) if ranks.is_first() else []
-            return ranks.gathered(own)
+            return await self._ask(stage, asked, seed) if ranks.is_first() else []
 
         return over_workers
 

@@ -5,6 +5,7 @@ torchrun there is one, and nothing here does anything. Every rank must call the 
 exchange values, in the same order.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -110,6 +111,18 @@ def of_first(find: Callable[[], Item]) -> Item:
     found = [find() if is_first() else None]
     dist.broadcast_object_list(found)
     return cast("Item", found[0])
+
+
+async def in_thread(compute: Callable[[], Item]) -> Item:
+    """Return what `compute` returns from a thread, which uses the GPU of this rank."""
+    gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+
+    def on_own_gpu() -> Item:
+        if gpu is not None:  # a new thread would use the machine's first
+            torch.cuda.set_device(gpu)
+        return compute()
+
+    return await asyncio.to_thread(on_own_gpu)
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class RatioMetrics:
     """Share of the tokens whose gradient was clipped."""
     sampler_mean: float
     """Of the learner's probability before the step, divided by the sampler's; 1 where both compute
-    in the same precision."""
+    in the same precision with the same weights."""
     sampler_maximum: float
 
 
@@ -83,12 +83,13 @@ def reinforce(
 
     Advantages are computed once, over the whole batch of this role, before any step. The KL is
     measured whatever its weight. A sampler of float32 in this process has computed what the learner
-    would; autocast and a server round elsewhere than the learner does, so it then scores the
-    samples too: in its first step, where they are one micro-batch, or in a pass before it.
+    would. Autocast and a server round elsewhere than the learner does, and older weights sampled
+    what is stale, so it then scores the samples too: in its first step, where they are one
+    micro-batch, or in a pass before it.
     """
     references = None if reference is None else reference.score(samples)
     objective = _Objective(samples, references, settings)
-    sampled_here = not any(sample.tokens.version for sample in samples)
+    sampled_here = not any(sample.stale or sample.tokens.version for sample in samples)
     if sampled_here and learner.scorer.dtype == torch.float32:
         objective.measure(None)
     elif not learner.scorer.needs_one_pass(samples):
@@ -191,7 +192,7 @@ class _Objective:
         )
         if settings.dual_clip is not None:
             losses_BT = dual_clip(losses_BT, advantages_BT, settings.dual_clip)
-        sampler_ratio_BT = ratios(old_BT, batch.old_logprobs_BT)  # exactly 1 in one precision
+        sampler_ratio_BT = ratios(old_BT, batch.old_logprobs_BT)  # 1 if not stale, in one precision
         losses_BT = losses_BT * sampler_ratio_BT.clamp(max=SAMPLER_RATIO_LIMIT)  # Eq. 8
         ratio_BT = ratios(logprobs_BT.detach(), old_BT)
         clipped_BT = clipped(ratio_BT, advantages_BT, settings.clip_low, settings.clip_high)

@@ -49,7 +49,10 @@ class Spread(Protocol):
     async def __call__(
         self, asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
     ) -> list[Outcome]:
-        """Return what came of every prompt, in order, on every rank.
+        """Return what came of the prompts of this rank's share, in order.
+
+        All ranks' together are what came of every prompt. It runs while the ranks learn, so it
+        must not wait for another rank.
 
         Args:
             asked: the same on every rank.
@@ -92,16 +95,14 @@ async def over_ranks(
     asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
 ) -> list[Outcome]:
     """Roll out a share of the prompts on every rank; see `Spread`."""
-    own = await asyncio.gather(*(judged(*prompt) for prompt in ranks.share(asked)))
-    return ranks.gathered(own)
+    return await asyncio.gather(*(judged(*prompt) for prompt in ranks.share(asked)))
 
 
 async def on_first_rank(
     asked: Asked, judged: Callable[[Prompt, Drafter], Awaitable[Outcome]], seed: int
 ) -> list[Outcome]:
     """Roll out all prompts on the first rank, which alone asks servers; see `Spread`."""
-    own = await asyncio.gather(*(judged(*prompt) for prompt in asked if ranks.is_first()))
-    return ranks.gathered(own)
+    return await asyncio.gather(*(judged(*prompt) for prompt in asked if ranks.is_first()))
 
 
 async def roll_out(
@@ -128,7 +129,24 @@ async def roll_out(
     Raises:
         ScoringError: fewer were.
     """
-    outcomes = await spread(prompts, partial(judged_rollout, pattern=pattern, judge=judge), seed)
+    own = await spread(prompts, partial(judged_rollout, pattern=pattern, judge=judge), seed)
+    return of_all_ranks(prompts, own, least_scored_share)
+
+
+def of_all_ranks(
+    prompts: Asked, own: Sequence[Outcome], least_scored_share: float
+) -> list[Rollout]:
+    """Return the rollouts of all ranks, on each; see `roll_out`.
+
+    Args:
+        prompts: of the step.
+        own: what came of this rank's share; see `Spread`.
+        least_scored_share: see `roll_out`.
+
+    Raises:
+        ScoringError: fewer were scored.
+    """
+    outcomes = ranks.gathered(own)
     _require_scored(outcomes, least_scored_share)
     return [
         Rollout(judged=outcome, replayed=isinstance(drafter, ReplayedDrafts))

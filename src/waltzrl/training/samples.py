@@ -29,6 +29,8 @@ class Sample:
     """The turn's reward; not used by supervised learning."""
     group: int = 0
     """Equal for samples whose scores are compared with each other (the same prompt)."""
+    stale: bool = False
+    """Whether older weights sampled it than those that learn from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,14 @@
 A stage is a number of steps and the roles that learn in them; the trainer knows no more of it.
 """
 
+import asyncio
 import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -21,16 +22,19 @@ from waltzrl.training.learner import Learner, LossOfMicroBatch, Scorer
 from waltzrl.training.reinforce import Algorithm, UpdateResult
 from waltzrl.training.roles import Team
 from waltzrl.training.rollouts import (
+    Asked,
     BoundPattern,
     Count,
+    Outcome,
     ReplayedDrafts,
     Rollout,
     RolloutRates,
     Spread,
     TakeSamples,
+    judged_rollout,
     length_metrics,
+    of_all_ranks,
     over_ranks,
-    roll_out,
 )
 from waltzrl.training.samples import Batch, Sample
 from waltzrl.training.settings import ImitationStage, OptimizerSettings, ReinforcementStage
@@ -62,8 +66,13 @@ class Stage(Protocol):
         """Steps until every demonstration or prompt has been used once."""
         ...
 
-    async def step(self, number: int, learners: Learners) -> dict[str, float]:
+    async def step(self, number: int, learners: Learners, ahead: bool = False) -> dict[str, float]:
         """Take 0-based step `number` of this stage; return its metrics.
+
+        Args:
+            number: of the step.
+            learners: of the roles that learn.
+            ahead: whether the next step may be sampled meanwhile.
 
         Raises:
             ScoringError: too little could be scored; nothing was learnt.
@@ -122,7 +131,7 @@ class Imitation(Generic[Example]):
     def steps_per_epoch(self) -> int:
         return math.ceil(len(self.demonstrations) / self.settings.batch_size)
 
-    async def step(self, number: int, learners: Learners) -> dict[str, float]:
+    async def step(self, number: int, learners: Learners, ahead: bool = False) -> dict[str, float]:
         # The seed bears the table's name of version 0.1, so that runs stay repeatable.
         seed = f"lessons/{self.seed}"
         positions = shuffled(len(self._samples), self.settings.batch_size, number, seed)
@@ -169,6 +178,10 @@ class Reinforcement:
     spread: Spread = over_ranks
     """See `roll_out`."""
     count: Count | None = None
+    staleness: int = 0
+    """See `ComputeSettings`; above 0 only where `spread` samples outside of this process."""
+    _ahead: "dict[int, asyncio.Task[_Sampled]]" = field(default_factory=dict, init=False)
+    """What is sampled before its step, by the number of the step."""
 
     @property
     def name(self) -> str:
@@ -190,26 +203,52 @@ class Reinforcement:
     def steps_per_epoch(self) -> int:
         return math.ceil(len(self.prompts) / self.settings.prompts_per_step)
 
-    async def step(self, number: int, learners: Learners) -> dict[str, float]:
-        # All that is random in a step comes from its number: a resumed run repeats it exactly.
-        draw = random.Random(f"{self.name}/{self.seed}/{number}")
-        seed = draw.getrandbits(40)
-        self.team.seed(worker_seed(seed, ranks.rank()))
+    async def step(self, number: int, learners: Learners, ahead: bool = False) -> dict[str, float]:
         started = time.perf_counter()
-        rollouts = await self._roll_out(number, draw, seed)
-        rolled_out = time.perf_counter()
+        stale = number in self._ahead
+        sampled = await (self._ahead.pop(number) if stale else self._sample(number))
+        rollouts = of_all_ranks(sampled.asked, sampled.outcomes, self.least_scored_share)
+        waited = time.perf_counter() - started
         if self.count is not None:
             self.count(rollouts)
         metrics = RolloutRates.of(rollouts).metrics() | length_metrics(rollouts)
+        learn = partial(self._learn, rollouts, sampled.draw, learners, stale)
+        overlaps = ahead and self.staleness > 0
+        metrics |= await self._while_sampling(number + 1, learn) if overlaps else learn()
+        metrics["time/rollout_seconds"] = max(waited, sampled.seconds)
+        metrics["tokens/sampled"] = _sampled_tokens(rollouts)
+        if self.staleness:
+            metrics["staleness/updates"] = float(stale)
+        return metrics
+
+    async def _while_sampling(
+        self, following: int, learn: Callable[[], dict[str, float]]
+    ) -> dict[str, float]:
+        """Learn in a thread while the following step is sampled, and wait for both.
+
+        So weights are published, validated and saved only while nothing is sampled. What sampling
+        raises is raised by its own step.
+        """
+        self._ahead[following] = sampling = asyncio.create_task(self._sample(following))
+        learning = ranks.in_thread(learn)
+        updates, _ = await asyncio.gather(learning, sampling, return_exceptions=True)
+        if isinstance(updates, BaseException):
+            raise updates
+        return updates
+
+    def _learn(
+        self, rollouts: Sequence[Rollout], draw: random.Random, learners: Learners, stale: bool
+    ) -> dict[str, float]:
+        """Update every role that learns; return what that did."""
+        started = time.perf_counter()
+        metrics: dict[str, float] = {}
         for role, take_samples in self.samples.items():
-            samples = take_samples(rollouts, draw)
+            taken = take_samples(rollouts, draw)
+            samples = [replace(sample, stale=stale) for sample in taken]
             if samples:
                 result = self.algorithm(learners[role], samples, self._reference(role, learners))
                 metrics |= update_metrics(role, result)
-        metrics["time/rollout_seconds"] = rolled_out - started
-        metrics["time/update_seconds"] = time.perf_counter() - rolled_out
-        metrics["tokens/sampled"] = _sampled_tokens(rollouts)
-        return metrics
+        return metrics | {"time/update_seconds": time.perf_counter() - started}
 
     def _reference(self, role: str, learners: Learners) -> Scorer | None:
         """Return what scores the role's reference; None if that is what learns."""
@@ -218,11 +257,17 @@ class Reinforcement:
             return None
         return learners[role].scorer.with_weights(own.reference)
 
-    async def _roll_out(self, number: int, draw: random.Random, seed: int) -> list[Rollout]:
+    async def _sample(self, number: int) -> "_Sampled":
+        """Roll out and judge this rank's share of a step."""
+        started = time.perf_counter()
+        # All that is random in a step comes from its number: a resumed run repeats it exactly.
+        draw = random.Random(f"{self.name}/{self.seed}/{number}")
+        seed = draw.getrandbits(40)
+        self.team.seed(worker_seed(seed, ranks.rank()))
         size, order = self.settings.prompts_per_step, f"prompts/{self.seed}"
         conversation = self.team.conversation
         replaying = ReplayedDrafts(conversation, self.team.initial)
-        drafters = [
+        asked = [
             (
                 self.prompts[position],
                 replaying if draw.random() < self.settings.replayed_share else conversation,
@@ -230,8 +275,21 @@ class Reinforcement:
             for position in shuffled(len(self.prompts), size, number, order)
             for _ in range(self.settings.group_size)
         ]
-        least = self.least_scored_share
-        return await roll_out(drafters, self.pattern, self.judge, least, self.spread, seed)
+        judged = partial(judged_rollout, pattern=self.pattern, judge=self.judge)
+        outcomes = await self.spread(asked, judged, seed)
+        return _Sampled(asked, draw, outcomes, time.perf_counter() - started)
+
+
+class _Sampled(NamedTuple):
+    """What was sampled for a step."""
+
+    asked: Asked
+    draw: random.Random
+    """The step's random numbers that are left."""
+    outcomes: list[Outcome]
+    """Of this rank's share."""
+    seconds: float
+    """That this took."""
 
 
 def update_metrics(role: str, result: UpdateResult) -> dict[str, float]:

@@ -210,7 +210,7 @@ class Teaching:
     def steps_per_epoch(self) -> int:
         return math.ceil(len(self.exercises) / self.settings.prompts_per_step)
 
-    async def step(self, number: int, learners: Learners) -> dict[str, float]:
+    async def step(self, number: int, learners: Learners, ahead: bool = False) -> dict[str, float]:
         draw = random.Random(f"{self.name}/{self.seed}/{number}")
         self.policy.seed(draw.getrandbits(40))
         started = time.perf_counter()

@@ -158,7 +158,7 @@ class Trainer:
         for learner in learners.values():
             learner.schedule_step = step - first
         with self._saved_on_outage(step, learners):
-            metrics = await stage.step(step - first, learners)
+            metrics = await stage.step(step - first, learners, not self._is_stop(step + 1))
         metrics["time/step_seconds"] = time.perf_counter() - started
         self._stop_if_diverged(step, metrics)
         return metrics
@@ -170,8 +170,7 @@ class Trainer:
 
     async def _validate(self, done: int, learners: Learners) -> dict[str, float]:
         """Return the rates after `done` steps, if they are due; they go into the next line."""
-        is_due = done % self.checkpointing.validate_every == 0 or done == self.total
-        if self.validate is None or not is_due:
+        if self.validate is None or not self._validation_is_due(done):
             return {}
         started = time.perf_counter()
         fill_copies(self.weights.values())
@@ -242,9 +241,19 @@ class Trainer:
         }
 
     def _save_if_due(self, done: int, learners: Learners) -> None:
-        periodic = done % self.checkpointing.checkpoint_every == 0
-        if periodic or done in self._milestones() or self._is_best(done):
+        if self._checkpoint_is_due(done) or self._is_best(done):
             self._save(done, learners)
+
+    def _checkpoint_is_due(self, done: int) -> bool:
+        return done % self.checkpointing.checkpoint_every == 0 or done in self._milestones()
+
+    def _validation_is_due(self, done: int) -> bool:
+        return done % self.checkpointing.validate_every == 0 or done == self.total
+
+    def _is_stop(self, done: int) -> bool:
+        """Return whether a run may be resumed here, so that no step is sampled across it."""
+        validates = self.validate is not None and self._validation_is_due(done)
+        return validates or self._checkpoint_is_due(done)
 
     def _is_best(self, done: int) -> bool:
         return self._best is not None and self._best.step == done
