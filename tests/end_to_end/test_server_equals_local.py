@@ -3,10 +3,12 @@
 import json
 
 from support.openai_server import serving
-from support.small_runs import run, save_model, save_prompts
+from support.small_runs import run, save_model, save_prompts, save_recipe
+from support.timing import until
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.policies.weights import load_causal_lm
+from waltzrl.records import Reply
 
 SETTINGS = ("--set", "wording=tiny", "--set", "max_new_tokens=6", "--json")
 
@@ -86,3 +88,26 @@ def save_replies(folder):
     path = folder / "replies.jsonl"
     path.write_text('{"prompt": "How?", "response": "So."}\n')
     return path
+
+
+class AnsweringTogether:
+    """A judge's model that answers nobody before it is asked by so many at once."""
+
+    def __init__(self, count):
+        self._count, self._asked = count, 0
+
+    async def reply(self, messages, sampling):
+        self._asked += 1
+        await until(lambda: self._asked >= self._count)
+        return Reply(text="no")
+
+
+def test_a_run_asks_its_judge_about_all_collaborations_of_a_step_at_once(tmp_path):
+    out = tmp_path / "run"
+    settings = ("--set=stages.feedback.steps=1", "--set=stages.joint.steps=0")
+    with serving({"m": AnsweringTogether(3)}) as server:
+        judge = f"--set=judge=llm:m@{server.base_url}"
+        assert run("train", save_recipe(tmp_path), "--out", out, *settings, judge) == 0
+    assert server.most_at_once >= 3  # of 3 prompts a step
+    verdicts = (out / "judge-answers.jsonl").read_text().splitlines()
+    assert len(verdicts) >= 3
