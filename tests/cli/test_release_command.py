@@ -166,10 +166,10 @@ def test_show_tells_when_a_person_has_to_advance_it(book, run, candidate, tmp_pa
 
 def test_history_tells_every_move(book, run, candidate):
     proposed(run, candidate, "--by", "ada")
-    run("roll-back", "--why", "complaints", "--by", "bob")
+    run("roll-back", "--why", "complaints [/7] of users[red]", "--by", "bob")
     shown = run("history")
     assert "without the gate: a test" in shown
-    assert "complaints" in shown
+    assert "complaints [/7] of users[red]" in shown
     moves = json.loads(run("history", book.latest().id, "--json"))
     assert [(move["by"], move["after"]) for move in moves] == [
         ("ada", "shadow"), ("bob", "rolled_back")

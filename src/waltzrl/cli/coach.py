@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from waltzrl.cli.options import AsJson, print_json
+from waltzrl.cli.options import AsJson, print_json, terminal
 from waltzrl.cli.progress import progress_bar
 from waltzrl.cli.table import NARROWEST
 from waltzrl.cli.workers import Workers
@@ -35,10 +34,10 @@ def coach(
     """
     from waltzrl.demo.coach import CoachDemo
 
-    started, console = time.monotonic(), Console(stderr=True)
+    started, console = time.monotonic(), terminal(stderr=True)
 
     def say(text: str) -> None:
-        console.print(f"[{time.monotonic() - started:4.0f} s] {text}", highlight=False)
+        console.print(f"[{time.monotonic() - started:4.0f} s] {text}")
 
     demo = CoachDemo(out / f"seed-{seed}", seed)
     say("teaching a small model to revise as advice and examples say")
@@ -81,7 +80,7 @@ def _show(rows: "Sequence[CoachRow]", differences: "Sequence[CoachDifference]") 
     for each in differences:
         change = _number(each.change) if each.metric == "rounds" else _percent(each.change)
         changes.add_row(each.letters, each.metric, change, f"{each.p_value:.2g}")
-    Console(width=max(Console().width, NARROWEST)).print(table, changes)
+    terminal(NARROWEST).print(table, changes)
 
 
 def _percent(estimate: "Estimate") -> str:

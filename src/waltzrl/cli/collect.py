@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from waltzrl.cli.options import AsJson, print_json
+from waltzrl.cli.options import AsJson, print_json, terminal
 
 
 def collect(
@@ -51,5 +50,5 @@ def collect(
     reasons = {f"left out: {name.replace('_', ' ')}": count for name, count in left_out.items()}
     for name, value in (counted | reasons).items():
         table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
-    Console().print(table)
+    terminal().print(table)
     print(f"collected: {out}")

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from waltzrl.cli.options import AsJson, Cluster, Evaluation, JudgeErrors, print_json
+from waltzrl.cli.options import AsJson, Cluster, Evaluation, JudgeErrors, print_json, terminal
 from waltzrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def compare(
     if as_json:
         print_json([asdict(difference) for difference in differences])
     else:
-        Console().print(comparison_table(differences))
+        terminal().print(comparison_table(differences))
 
 
 def _rows(folder: Path, pattern: str) -> "list[EvaluationRow]":

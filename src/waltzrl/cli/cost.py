@@ -10,10 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from waltzrl.cli.options import AsJson, Settings, print_json
+from waltzrl.cli.options import AsJson, Settings, print_json, terminal
 
 if TYPE_CHECKING:
     from waltzrl.budget import LedgerContents, Total
@@ -107,13 +106,13 @@ def _show_estimate(expected: "RunCost", gigabytes: float | None) -> None:
         )
     sums = (_shown(each) for each in (expected.tokens, expected.hours, expected.usd))
     table.add_row("with start and end", "", "", *sums, style="bold")
-    console = Console(width=max(Console().width, NARROWEST))
+    console = terminal(NARROWEST)
     console.print(table)
     peak = "unknown" if gigabytes is None else f"{gigabytes:.3g} GB"
-    console.print(f"peak of memory: {peak}", highlight=False)
+    console.print(f"peak of memory: {peak}")
     if expected.hours is None:
         text = "no step was measured: name a run with --like, or train a few steps with --pilot 3"
-        console.print(text, highlight=False)
+        console.print(text)
 
 
 def _shown(amount: "CostRange | None") -> str:
@@ -179,10 +178,10 @@ def report(
     for name, each in lines.items():
         table.add_row(name, *_cells(each))
     table.add_row("total", *_cells(whole), style="bold")
-    console = Console(width=max(Console().width, NARROWEST))
+    console = terminal(NARROWEST)
     console.print(table)
     for note in [*_notes(contents, whole), *_compared(places)]:
-        console.print(note, highlight=False)
+        console.print(note)
 
 
 def _estimates(places: list[Path]) -> dict[str, dict[str, dict[str, float | None]]]:
@@ -281,4 +280,4 @@ def roi(
         never = "never" if name == "months_to_repay" else "unknown"
         cells = [never if value is None else f"{value:,.2f}" for value in values]
         table.add_row(name.replace("_", " "), *cells)
-    Console().print(table)
+    terminal().print(table)

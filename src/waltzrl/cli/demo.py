@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from waltzrl.cli.coach import coach
 from waltzrl.cli.flywheel import flywheel
-from waltzrl.cli.options import AsJson
+from waltzrl.cli.options import AsJson, terminal
 from waltzrl.cli.table import show_table
 from waltzrl.cli.teacher import teacher
 from waltzrl.cli.workers import Workers
@@ -44,10 +43,10 @@ def demo(
     from waltzrl.demo.arms import MAIN, MAIN_ROWS
 
     story = PaperDemo(out / f"seed-{seed}", seed)
-    started, console = time.monotonic(), Console(stderr=True)
+    started, console = time.monotonic(), terminal(stderr=True)
 
     def say(text: str) -> None:
-        console.print(f"[{time.monotonic() - started:4.0f} s] {text}", highlight=False)
+        console.print(f"[{time.monotonic() - started:4.0f} s] {text}")
 
     say("writing prompts and demonstrations; checking that no training prompt is a test prompt")
     story.write_data()

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from waltzrl.cli.options import AsJson, Server, print_json
+from waltzrl.cli.options import AsJson, Server, print_json, terminal
 
 if TYPE_CHECKING:
     from waltzrl.build.evolution import EvolutionReport, EvolutionSettings
@@ -161,7 +160,7 @@ def show(out: Out, memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> 
     for each in pool.decisions:
         parents = ", ".join(each.parents)
         table.add_row(each.id, each.operator, parents, each.ruling, each.change, each.reason)
-    Console().print(table)
+    terminal().print(table)
 
 
 def _settings(
@@ -200,7 +199,7 @@ def _show(report: "EvolutionReport", out: Path, *, as_json: bool) -> None:
         best = msgspec.to_builtins(result.best)
         print_json({"best": best, "why": result.why, "worth": report.worth, "held_out": held_out})
         return
-    console = Console()
+    console = terminal()
     console.print(
         f"{result.why}; the best is {result.best.id}: score {result.best.score:.4f} on "
         f"{len(report.cases.hidden)} hidden prompts, baseline {result.baseline.score:.4f}; "

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from waltzrl.cli.options import terminal
 from waltzrl.cli.workers import Workers
 
 
@@ -31,12 +31,10 @@ def flywheel(
     from waltzrl.demo.flywheel_run import TERMS, running_flywheel
     from waltzrl.demo.users import user_name
 
-    started, console = time.monotonic(), Console(stderr=True)
+    started, console = time.monotonic(), terminal(stderr=True)
 
     def say(text: str) -> None:
-        console.print(
-            f"[{time.monotonic() - started:4.0f} s] {text}", highlight=False, markup=False
-        )
+        console.print(f"[{time.monotonic() - started:4.0f} s] {text}")
 
     story = FlywheelDemo(out / f"seed-{seed}" / "flywheel", seed)
     say("in what follows:")

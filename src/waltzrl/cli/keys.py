@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from waltzrl.cli.options import terminal
 from waltzrl.serving.keys import (
     Author,
     DeskRole,
@@ -99,7 +99,7 @@ def list_keys(file: KeyFile) -> None:
         created = f"{key.created:%Y-%m-%d}"
         shown = (created, rate, _budget(key), drafts, key.role or "no", key.system_turns)
         table.add_row(key.name, key.id, key.state, *shown)
-    Console(width=max(Console().width, NARROWEST)).print(table)
+    terminal(NARROWEST).print(table)
 
 
 def _budget(key: Key) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.console import Console
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and no progress.")]
 Server = Annotated[
@@ -48,3 +49,15 @@ Evaluation = Annotated[Path, typer.Argument(help="Folder of `waltzrl evaluate`."
 
 def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
+
+
+def terminal(narrowest: int = 0, *, stderr: bool = False) -> Console:
+    """Return the terminal, on which brackets in a text are no markup.
+
+    Args:
+        narrowest: columns at least; a narrower terminal wraps or scrolls.
+        stderr: print there.
+    """
+    console = Console(stderr=stderr, markup=False, highlight=False)
+    console.width = max(console.width, narrowest)
+    return console

@@ -2,11 +2,10 @@
 
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.table import Table
 
 from waltzrl.build.training import plan_training
-from waltzrl.cli.options import print_json
+from waltzrl.cli.options import print_json, terminal
 from waltzrl.config.training import Recipe
 from waltzrl.training.plan import RunPlan
 
@@ -17,13 +16,13 @@ def print_plan(recipe: Recipe, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(plan) | {"gigabytes": plan.gigabytes})
         return
-    console = Console()
-    console.print(f"base {plan.base}, {plan.layout}, {plan.device}, {plan.dtype}", highlight=False)
+    console = terminal()
+    console.print(f"base {plan.base}, {plan.layout}, {plan.device}, {plan.dtype}")
     if plan.ranks > 1:
-        console.print(f"{plan.ranks} ranks; the memory is that of each", highlight=False)
+        console.print(f"{plan.ranks} ranks; the memory is that of each")
     learnt = f"{plan.prompts} prompts, {plan.demonstrations} demonstrations"
     solved = f", {plan.solutions} solved questions" if plan.solutions else ""
-    console.print(learnt + solved, highlight=False)
+    console.print(learnt + solved)
     console.print(_memory(plan))
     console.print(_stages(plan))
 

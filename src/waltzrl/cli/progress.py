@@ -6,7 +6,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,6 +15,8 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+
+from waltzrl.cli.options import terminal
 
 if TYPE_CHECKING:
     from waltzrl.training.trainer import Progress as TrainingProgress
@@ -71,7 +72,7 @@ class ProgressLines(Progress):
             due = task.fields.get("printed", -math.inf) + LINE_SECONDS
             if task.completed != before and (now >= due or task.finished):
                 task.fields["printed"] = now
-                self.console.out(_line(task), highlight=False)
+                self.console.out(_line(task))
 
 
 def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Progress:
@@ -81,7 +82,7 @@ def progress_bar(*, quiet: bool, clock: Callable[[], float] = time.monotonic) ->
         quiet: show neither.
         clock: seconds.
     """
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     lines = not console.is_terminal and not quiet
     return (ProgressLines if lines else Progress)(
         TextColumn("{task.description}"),

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
-from waltzrl.cli.options import AsJson, Settings, print_json
+from waltzrl.cli.options import AsJson, Settings, print_json, terminal
 from waltzrl.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def show(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> None:
     elif view is None:
         print("there is no release yet; start one: waltzrl release propose RECIPE.toml")
     else:
-        Console().print(release_page(view))
+        terminal().print(release_page(view))
 
 
 @release.command()
@@ -158,7 +157,7 @@ def history(
     if as_json:
         print_json(msgspec.to_builtins(moves))
     else:
-        Console().print(history_table(moves))
+        terminal().print(history_table(moves))
 
 
 @release.command()
@@ -172,7 +171,7 @@ def plans() -> None:
     from waltzrl.cli.release_table import plans_table
     from waltzrl.release.plan import PRESETS, load_plan
 
-    Console().print(plans_table([load_plan(name) for name in PRESETS]))
+    terminal().print(plans_table([load_plan(name) for name in PRESETS]))
 
 
 def _book(memory: str) -> "ReleaseBook":

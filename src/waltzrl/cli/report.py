@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from waltzrl.cli.options import Cluster, JudgeErrors
+from waltzrl.cli.options import Cluster, JudgeErrors, terminal
 from waltzrl.cli.table import NARROWEST
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def show_study(folder: Path) -> None:
     from waltzrl.evaluation.study_tables import study_tables
     from waltzrl.evaluation.terminal import study_table
 
-    console = Console(width=max(Console().width, NARROWEST))
+    console = terminal(NARROWEST)
     for table in study_tables(read_study(folder)):
         console.print(study_table(table))
 

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from waltzrl.cli.options import AsJson
+from waltzrl.cli.options import AsJson, terminal
 
 if TYPE_CHECKING:
     from waltzrl.routing import RoutingPlan, TaskGraph
@@ -62,4 +61,4 @@ def _show(graph: "TaskGraph", plan: "RoutingPlan") -> None:
         agent = explanation.agent or "none"
         cells = (task_id, graph.tasks[task_id].type, agent, explanation.words)
         table.add_row(*(Text(re.sub(r"[^ -~\xa0-\U0010ffff]", "\ufffd", cell)) for cell in cells))
-    Console().print(table)
+    terminal().print(table)

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import rich.table
 import typer
-from rich.console import Console
 
-from waltzrl.cli.options import AsJson, Settings, print_json
+from waltzrl.cli.options import AsJson, Settings, print_json, terminal
 from waltzrl.errors import InputError
 from waltzrl.telemetry.logs import LogFormat, configure_logs
 
@@ -192,7 +191,7 @@ def _print_settings(settings: "list[Setting]", *, as_json: bool) -> None:
         table.add_column(column, overflow="fold")
     for setting in settings:
         table.add_row(setting.key, json.dumps(setting.value), setting.origin)
-    Console().print(table)
+    terminal().print(table)
 
 
 def _announce(listener: socket.socket, gateway: "GatewayRecipe", description: str) -> None:

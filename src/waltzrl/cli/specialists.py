@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import rich.table
 import typer
-from rich.console import Console
 
-from waltzrl.cli.options import AsJson, Settings, print_json
+from waltzrl.cli.options import AsJson, Settings, print_json, terminal
 from waltzrl.cli.progress import TrainingDisplay, progress_bar
 from waltzrl.cli.serve import supervise
 from waltzrl.errors import InputError
@@ -49,7 +48,7 @@ def list_specialists(as_json: AsJson = False) -> None:
     table = rich.table.Table("name", "purpose")
     for name, specialist in shipped().items():
         table.add_row(name, specialist.purpose)
-    Console().print(table)
+    terminal().print(table)
 
 
 @specialists.command()
@@ -93,7 +92,7 @@ def prepare(
     table = rich.table.Table("name", "rows", "left out", "scenarios")
     for row in rows:
         table.add_row(*map(str, row.values()))
-    Console().print(table)
+    terminal().print(table)
 
 
 @specialists.command()
@@ -171,7 +170,7 @@ def evaluate(names: Trained = None, out: Folder = FOLDER, as_json: AsJson = Fals
     for row in rows:
         cells = map(_percent, (row.base, row.specialist, row.gain))
         table.add_row(row.name, str(row.pairs.n), *cells)
-    Console().print(table)
+    terminal().print(table)
 
 
 @specialists.command()
@@ -219,7 +218,7 @@ def _print_estimates(estimates: dict[str, dict[str, float]]) -> None:
     table = rich.table.Table("name", "steps", "tokens", "minutes")
     for name, row in estimates.items():
         table.add_row(name, str(row["steps"]), str(row["tokens"]), f"{row['minutes']:.1f}")
-    Console().print(table)
+    terminal().print(table)
 
 
 def _percent(estimate: "Estimate") -> str:

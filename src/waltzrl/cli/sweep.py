@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from waltzrl.cli.options import AsJson, Settings, print_json
+from waltzrl.cli.options import AsJson, Settings, print_json, terminal
 from waltzrl.cli.workers import Workers
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def sweep(
         last = "diverged" if result.diverged else _number(result.last, "step", "{:.0f}")
         f1 = _number(result.last, "validation_f1", "{:.1%}")
         table.add_row(result.name, _number(result.best, "step", "{:.0f}"), *best, last, f1)
-    Console().print(table)
+    terminal().print(table)
     print(f"written: {page}")
 
 

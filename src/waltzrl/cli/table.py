@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from waltzrl.cli.options import print_json
+from waltzrl.cli.options import print_json, terminal
 
 if TYPE_CHECKING:
     from waltzrl.evaluation import EvaluationRow
@@ -38,4 +36,4 @@ def show_table(
             ]
         )
     else:
-        Console(width=max(Console().width, NARROWEST)).print(metrics_table(metrics))
+        terminal(NARROWEST).print(metrics_table(metrics))

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from waltzrl.cli.options import AsJson, print_json
+from waltzrl.cli.options import AsJson, print_json, terminal
 from waltzrl.cli.table import NARROWEST
 from waltzrl.cli.workers import Workers
 
@@ -64,7 +63,7 @@ def _show(results: "Sequence[TeacherSeedResult]", comparisons: "Sequence[ArmComp
     for name in results[0].in_steps:
         share = sum(result.in_steps[name] for result in results) / len(results)
         explained.add_row(name, f"{100 * share:.0f}")
-    Console(width=max(Console().width, NARROWEST)).print(table, changes, explained)
+    terminal(NARROWEST).print(table, changes, explained)
 
 
 def _percent(estimate: "Estimate") -> str:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from waltzrl.cli.options import AsJson, Settings, print_json
+from waltzrl.cli.options import AsJson, Settings, print_json, terminal
 from waltzrl.cli.progress import progress_bar
 from waltzrl.errors import InputError
 
@@ -296,7 +295,7 @@ def _print_tables(result: "Verification") -> None:
     states = {True: "ok", False: "failed", None: "not measured"}
     for check in result.checks:
         table.add_row(check.name, states[check.passed], check.detail)
-    console = Console()
+    console = terminal()
     console.print(table)
     if result.harm:
         from waltzrl.evaluation import harm_table
@@ -306,4 +305,4 @@ def _print_tables(result: "Verification") -> None:
         usage = cost.usage
         tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out" if usage else ""
         spent = tokens or "no tokens of a model counted"
-        print(f"cost: {cost.reviews} reviews, {cost.seconds:.1f} s, {spent}")
+        print(f"cost: {cost.reviews} reviews, together {cost.seconds:.1f} s, {spent}")
