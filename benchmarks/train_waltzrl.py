@@ -53,10 +53,11 @@ class LastWord:
 
 def main() -> None:
     """Take a step for every line on the standard input."""
-    dtype = resolve_compute(ComputeSettings(device="cpu", dtype=sys.argv[1])).dtype
+    dtype_name, device = sys.argv[1:]
+    dtype = resolve_compute(ComputeSettings(device=device, dtype=dtype_name)).dtype
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder)
-        models = [load_causal_lm(folder, "cpu") for _ in range(2)]
+        models = [load_causal_lm(folder, device) for _ in range(2)]
     weights, reference = (
         Weights(causal_lm=replace(causal_lm, tokenizer=new_tokenizer())) for causal_lm in models
     )

@@ -63,7 +63,7 @@ def waited(words, log, process):
         assert found or not ended, said
         return found
 
-    return wait_until(told, seconds=600)
+    return wait_until(told, seconds=1800)
 
 
 def reply_to_visitor(client):
@@ -75,7 +75,7 @@ def reply_to_visitor(client):
         return None
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_path, capsys):
     log = tmp_path / "story.log"
     folder = tmp_path / "runs/demo/seed-0/flywheel"
