@@ -71,6 +71,26 @@ def test_other_apis_say_it_too(tmp_path, path):
     assert float(response.headers["x-waltzrl-cost-usd"]) == (0.03 if path == MESSAGES else 0)
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/chat/completions", {"messages": HELLO}),
+        (MESSAGES, {"messages": HELLO, "max_tokens": 9}),
+        ("/v1/responses", {"input": HELLO}),
+    ],
+)
+def test_a_stream_says_it_in_comments_before_its_end(tmp_path, path, asked):
+    body = {"model": "echo", "stream": True, **asked}
+    response = served(tmp_path, lambda app: ask(app, path, body), PRICE, "stream=buffer")
+    assert response.status == 200, response.text
+    assert [line for line in response.text.split("\n") if line.startswith(": x-waltzrl-")] == [
+        ": x-waltzrl-input-tokens: 100",
+        ": x-waltzrl-output-tokens: 20",
+        ": x-waltzrl-cost-usd: 0.03000000",
+    ]
+    assert response.text.rstrip().split("\n")[-1].startswith("data: ")
+
+
 def test_drafts_and_revisions_of_every_choice_are_charged(tmp_path):
     response = served(tmp_path, lambda app: chat(app, "unsafe", n=2))
     assert response.headers["x-waltzrl-input-tokens"] == "400"

@@ -258,7 +258,7 @@ class App:
         http.reached_gateway = True
         writer = http.wire.writer(request.chat)
         async with aclosing(
-            stream(self._gateway, request, self._streams.open_window, writer)
+            stream(self._gateway, request, self._streams.open_window, writer, self._costs)
         ) as parts:
             first = await anext(parts)  # what fails before it has a status of its own
             await http.begin((*STREAM, (b"x-waltzrl-mode", mode.encode())))
@@ -405,9 +405,11 @@ class App:
         )
 
     def _headers(self, answers: Sequence[Answer]) -> Headers:
-        headers = (JSON, (b"x-waltzrl-decision", _decisions(answers)))
+        return (JSON, (b"x-waltzrl-decision", _decisions(answers)), *self._costs(answers))
+
+    def _costs(self, answers: Sequence[Answer]) -> Headers:
         costs = self.access.costs
-        return headers if costs is None else (*headers, *costs.headers(answers))
+        return () if costs is None else costs.headers(answers)
 
     @property
     def _upstream(self) -> Upstream:

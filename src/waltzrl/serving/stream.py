@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +12,7 @@ from waltzrl.serving.draft_stream import DraftStream, Piece
 from waltzrl.serving.exchange import Answer, GatewayRequest, Mode
 from waltzrl.serving.gateway import Gateway, choice_of, internal_error
 from waltzrl.serving.window import Window
-from waltzrl.serving.wire.format import StreamWriter
+from waltzrl.serving.wire.format import StreamWriter, comments
 
 KEEPALIVE_SECONDS = 5.0
 """A keepalive is sent after this silence: clients and proxies drop idle streams."""
@@ -38,12 +38,17 @@ Event = tuple[int, Piece | Answer | RequestError]
 
 
 async def stream(
-    gateway: Gateway, request: GatewayRequest, open_window: WindowFactory, writer: StreamWriter
+    gateway: Gateway,
+    request: GatewayRequest,
+    open_window: WindowFactory,
+    writer: StreamWriter,
+    costs: Callable[[Sequence[Answer]], Iterable[tuple[bytes, bytes]]],
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a streamed answer; closing the generator cancels the upstream.
 
     The first part comes with the first text that may be sent, or after `KEEPALIVE_SECONDS`. A later
-    error ends the stream as an event, because the status 200 has been sent by then.
+    error ends the stream as an event, because the status 200 has been sent by then. The headers
+    that `costs` returns for all answers come before the end, as comments.
 
     Raises:
         RequestError: the upstream or the gateway failed before the first part.
@@ -82,7 +87,8 @@ async def stream(
             # One write for all events that are waiting; without any, the stream was silent.
             yield opening + (b"".join(parts) or writer.keepalive())
             opening = b""
-        yield writer.close([answers[number] for number in range(count)])
+        ordered = [answers[number] for number in range(count)]
+        yield comments(costs(ordered)) + writer.close(ordered)
     finally:
         if unfinished := [task for task in tasks if not task.done()]:
             for task in unfinished:

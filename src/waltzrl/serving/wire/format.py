@@ -1,6 +1,6 @@
 """What the gateway's APIs share: their protocols, server-sent events, errors, token counts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from waltzrl.errors import RequestError
@@ -115,6 +115,11 @@ def error_envelope(error: RequestError, request_id: str) -> dict[str, Json]:
     """Return the body of an error in OpenAI's APIs, and beside it the id of the request."""
     named: dict[str, Json] = {"request_id": request_id} if request_id else {}
     return {"error": error_object(error), **named}
+
+
+def comments(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return headers as comments of a stream of events, which clients skip."""
+    return b"".join([b": %b: %b\n\n" % header for header in headers])
 
 
 def total_tokens(answers: Sequence[Answer]) -> tuple[int, int]:
