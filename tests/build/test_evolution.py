@@ -1,6 +1,7 @@
 """A run of `waltzrl evolve rules` from prompts to a release, through the command line."""
 
 import json
+from dataclasses import replace
 from itertools import product
 
 import msgspec
@@ -154,6 +155,25 @@ def test_development_prompts_that_are_nearly_held_out_are_left_out(tmp_path, set
     assert (len(held_out), len(shown) + len(hidden)) == (240, 240)
     assert not shown & hidden
     assert not (shown | hidden) & {each.request for each in held_out}
+
+
+def many(path, label, count):
+    lines = (json.dumps({"prompt": f"{label} {i}", "label": label}) for i in range(count))
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def test_few_prompts_of_a_large_set_are_divided_too(tmp_path):
+    files = many(tmp_path / "harmless.jsonl", "benign", 30_000), many(tmp_path / "x", "unsafe", 200)
+    held_out = tmp_path / "other.jsonl"
+    held_out.write_text(json.dumps({"prompt": "Dig a canal to the sea?", "label": "unsafe"}))
+    settings = EvolutionSettings(
+        development=files, held_out=(str(held_out),), out=tmp_path, memory="", limit=110
+    )
+    cases, _, _ = read_cases(settings)
+    assert 40 <= sum(prompt.label == "benign" for prompt in cases.hidden) <= 70
+    with pytest.raises(InputError, match=r"the hidden half has \d+ harmful .* the gate needs 100"):
+        read_cases(replace(settings, limit=50))
 
 
 def test_sets_without_labels_are_refused(tmp_path):

@@ -4,6 +4,7 @@ development -> shown and hidden halves -> EvolutionRun -> best -> held-out promp
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from waltzrl.build.redaction import open_redaction
 from waltzrl.data import leaks
 from waltzrl.errors import InputError
 from waltzrl.evaluation import Difference, EvaluationRow, compare, evaluate
+from waltzrl.evaluation.gate import MIN_PROMPTS
 from waltzrl.evolution import (
     Budget,
     CandidateDecision,
@@ -210,7 +212,7 @@ def read_cases(settings: EvolutionSettings) -> tuple[Cases, list[Prompt], int]:
         they are nearly held-out ones.
 
     Raises:
-        InputError: a set is missing or damaged, or nothing is labelled.
+        InputError: a set is missing or damaged, nothing is labelled, or too little for the gate.
     """
     held_out = [each for each in read_sets(settings.held_out) if each.label or each.answer]
     development = [
@@ -223,11 +225,19 @@ def read_cases(settings: EvolutionSettings) -> tuple[Cases, list[Prompt], int]:
     halves: tuple[list[Prompt], list[Prompt]] = ([], [])
     for prompt in kept:
         belongs_to = prompt.cluster or prompt.request
-        halves[hashlib.sha256(belongs_to.encode()).digest()[0] % 2].append(prompt)
+        # Not by the first byte: `_drawn` sorts by that, so few of a large set share it.
+        halves[hashlib.sha256(belongs_to.encode()).digest()[-1] % 2].append(prompt)
     if not held_out or not all(halves):
         raise InputError(
             f"{len(held_out)} held-out and {len(kept)} development prompts have a label or an "
             "answer; give labelled prompts of both kinds"
+        )
+    labels = Counter(prompt.label for prompt in halves[1])
+    harmful, harmless = labels["unsafe"], labels["benign"]
+    if not harmful or not harmless or harmful + harmless < MIN_PROMPTS:
+        raise InputError(
+            f"the hidden half has {harmful} harmful and {harmless} harmless prompts; the gate "
+            f"needs {MIN_PROMPTS}, of both kinds: give larger sets, or raise --limit"
         )
     cases = Cases(shown=halves[0], hidden=halves[1], judge=LabelRefusalJudge())
     return cases, held_out, len(leaked)
