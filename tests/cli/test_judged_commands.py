@@ -1,13 +1,18 @@
 """Commands whose judge asks a model behind a server."""
 
+import asyncio
 import json
 
 import pytest
 
 from support.openai_server import serving
 from support.small_runs import run, save_model, save_prompts
+from waltzrl.budget import LEDGER, ModelPrice, read_ledger
+from waltzrl.build.costs import charged_judge
+from waltzrl.config.evaluation import EvaluationPrices
 from waltzrl.errors import PolicyError
 from waltzrl.policies import ScriptedPolicy
+from waltzrl.records import JudgeAnswer, Message, Prompt, Reply, Usage, Verdict
 
 SAFE = "Harmful request: no\nResponse refusal: no\nHarmful response: no"
 
@@ -47,8 +52,33 @@ def test_a_judge_that_is_down_costs_no_reply_and_is_asked_nothing_twice(
         assert {row["prompt_id"]: row["judged"]["collaboration"] for row in done[4:]} == said
         assert run("rescore", tmp_path / "run", *command[-4:-2], "--json") == 0
     assert state["asked"] == asked
+    charges = read_ledger(tmp_path / "run" / LEDGER).charges
+    assert [charge.activity for charge in charges] == ["evaluation"] * 4 + ["judging"]
+    assert [item.role for item in charges[-1].items] == ["machine", "judge"]
     (answered,) = done[4]["judged"]["verdicts"][0]["answers"]
     assert (answered["text"], answered["revision"]) == (SAFE, "guard")
+
+
+def test_what_a_judge_answers_is_charged_and_again_replaces_it(tmp_path):
+    class Guard:
+        name = "llm:guard@1"
+
+        async def judge(self, prompt, reply):
+            usage = Usage(input_tokens=900, output_tokens=100, model="guard")
+            return Verdict(judge=self.name, answers=(JudgeAnswer(text="safe", usage=usage),))
+
+    prices = EvaluationPrices(prices={"guard": ModelPrice(input=1.0, output=11.0)})
+    prompt = Prompt(id="1", messages=(Message(role="user", content="hi"),))
+    for _ in range(2):
+        place = ("guard", "http://127.0.0.1:9/v1")
+        with charged_judge(Guard(), place, "judge/a.jsonl", prices, tmp_path) as judge:
+            for _ in range(3):
+                asyncio.run(judge.judge(prompt, Reply(text="ho")))
+    contents = read_ledger(tmp_path / LEDGER)
+    (charge,), (replaced,) = contents.charges, contents.repeated
+    assert (charge.activity, charge.tokens) == (replaced.activity, replaced.tokens)
+    assert (charge.activity, charge.tokens) == ("judging", 3000)
+    assert charge.usd == pytest.approx(3 * (900 * 1 + 100 * 11) / 1e6)
 
 
 def logged(folder):

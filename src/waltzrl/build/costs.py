@@ -7,15 +7,17 @@ from pathlib import Path
 
 from waltzrl.budget import LEDGER, BudgetSettings, CostMeter, Ledger, PriceBook, priced_replies
 from waltzrl.budget.energy import open_energy
+from waltzrl.budget.ledger import Activity
 from waltzrl.budget.roi import OwnNumbers, RateDrop, ReturnOnInvestment, return_on_investment
-from waltzrl.config.evaluation import EvaluationConfig
+from waltzrl.config.evaluation import EvaluationConfig, EvaluationPrices
 from waltzrl.config.validation import validated, with_overrides
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluationRow, read_evaluation
 from waltzrl.evaluation.compare import compare
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.records import Collaboration, Usage, Verdict
+from waltzrl.judges import Judge
+from waltzrl.records import Collaboration, Prompt, Reply, Usage, Verdict
 
 
 @contextmanager
@@ -33,18 +35,9 @@ def charged_evaluation(
     Raises:
         InputError: the folder cannot be written.
     """
-    with Ledger(folder / LEDGER) as ledger:
-        prices = PriceBook(config.prices)
-        settings = BudgetSettings(usd_per_hour=config.usd_per_hour)
-        meter = CostMeter(
-            ledger=ledger,
-            prices=prices,
-            settings=settings,
-            activity="evaluation",
-            energy=open_energy(),
-        )
+    with _opened_meter(config, "evaluation", folder) as meter:
         model, server = judge
-        charged = {charge.id for charge in ledger.contents.charges}
+        charged = {charge.id for charge in meter.ledger.contents.charges}
 
         def charge(rows: Iterable[EvaluationRow]) -> None:
             for row in rows:
@@ -57,6 +50,57 @@ def charged_evaluation(
                 meter.charge(id_)
 
         yield charge
+
+
+@contextmanager
+def charged_judge(
+    judge: Judge, place: tuple[str, str | None], id_: str, config: EvaluationPrices, folder: Path
+) -> Iterator[Judge]:
+    """Yield a judge whose answers are charged to a folder at the end, also that of a failure.
+
+    Args:
+        judge: labels the replies.
+        place: its model and its server; see `judge_place`.
+        id_: of the charge, which replaces an earlier one: answers that were kept count again.
+        config: what models and the machine cost.
+        folder: of the ledger.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    with _opened_meter(config, "judging", folder) as meter:
+        try:
+            yield _MeteredJudge(judge, meter, place)
+        finally:
+            meter.charge(id_)
+
+
+class _MeteredJudge:
+    """A judge whose answers a meter counts."""
+
+    def __init__(self, judge: Judge, meter: CostMeter, place: tuple[str, str | None]) -> None:
+        self.name = judge.name
+        self._judge, self._meter = judge, meter
+        self._model, self._server = place
+
+    async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
+        verdict = await self._judge.judge(prompt, reply)
+        self._meter.count("judge", verdict_usages([verdict]), self._server, self._model)
+        return verdict
+
+
+@contextmanager
+def _opened_meter(
+    config: EvaluationPrices, activity: Activity, folder: Path
+) -> Iterator[CostMeter]:
+    with Ledger(folder / LEDGER) as ledger:
+        yield CostMeter(
+            ledger=ledger,
+            prices=PriceBook(config.prices),
+            settings=BudgetSettings(usd_per_hour=config.usd_per_hour),
+            activity=activity,
+            energy=open_energy(),
+        )
 
 
 def collaboration_usages(collaboration: Collaboration) -> dict[str, list[Usage | None]]:

@@ -1,16 +1,18 @@
 """`waltzrl judge` labels saved replies; `waltzrl agreement` compares two files of labels."""
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzrl.cli.options import AsJson, JudgeName, JudgePrompts, print_json
+from waltzrl.cli.options import AsJson, JudgeName, JudgePrompts, Settings, print_json
 from waltzrl.errors import InputError
 
 if TYPE_CHECKING:
+    from waltzrl.config.evaluation import EvaluationPrices
     from waltzrl.judges import LabelComparison
 
 LabelFile = Annotated[
@@ -23,6 +25,10 @@ def judge(
     file: Annotated[Path, typer.Argument(help="JSON Lines with prompt, response and label.")],
     name: JudgeName = "refusal",
     judge_prompts: JudgePrompts = False,
+    costs: Annotated[
+        Path | None, typer.Option(help="Folder whose ledger gets what the judge's model costs.")
+    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Add unsafe, refuses, overrefuses and non_answer (true, false or null) to saved replies.
 
@@ -31,8 +37,15 @@ def judge(
     **Example**
 
     `waltzrl judge replies.jsonl --judge refusal > labelled.jsonl`
+
+    `waltzrl judge replies.jsonl --judge llm:guard@http://localhost:8000/v1 --costs runs/judged
+    --set 'prices.guard={input=0.1,output=0.4}' > labelled.jsonl`
     """
-    asyncio.run(_label(file, name, judges_prompts=judge_prompts))
+    from waltzrl.config.evaluation import EvaluationPrices
+    from waltzrl.config.validation import validated, with_overrides
+
+    prices = validated(EvaluationPrices, with_overrides({}, settings or []), "--set")
+    asyncio.run(_label(file, name, costs, prices, judges_prompts=judge_prompts))
 
 
 def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> None:
@@ -54,8 +67,11 @@ def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> N
     print_json(asdict(comparison)) if as_json else print(_table(comparison, first, second))
 
 
-async def _label(file: Path, name: str, *, judges_prompts: bool) -> None:
-    from waltzrl.build.judges import open_judge
+async def _label(
+    file: Path, name: str, costs: Path | None, prices: "EvaluationPrices", *, judges_prompts: bool
+) -> None:
+    from waltzrl.build.costs import charged_judge
+    from waltzrl.build.judges import judge_place, open_judge
     from waltzrl.data.jsonl import read_text
     from waltzrl.judges import label_lines
 
@@ -63,8 +79,14 @@ async def _label(file: Path, name: str, *, judges_prompts: bool) -> None:
     if lines == [""]:
         raise InputError(f"{file} holds no replies; give a file with one JSON object per line")
     async with open_judge(name, judges_prompts=judges_prompts, cached=True) as opened:
-        async for line in label_lines(lines, opened, source=str(file)):
-            print(line)
+        with ExitStack() as stack:
+            judge = opened
+            if costs is not None:
+                id_ = f"judge/{name}/{file}"
+                charged = charged_judge(opened, judge_place(name), id_, prices, costs)
+                judge = stack.enter_context(charged)
+            async for line in label_lines(lines, judge, source=str(file)):
+                print(line)
 
 
 def _table(comparison: "LabelComparison", first: Path, second: Path) -> str:

@@ -13,10 +13,12 @@ from waltzrl.cli.options import (
     JudgeErrors,
     JudgeName,
     JudgePrompts,
+    Settings,
 )
 from waltzrl.cli.table import show_table
 
 if TYPE_CHECKING:
+    from waltzrl.config.evaluation import EvaluationPrices
     from waltzrl.evaluation import EvaluationRow
 
 
@@ -27,25 +29,35 @@ def rescore(  # noqa: PLR0913, PLR0917 - each parameter is an option
     judge_prompts: JudgePrompts = False,
     cluster: Cluster = "cluster",
     judge_errors: JudgeErrors = None,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge the replies of an evaluation again, without generating any.
+
+    What the judge's model answers is charged to the folder; `--set` names prices, as for evaluate.
 
     **Example**
 
     `waltzrl rescore runs/evaluation --into runs/rejudged
     --judge llm:guard@http://localhost:8000/v1`
     """
-    rescoring = _rescore(evaluation, judge, into or evaluation, judges_prompts=judge_prompts)
+    from waltzrl.config.evaluation import EvaluationPrices
+    from waltzrl.config.validation import validated, with_overrides
+
+    prices = validated(EvaluationPrices, with_overrides({}, settings or []), "--set")
+    into = into or evaluation
+    rescoring = _rescore(evaluation, judge, into, prices, judges_prompts=judge_prompts)
     rows = asyncio.run(rescoring)
     show_table(rows, cluster, judge_errors, as_json=as_json)
 
 
 async def _rescore(
-    evaluation: Path, judge: str, into: Path, *, judges_prompts: bool
+    evaluation: Path, judge: str, into: Path, prices: "EvaluationPrices", *, judges_prompts: bool
 ) -> "list[EvaluationRow]":
-    from waltzrl.build.judges import open_judge
+    from waltzrl.build.costs import charged_judge
+    from waltzrl.build.judges import judge_place, open_judge
     from waltzrl.evaluation import rescore as rescore_rows
 
     async with open_judge(judge, judges_prompts=judges_prompts, cached=True) as opened:
-        return await rescore_rows(evaluation, opened, into, concurrency=64)
+        with charged_judge(opened, judge_place(judge), f"rescore/{judge}", prices, into) as charged:
+            return await rescore_rows(evaluation, charged, into, concurrency=64)

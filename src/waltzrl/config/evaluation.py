@@ -11,7 +11,17 @@ from waltzrl.budget import ModelPrice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationConfig:
+class EvaluationPrices:
+    """What an evaluation pays; for the ledger."""
+
+    usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
+    """What this machine costs."""
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
+    """Of models on servers; others are those of genai-prices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig(EvaluationPrices):
     """Which patterns are evaluated, with which agents."""
 
     patterns: tuple[str, ...]
@@ -44,7 +54,3 @@ class EvaluationConfig:
     """Whom they are shown; as `memory.examples_for` of a gateway."""
     concurrency: Annotated[int, Field(ge=1)] = 64
     """Collaborations at once."""
-    usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
-    """What this machine costs; for the ledger."""
-    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
-    """Of models on servers; others are those of genai-prices."""
