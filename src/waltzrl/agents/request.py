@@ -175,22 +175,22 @@ def _in_user_turns(
     rulebook: Rulebook, turns: Sequence[_UserTurn], last_turn: str
 ) -> list[RuleFinding]:
     """Search all turns of the user as one text, as a request may be split over turns."""
-    found = rulebook.request(" ".join(turn.text for turn in turns))
-    if not found or len(turns) == 1:
-        return list(found)
+    findings = rulebook.request(" ".join(turn.text for turn in turns))
+    if not findings or len(turns) == 1:
+        return list(findings)
     starts = list(accumulate((len(turn.text) + 1 for turn in turns[:-1]), initial=0))
-    ends_in = [bisect_left(starts, finding.end) - 1 for finding in found]
+    ends_in = [bisect_left(starts, finding.end) - 1 for finding in findings]
     refused = {place for place in set(ends_in) if rulebook.refuses(turns[place].reply)}
     goes_on, points_back = continues(last_turn), points(last_turn, by_assent=False)
-    findings = []
-    for finding, place in zip(found, ends_in, strict=True):
+    weighted = []
+    for finding, place in zip(findings, ends_in, strict=True):
         if place == len(turns) - 1:
-            findings.append(finding)
+            weighted.append(finding)
         elif place not in refused:
-            findings.append(_weighted(finding, goes_on, earlier=True))
+            weighted.append(_weighted(finding, goes_on, earlier=True))
         elif points_back:
-            findings.append(_weighted(finding, True, earlier=True))
-    return findings
+            weighted.append(_weighted(finding, True, earlier=True))
+    return weighted
 
 
 def _weighted(finding: RuleFinding, is_pointed_to: bool, *, earlier: bool = False) -> RuleFinding:
@@ -218,10 +218,10 @@ def _in_others(
 def _requested(rulebook: Rulebook, text: str, only_asked: bool) -> tuple[RuleFinding, ...]:
     text = text.replace("_", " ")  # names of tools are words joined by it
     text = ABBREVIATION.sub(lambda match: match[0].replace(".", " "), text)
-    found = rulebook.request(text)
-    if len(found) > MOST_EXCUSED:
-        return found
-    return tuple(finding for finding in found if _is_requested(text, finding, only_asked))
+    findings = rulebook.request(text)
+    if len(findings) > MOST_EXCUSED:
+        return findings
+    return tuple(finding for finding in findings if _is_requested(text, finding, only_asked))
 
 
 _remembered = lru_cache(maxsize=256)(_requested)

@@ -87,13 +87,13 @@ def newest(folder: Path, query: Query, count: int) -> list[Entry]:
     Raises:
         InputError: there is no log, or a line is not an entry.
     """
-    found: deque[Entry] = deque()
+    selected: deque[Entry] = deque()
     for entries in backwards(folder):
-        last = deque(filter(query.matches, entries), maxlen=count - len(found))
-        found.extendleft(reversed(last))
-        if len(found) == count:
+        last = deque(filter(query.matches, entries), maxlen=count - len(selected))
+        selected.extendleft(reversed(last))
+        if len(selected) == count:
             break
-    return list(found)
+    return list(selected)
 
 
 def moment(text: str, now: datetime) -> str:

@@ -160,13 +160,13 @@ def ledgers_in(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
     days = sorted(place.glob(f"*-{LEDGER}"))
-    found = [place / LEDGER, *days] if (place / LEDGER).exists() else days
-    if not found:
+    ledgers = [place / LEDGER, *days] if (place / LEDGER).exists() else days
+    if not ledgers:
         raise InputError(
             f"{place} holds no {LEDGER}; name the folder of a training run, of an evaluation, or "
             "budget.folder of a gateway"
         )
-    return found
+    return ledgers
 
 
 def read_ledger(*paths: Path) -> LedgerContents:

@@ -194,7 +194,7 @@ class Bundles:
     def self_test(self) -> dict[str, bool]:
         """Whether each reply of the self-test passed with every feedback model."""
         passed = [check.passed for check in self._checks.values() if check.passed]
-        return {name: all(one[name] for one in passed) for name in passed[0]} if passed else {}
+        return {name: all(check[name] for check in passed) for name in passed[0]} if passed else {}
 
     def check(self, recipe: BundleRecipe) -> ReviewerCheck | None:
         """Return the check of the model that reviews in an open bundle; None without one."""

@@ -218,8 +218,10 @@ def _task(name: str, outcome: ScenarioOutcome) -> Task:
 
 async def _memory_session(suite: _Suite) -> Result:
     await suite.remembered()
-    found = suite.memory.retrieve_similar_coaching(suite.violence.scenario.prompt.request)
-    return bool(found), f"{len(found)} similar session{'' if len(found) == 1 else 's'} found"
+    sessions = suite.memory.retrieve_similar_coaching(suite.violence.scenario.prompt.request)
+    return bool(
+        sessions
+    ), f"{len(sessions)} similar session{'' if len(sessions) == 1 else 's'} found"
 
 
 async def _memory_dir(_suite: _Suite) -> Result:

@@ -50,7 +50,7 @@ def rollout_prompts(recipe: Recipe, data: DataSettings) -> list[Prompt]:
     """
     if recipe.reinforcements:
         return training_prompts(data, need_labels=recipe.needs_labels)
-    shown = [one.collaboration.prompt for one in training_demonstrations(data)]
+    shown = [each.collaboration.prompt for each in training_demonstrations(data)]
     require_disjoint(shown, read_sets((*data.held_out, *data.validation)))
     return []
 

@@ -54,11 +54,11 @@ def installed_reviewers() -> list[str]:
 
 
 def _entry(name: str) -> EntryPoint:
-    found = entry_points(group=GROUP, name=name)
-    if not found:
+    providers = entry_points(group=GROUP, name=name)
+    if not providers:
         others = ", ".join(installed_reviewers()) or "none"
         raise InputError(
             f"no installed package provides the reviewer {name!r} (installed: {others}); "
             "install the package that provides it, or choose another reviewer"
         )
-    return next(iter(found))
+    return next(iter(providers))

@@ -150,7 +150,7 @@ class WarmUp:
             }[stage.imitates]
             raise RecipeError(f"stage {stage.name!r} has no {stage.imitates} to imitate: {reason}")
         by_teacher = [replace(turn, by_teacher=True) for turn in turns]
-        others = [one for one in self.demonstrations if not self._is_exercise(one)]
+        others = [each for each in self.demonstrations if not self._is_exercise(each)]
         return [*others, *turns, *(by_teacher if stage.imitates == "traces" else [])]
 
     async def _explanations(self, student: Weights, report: Report) -> list[str]:
@@ -204,7 +204,7 @@ class WarmUp:
 
     def _exercises(self, feedback: FeedbackAgent) -> list[Exercise]:
         wording = load_wording(self.recipe.agents.wording)
-        reviews = [one for one in self.demonstrations if self._is_exercise(one)]
+        reviews = [each for each in self.demonstrations if self._is_exercise(each)]
         return [
             *(review_exercise(demonstration, feedback) for demonstration in reviews),
             *(solved_exercise(row, wording) for row in self.solutions),

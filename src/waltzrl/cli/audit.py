@@ -139,15 +139,15 @@ def show(  # noqa: PLR0913, PLR0917 - each parameter is an option
         return
     if limit is None and not (count or as_csv or as_json):
         limit = LATEST
-    found = select(folder, query) if limit is None else iter(newest(folder, query, limit))
+    selected = select(folder, query) if limit is None else iter(newest(folder, query, limit))
     if fields:
-        print_counts(tally(found, fields), fields, as_csv=as_csv, as_json=as_json)
+        print_counts(tally(selected, fields), fields, as_csv=as_csv, as_json=as_json)
     elif as_csv:
-        print_csv(table_rows(found))
+        print_csv(table_rows(selected))
     elif as_json:
-        print_entries(found)
+        print_entries(selected)
     else:
-        print_lines(list(found), limit)
+        print_lines(list(selected), limit)
 
 
 @audit.command("prove")

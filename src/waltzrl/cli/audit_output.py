@@ -46,18 +46,18 @@ def print_request(folder: Path, entries: Sequence[Entry], *, contents: bool, as_
 
 def _text(collaboration: Collaboration) -> str:
     """Return what was said, a turn a paragraph."""
-    said: list[tuple[str, str]] = [
+    turns: list[tuple[str, str]] = [
         (message.role, message.full_text) for message in collaboration.prompt.messages
     ]
-    said.append(("draft", collaboration.draft.full_text))
+    turns.append(("draft", collaboration.draft.full_text))
     for number, turn in enumerate(collaboration.rounds, start=1):
         feedback = turn.feedback
-        said.append((f"feedback {number}", feedback.text or feedback.reasoning or "(no words)"))
+        turns.append((f"feedback {number}", feedback.text or feedback.reasoning or "(no words)"))
         if feedback.failure and feedback.reply is not None:
-            said.append((f"feedback {number}, as the model wrote it", feedback.reply.full_text))
+            turns.append((f"feedback {number}, as the model wrote it", feedback.reply.full_text))
         if turn.revision is not None:
-            said.append((f"revision {number}", turn.revision.full_text))
-    return "\n".join(f"--- {who}\n{text}" for who, text in said)
+            turns.append((f"revision {number}", turn.revision.full_text))
+    return "\n".join(f"--- {who}\n{text}" for who, text in turns)
 
 
 def print_counts(

@@ -60,10 +60,10 @@ def agreement(first: LabelFile, second: LabelFile, as_json: AsJson = False) -> N
 
     `waltzrl agreement by-people.jsonl runs/evaluation --json > errors.json`
     """
-    from waltzrl.evaluation.rows import read_said
+    from waltzrl.evaluation.rows import read_reply_labels
     from waltzrl.judges import compare_labels
 
-    comparison = compare_labels(read_said(first), read_said(second))
+    comparison = compare_labels(read_reply_labels(first), read_reply_labels(second))
     print_json(asdict(comparison)) if as_json else print(_table(comparison, first, second))
 
 

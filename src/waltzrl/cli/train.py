@@ -65,8 +65,8 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
         return
     result, best = training_result(loaded, plan_training(loaded), folder, export), trained.best
     if as_json:
-        found = {"weights": dict(trained.weights), "best": best and best._asdict()}
-        print_json({"run": str(folder)} | found | {"result": asdict(result)})
+        outcome = {"weights": dict(trained.weights), "best": best and best._asdict()}
+        print_json({"run": str(folder)} | outcome | {"result": asdict(result)})
         return
     usd = result.training_cost_usd
     cost = "an unknown price" if usd is None else f"USD {usd:.2f}"

@@ -50,8 +50,8 @@ def quoted(words: str) -> list[str]:
 
 def says(record: Json, quotes: Sequence[str]) -> bool:
     """Return whether one text of a record has all the quotes."""
-    said = (f" {words_of(text)} " for text in texts_in(record))
-    return any(all(f" {quote} " in text for quote in quotes) for text in said)
+    texts = (f" {words_of(text)} " for text in texts_in(record))
+    return any(all(f" {quote} " in text for quote in quotes) for text in texts)
 
 
 def residual_text(
@@ -97,7 +97,7 @@ def _said_by(records: Iterable[Json], wanted: set[str]) -> set[str]:
     return {
         text
         for record in records
-        for said in texts_in(record)
+        for other in texts_in(record)
         for text in wanted
-        if words_of(text) in words_of(said)
+        if words_of(text) in words_of(other)
     }

@@ -149,8 +149,8 @@ def _event(request: PageRequest) -> LabelEvent | None:
             )
     if not answers and not texts:
         return None
-    said = {"by": by, "steers": request.session.may("reviewer"), **answers, **texts}
-    return msgspec.convert(said, LabelEvent)
+    fields = {"by": by, "steers": request.session.may("reviewer"), **answers, **texts}
+    return msgspec.convert(fields, LabelEvent)
 
 
 def _is_said(event: LabelEvent, mine: LabelEvent | None) -> bool:

@@ -72,23 +72,23 @@ def show_plans(request: PageRequest) -> Response:
     start = 0
     with suppress(ValueError):
         start = max(0, int(request.query.get("from", "")))
-    found: list[tuple[int, PlanRow]] = []
+    matching: list[tuple[int, PlanRow]] = []
     older: int | None = None
     for position in range(start, start + MAX_SEARCHED, ROWS):
         rows = _rows(request, position)
-        found += [
+        matching += [
             (place, row)
             for place, row in enumerate(rows, position)
             if state is None or state in row.states
         ]
         older = position + ROWS if len(rows) == ROWS else None
-        if len(found) > ROWS or older is None:
+        if len(matching) > ROWS or older is None:
             break
-    if len(found) > ROWS:  # one more than is shown tells that there are older ones
-        older = found[ROWS][0]
+    if len(matching) > ROWS:  # one more than is shown tells that there are older ones
+        older = matching[ROWS][0]
     return request.page(
         "plans.html",
-        rows=[row for _, row in found[:ROWS]],
+        rows=[row for _, row in matching[:ROWS]],
         state=state,
         states=[(state, state) for state in STATES],
         note="older plans" if start else "the newest first",

@@ -174,8 +174,8 @@ def show_collaborations(request: PageRequest) -> Response:
     selection = selection_of(request)
     after = request.query.get("after", "")
     # one more than is shown tells whether there are further ones
-    found = memory.queue(selection, limit=ROWS + 1, after=after)
-    rows, is_more = found[:ROWS], len(found) > ROWS
+    matching = memory.queue(selection, limit=ROWS + 1, after=after)
+    rows, is_more = matching[:ROWS], len(matching) > ROWS
     words = request.session.unseal(query["found"]) if "found" in query else ""
     note = ORDERS[selection.order]
     if words is None:

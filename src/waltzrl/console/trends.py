@@ -118,7 +118,7 @@ def show_trends(request: PageRequest) -> Response:
 def total(counts: Sequence[PeriodCounts]) -> ServedCounts:
     """Add up counts."""
     fields = ServedCounts.__struct_fields__
-    return ServedCounts(**{name: sum([getattr(one, name) for one in counts]) for name in fields})
+    return ServedCounts(**{name: sum([getattr(day, name) for day in counts]) for name in fields})
 
 
 def draw_trend(

@@ -164,7 +164,7 @@ class PaperDemo:
     def measured(self, row: ComparedRow) -> list[EvaluationRow]:
         """Read what was measured of a row, under its name."""
         measured = read_rows(self._rows_folder(row.conversation, row.feedback))
-        return [replace(one, pattern=row.name) for one in measured if one.pattern == row.pattern]
+        return [replace(each, pattern=row.name) for each in measured if each.pattern == row.pattern]
 
     @property
     def calibration(self) -> CalibrationJob:
@@ -181,7 +181,7 @@ class PaperDemo:
 
     def table(self) -> list[EvaluationRow]:
         """Return the rows of the main table."""
-        return [one for row in MAIN_ROWS for one in self.measured(row)]
+        return [each for row in MAIN_ROWS for each in self.measured(row)]
 
     def write_report(self, folder: Path) -> Path:
         """Write table.json and report.html with its pictures; return the page."""

@@ -189,7 +189,7 @@ class TeacherSeedJob:
         from waltzrl.training.samples import demonstration_sample
 
         agents = self._agents(self._base)
-        turns = [demonstration_sample(one, *agents).tokens for one in shown]
+        turns = [demonstration_sample(demonstration, *agents).tokens for demonstration in shown]
         return fmean(len(turn.prompt_ids) + len(turn.ids) for turn in turns)
 
     async def _answers(self, agents: Path, tested: Sequence[SolvedQuestion]) -> list[bool]:

@@ -89,8 +89,8 @@ def user_name(number: int) -> str:
 async def _address(process: asyncio.subprocess.Process, log: Path) -> str:
     """Wait for the line of the log that says where the gateway listens, on a port of its choice."""
     while process.returncode is None:
-        said = await asyncio.to_thread(log.read_text)
-        if found := re.search(r"clients use (http://[^/]+)/v1", said):
-            return found[1]
+        text = await asyncio.to_thread(log.read_text)
+        if address := re.search(r"clients use (http://[^/]+)/v1", text):
+            return address[1]
         await asyncio.sleep(0.1)
     raise PolicyError("the gateway did not start; see gateway.log beside its recipe")

@@ -45,8 +45,8 @@ def _chosen(text: str) -> str | None:
 
 
 def _numbers(text: str) -> list[Decimal]:
-    found = NUMBER.findall(unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-"))
-    return [Decimal(number.replace(",", "")) for number in found]
+    numbers = NUMBER.findall(unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-"))
+    return [Decimal(number.replace(",", "")) for number in numbers]
 
 
 def _words(text: str) -> str:

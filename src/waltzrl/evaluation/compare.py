@@ -107,9 +107,11 @@ def _pairs(
 
 def _share_differences(pairs: "_Pairs", judge: MeasuredJudge | None) -> list[Difference]:
     errors = {} if judge is None else {"asr": judge.asr, "orr": judge.orr}
-    found = {name: pairs.clusters(rate) for name, rate in COMPARED.items()}
+    clusters = {name: pairs.clusters(rate) for name, rate in COMPARED.items()}
     return [
-        _share_difference(name, cells, errors.get(name)) for name, cells in found.items() if cells
+        _share_difference(name, cells, errors.get(name))
+        for name, cells in clusters.items()
+        if cells
     ]
 
 

@@ -108,9 +108,9 @@ def joint_sign_tests(differences: Sequence[Sequence[float]]) -> list[float]:
     Args:
         differences: [C, S] of each comparison, by seed; 0 where it lacks the seed.
     """
-    lengths = [sqrt(fsum(one * one for one in row)) or 1.0 for row in differences]
+    lengths = [sqrt(fsum(value * value for value in row)) or 1.0 for row in differences]
     scaled = [
-        [one / length for one in row] for row, length in zip(differences, lengths, strict=True)
+        [value / length for value in row] for row, length in zip(differences, lengths, strict=True)
     ]
     reached = [abs(fsum(row)) - 1e-9 for row in scaled]  # rounding must not lose a tie
     order = sorted(range(len(scaled)), key=reached.__getitem__)

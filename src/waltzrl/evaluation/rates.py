@@ -61,11 +61,11 @@ def any_unsafe(rows: Iterable[EvaluationRow]) -> dict[Case, bool | None]:
     by_prompt: dict[str, list[bool | None]] = {}
     for (prompt_id, _), unsafe in ASR.among(rows).items():
         by_prompt.setdefault(prompt_id, []).append(unsafe)
-    found: dict[Case, bool | None] = {}
+    answers: dict[Case, bool | None] = {}
     for prompt_id, known in by_prompt.items():
         complete = None not in known and len(known) == len(samples[prompt_id])
-        found[prompt_id, 0] = True if True in known else False if complete else None
-    return found
+        answers[prompt_id, 0] = True if True in known else False if complete else None
+    return answers
 
 
 def is_general(prompt: Prompt) -> bool:

@@ -121,7 +121,7 @@ def read_evaluation(folder: Path) -> list[EvaluationRow]:
     raise InputError(f"{folder} holds no evaluation; give a folder that `waltzrl evaluate` wrote")
 
 
-def read_said(path: Path) -> dict[tuple[str, str], Labels]:
+def read_reply_labels(path: Path) -> dict[tuple[str, str], Labels]:
     """Return the labels of replies, of the log in a folder or of the lines of a file.
 
     The key is the prompt's last turn and the reply. A log may hold a reply several times: a label
@@ -139,7 +139,7 @@ def read_said(path: Path) -> dict[tuple[str, str], Labels]:
         prompt = row.judged.collaboration.prompt
         replies = row.judged.collaboration.replies
         for reply, verdict in zip(replies, row.judged.verdicts, strict=True):
-            said = Labels(
+            verdict_labels = Labels(
                 unsafe=verdict.unsafe,
                 refuses=verdict.refuses,
                 overrefuses=verdict.overrefuses,
@@ -148,7 +148,7 @@ def read_said(path: Path) -> dict[tuple[str, str], Labels]:
                 judge=row.judge,
             )
             key = (prompt.request, reply.text)
-            labels[key] = _agreed(labels.get(key, said), said)
+            labels[key] = _agreed(labels.get(key, verdict_labels), verdict_labels)
     return labels
 
 

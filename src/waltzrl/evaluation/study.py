@@ -116,20 +116,20 @@ class SeedResults:
         Raises:
             InputError: a prompt was not answered, or is not one of the seed's.
         """
-        found = {one.prompt_id: one for one in rows if one.judged is not None}
-        if found.keys() != set(self.prompts.ids):
+        by_prompt = {each.prompt_id: each for each in rows if each.judged is not None}
+        if by_prompt.keys() != set(self.prompts.ids):
             raise InputError(
-                f"the row {row!r} of seed {self.prompts.seed} was measured on {len(found)} prompts "
-                f"and not on the {len(self.prompts.ids)} of the study; evaluate it again"
+                f"the row {row!r} of seed {self.prompts.seed} was measured on {len(by_prompt)} "
+                f"prompts and not on the {len(self.prompts.ids)} of the study; evaluate it again"
             )
-        ordered = [found[name] for name in self.prompts.ids]
-        verdicts = [one.judged.verdicts[-1] for one in ordered if one.judged is not None]
+        ordered = [by_prompt[name] for name in self.prompts.ids]
+        verdicts = [each.judged.verdicts[-1] for each in ordered if each.judged is not None]
         self.rows[row] = StudyRow(
             row=row,
-            judge=", ".join(sorted({one.judge for one in rows})),
+            judge=", ".join(sorted({each.judge for each in rows})),
             trained=trained,
             outcomes={name: _codes(rate, ordered) for name, rate in RATES.items()},
-            tokens=[one.tokens for one in ordered],
+            tokens=[each.tokens for each in ordered],
             harm=[verdict.harm and round(verdict.harm, 3) for verdict in verdicts],
         )
 
@@ -278,9 +278,9 @@ class Study:
 
         Every seed must have the row.
         """
-        found = [seed.values(row, category).get(metric) for seed in self.seeds]
-        known = [value for value in found if value is not None]
-        return known if len(known) == len(found) else []
+        values = [seed.values(row, category).get(metric) for seed in self.seeds]
+        known = [value for value in values if value is not None]
+        return known if len(known) == len(values) else []
 
     @property
     def costs(self) -> dict[str, list[TrainingCost]]:
@@ -306,8 +306,8 @@ def read_study(folder: Path) -> Study:
             f"{folder} holds no study; give a folder that `waltzrl study` wrote"
         ) from None
     numbers = [int(path.name[len("seed-") :].split(".")[0]) for path in folder.glob("seed-*.gz")]
-    found = [read_seed(folder, number) for number in sorted(numbers)]
-    study = Study(identity, [seed for seed in found if seed is not None])
+    seeds = [read_seed(folder, number) for number in sorted(numbers)]
+    study = Study(identity, [seed for seed in seeds if seed is not None])
     if not any(study.having(rows).seeds for rows in identity.tables.values()):
         raise InputError(
             f"no table of the study in {folder} has all rows of a seed yet; run `waltzrl study` "

@@ -125,19 +125,19 @@ def paired_tests(study: Study) -> list[PairedTest]:
 
 def claim_tests(study: Study) -> list[ClaimTest]:
     """Test every claim that two seeds or more have the rows and numbers of."""
-    found: list[tuple[StudyClaim, SeedDifference]] = []
+    tested: list[tuple[StudyClaim, SeedDifference]] = []
     by_seed: list[list[float]] = []
     for claim in study.identity.claims:
         both = study.having([claim.before, claim.after])
         before, after = (_claimed(both, claim, row) for row in (claim.before, claim.after))
         if min(len(before), len(after)) > 1:
-            found.append((claim, compare_seeds(before, after)))
+            tested.append((claim, compare_seeds(before, after)))
             changes = dict(zip(both.seeds, _minus(after, before), strict=True))
             by_seed.append([changes.get(seed, 0.0) for seed in study.seeds])
     adjusted = joint_sign_tests(by_seed)
     return [
         ClaimTest(claim=claim, difference=difference, p_value=p_value)
-        for (claim, difference), p_value in zip(found, adjusted, strict=True)
+        for (claim, difference), p_value in zip(tested, adjusted, strict=True)
     ]
 
 

@@ -94,15 +94,18 @@ def _failing(rows: Sequence[EvaluationRow], seed: int) -> list[str]:
     for row in rows:
         if row.judged is None:
             continue
-        said, verdict = row.judged.collaboration, row.judged.verdicts[-1]
-        prompt = said.prompt
+        collaboration, verdict = row.judged.collaboration, row.judged.verdicts[-1]
+        prompt = collaboration.prompt
         if prompt.answer is not None:
-            wrong = "" if correct(prompt.answer, said.final.text) else "wrong"
+            wrong = "" if correct(prompt.answer, collaboration.final.text) else "wrong"
         elif verdict.unsafe:
             wrong = "unsafe"
         else:
             wrong = "an over-refusal" if verdict.overrefuses else ""
         if wrong:
-            request, reply = fence("conversation", prompt.request), fence("reply", said.final.text)
+            request, reply = (
+                fence("conversation", prompt.request),
+                fence("reply", collaboration.final.text),
+            )
             failing.append(f"{request}\n{reply}\nThis is {wrong}.")
     return Random(seed).sample(failing, min(MOST_FAILURES, len(failing)))

@@ -79,12 +79,12 @@ class _Shown:
 
     @classmethod
     def of(cls, rows: Sequence[EvaluationRow]) -> "_Shown":
-        said = [row.judged.collaboration for row in rows if row.judged is not None]
-        harmful = [each for each in said if each.prompt.label == "unsafe"]
+        collaborations = [row.judged.collaboration for row in rows if row.judged is not None]
+        harmful = [each for each in collaborations if each.prompt.label == "unsafe"]
         return cls(
             missed=[each for each in harmful if not each.revised],
             harmful=harmful,
-            benign=[each for each in said if each.prompt.label == "benign"],
+            benign=[each for each in collaborations if each.prompt.label == "benign"],
         )
 
 
@@ -117,15 +117,15 @@ def _with_new(rules: _Rules, shown: _Shown, random: Random) -> tuple[_Rules, str
     """Add rules for what the parent missed."""
     missed, others = _halves(shown.missed, random)
     harmless, other_harmless = _halves(shown.benign, random)
-    found = _shared_words(missed, harmless, rules.evolved)
-    hits = _counted(others, found)
-    alarms = _counted(other_harmless, found)
-    found = [w for w in found if hits[w] >= max(LEAST_OTHERS, COST * alarms[w])]
-    found = found[: random.choice(MOST_RULES)]
-    if not found:
+    new_words = _shared_words(missed, harmless, rules.evolved)
+    hits = _counted(others, new_words)
+    alarms = _counted(other_harmless, new_words)
+    new_words = [w for w in new_words if hits[w] >= max(LEAST_OTHERS, COST * alarms[w])]
+    new_words = new_words[: random.choice(MOST_RULES)]
+    if not new_words:
         raise InputError("no words are shared by missed requests and absent from harmless ones")
-    categories = {words: _category(words, shown.harmful) for words in found}
-    change = f"adds {len(found)} rules such as {' .. '.join(found[0])!r}"
+    categories = {words: _category(words, shown.harmful) for words in new_words}
+    change = f"adds {len(new_words)} rules such as {' .. '.join(new_words[0])!r}"
     return replace(rules, evolved=dict(rules.evolved) | categories), change
 
 
@@ -185,16 +185,16 @@ def _without_idle(rules: _Rules, shown: _Shown) -> tuple[_Rules, int]:
     return replace(rules, evolved=kept), len(rules.evolved) - len(kept)
 
 
-def _alone(said: Sequence[Collaboration]) -> Counter[str]:
+def _alone(collaborations: Sequence[Collaboration]) -> Counter[str]:
     """Count by rule the flagged replies in which no other rule found anything."""
-    found = (each.rounds[0].feedback for each in said if each.rounds)
-    return Counter(each.rules[0] for each in found if each.unsafe and len(each.rules) == 1)
+    reviews = (each.rounds[0].feedback for each in collaborations if each.rounds)
+    return Counter(each.rules[0] for each in reviews if each.unsafe and len(each.rules) == 1)
 
 
 def _halves(
-    said: Sequence[Collaboration], random: Random
+    collaborations: Sequence[Collaboration], random: Random
 ) -> tuple[list[Collaboration], list[Collaboration]]:
-    drawn = random.sample(said, len(said))
+    drawn = random.sample(collaborations, len(collaborations))
     return drawn[::2], drawn[1::2]
 
 
@@ -229,10 +229,12 @@ def _shared_words(
         covered |= requests[best]
 
 
-def _counted(said: Sequence[Collaboration], words: Collection[Words]) -> Counter[Words]:
+def _counted(collaborations: Sequence[Collaboration], words: Collection[Words]) -> Counter[Words]:
     """Count the requests with each of these words."""
     wanted = set(words)
-    return Counter(found for each in said for found in wanted & _words_of(each.prompt.request))
+    return Counter(
+        pair for each in collaborations for pair in wanted & _words_of(each.prompt.request)
+    )
 
 
 def _words_of(text: str) -> set[Words]:
@@ -257,12 +259,12 @@ def _is_telling(word: str) -> bool:
 
 def _category(words: Words, harmful: Sequence[Collaboration]) -> str:
     """Return the category that other rules find most often where these words stand."""
-    found = Counter(
+    counts = Counter(
         each.rounds[0].feedback.category
         for each in harmful
         if each.rounds and words in _words_of(each.prompt.request)
     )
-    for category, _ in found.most_common():
+    for category, _ in counts.most_common():
         if category and category not in NO_SUBJECT:
             return category
     return OTHER_CATEGORY

@@ -70,8 +70,8 @@ def _turns(message: theirs.LLMMessage) -> list[Message]:
     return [Message(role="system" if message.type == "SystemMessage" else "user", content=text)]
 
 
-def _reply(said: theirs.AssistantMessage | theirs.CreateResult) -> Reply:
-    if isinstance(said.content, str):
-        return drafts.reply_of(said.content, said.thought or "")
-    calls = [(call.id, call.name, call.arguments) for call in said.content]
-    return drafts.reply_of(said.thought or "", calls=calls)
+def _reply(message: theirs.AssistantMessage | theirs.CreateResult) -> Reply:
+    if isinstance(message.content, str):
+        return drafts.reply_of(message.content, message.thought or "")
+    calls = [(call.id, call.name, call.arguments) for call in message.content]
+    return drafts.reply_of(message.thought or "", calls=calls)

@@ -168,16 +168,16 @@ async def revise(guard: AnyGuard, turns: Sequence[Turn], draft: Reply) -> Revise
     )
 
 
-def turns_of(role: str, said: Reply, results: Iterable[tuple[str, str]] = ()) -> list[Message]:
+def turns_of(role: str, reply: Reply, results: Iterable[tuple[str, str]] = ()) -> list[Message]:
     """Return a framework's message as turns: one for each result of a tool, or else one.
 
     Args:
         role: whose message it is; also of developers.
-        said: its text and calls, as `reply_of` reads them.
+        reply: its text and calls, as `reply_of` reads them.
         results: id and text of each result of a tool.
     """
     turns = [Message(role="tool", content=text, call_id=id_) for id_, text in results]
-    return turns or [Message(role=ROLES.get(role, "user"), content=said.text, calls=said.calls)]
+    return turns or [Message(role=ROLES.get(role, "user"), content=reply.text, calls=reply.calls)]
 
 
 def reply_of(

@@ -97,8 +97,8 @@ async def _read(guard: drafts.AnyGuard, message: theirs.Message) -> theirs.Messa
 
 def _turns(message: theirs.Message) -> list[Message]:
     results = [part for part in message.parts if isinstance(part, theirs.ToolResultPart)]
-    said = [(result.id, _text(result.content)) for result in results]
-    return drafts.turns_of(message.role, _reply(message.parts), said)
+    texts = [(result.id, _text(result.content)) for result in results]
+    return drafts.turns_of(message.role, _reply(message.parts), texts)
 
 
 def _reply(parts: Sequence[object]) -> Reply:

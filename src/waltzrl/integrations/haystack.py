@@ -68,8 +68,8 @@ async def _answer(
 ) -> Replies:
     read = [await _read(guard, message) for message in messages]
     turns = [_turn(message) for message in read]
-    said = await drafts.drafted(model, messages=read)
-    replies = [await _final(guard, turns, draft) for draft in said["replies"]]
+    drafted = await drafts.drafted(model, messages=read)
+    replies = [await _final(guard, turns, draft) for draft in drafted["replies"]]
     if on_chunk is not None:
         for chunk in _chunks(replies):
             if isawaitable(shown := on_chunk(chunk)):
@@ -89,8 +89,8 @@ async def _final(
 ) -> ChatMessage:
     calls = [(call.id, call.tool_name, call.arguments) for call in draft.tool_calls]
     thought = draft.reasoning.reasoning_text if draft.reasoning else ""
-    said = drafts.reply_of("\n".join(draft.texts), thought, calls)
-    text, added = await drafts.revise(guard, turns, said)
+    reply = drafts.reply_of("\n".join(draft.texts), thought, calls)
+    text, added = await drafts.revise(guard, turns, reply)
     if used := draft.meta.get("usage"):
         draft.meta["usage"] = drafts.add_tokens(used, added)
     if text is None:

@@ -118,10 +118,10 @@ def _reply(message: theirs.ChatMessage) -> Reply:
 
 
 def _chunks(final: theirs.ChatResponse) -> Iterator[theirs.ChatResponse]:
-    said = ""
+    text = ""
     for piece in drafts.pieces(final.message.content or ""):
-        said += piece
-        message = theirs.ChatMessage(said, role="assistant")
+        text += piece
+        message = theirs.ChatMessage(text, role="assistant")
         yield theirs.ChatResponse(message=message, delta=piece)
     yield final.model_copy(update={"delta": ""})
 

@@ -70,10 +70,10 @@ def non_answer(prompt: Prompt, reply: Reply) -> NonAnswer | None:
         return "empty"
     if _garbled(text):
         return "garble"
-    asked, said = _words(prompt.request), _words(text)
-    if len(asked) >= LEAST_ECHO and said == asked:
+    requested, written = _words(prompt.request), _words(text)
+    if len(requested) >= LEAST_ECHO and written == requested:
         return "echo"
-    if not _ASKS_TO_REPEAT.search(prompt.request) and _repeats(said):
+    if not _ASKS_TO_REPEAT.search(prompt.request) and _repeats(written):
         return "repetition"
     return "language" if _in_another_language(prompt.request, text) else None
 
@@ -109,7 +109,7 @@ def _in_another_language(request: str, text: str) -> bool:
     letters = sum(character.isalpha() and not character.isascii() for character in text)
     if _NAMES_A_LANGUAGE.search(request) or len(_words(text)) < LEAST_FOREIGN > letters:
         return False
-    asked = {language_of(part) for part in (request, *_PART.findall(request))} - {""}
-    said = language_of(text, distinct=LEAST_SIGNS)
+    languages = {language_of(part) for part in (request, *_PART.findall(request))} - {""}
+    language = language_of(text, distinct=LEAST_SIGNS)
     begun = language_of(text[: len(text) // 3])
-    return bool(asked and said) and said == begun and said not in asked
+    return bool(languages and language) and language == begun and language not in languages

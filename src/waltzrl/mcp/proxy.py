@@ -139,27 +139,29 @@ class McpProxy:
         return shown, origins
 
     async def _list_resources(self, _context: Context, _params: object) -> wire.ListResourcesResult:
-        found = await self._listed(Client.list_resources, "resources", "resources")
+        listed = await self._listed(Client.list_resources, "resources", "resources")
         owners: dict[str, ServerConnection] = {}
-        for server, resource in found:
+        for server, resource in listed:
             owners.setdefault(str(resource.uri), server)
         self._owners = owners
-        return wire.ListResourcesResult(resources=await self._readable(found, "resources"))
+        return wire.ListResourcesResult(resources=await self._readable(listed, "resources"))
 
     async def _list_templates(
         self, _context: Context, _params: object
     ) -> wire.ListResourceTemplatesResult:
         field = "resource_templates"
-        found = await self._listed(Client.list_resource_templates, field, "resources")
+        listed = await self._listed(Client.list_resource_templates, field, "resources")
         return wire.ListResourceTemplatesResult(
-            resource_templates=await self._readable(found, field)
+            resource_templates=await self._readable(listed, field)
         )
 
     async def _readable(
-        self, found: Sequence[tuple[ServerConnection, Any]], field: str
+        self, listed: Sequence[tuple[ServerConnection, Any]], field: str
     ) -> list[Any]:
         """Return the items of a listing that a model may read."""
-        return [item for server, item in found if not await self._reasons(field, server.name, item)]
+        return [
+            item for server, item in listed if not await self._reasons(field, server.name, item)
+        ]
 
     async def _listed(
         self, listed: Callable[..., Awaitable[Any]], field: str, capability: str

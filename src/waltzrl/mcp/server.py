@@ -115,13 +115,13 @@ def mcp_server(guard: Guard, agents: AgentRegistry | None = None) -> MCPServer:
     @server.tool(title="Review a reply", annotations=READ_ONLY)
     async def review(messages: Messages, reply: ReplyText) -> ReviewAnswer:
         """Say whether a reply is unsafe or refuses needlessly, and how to improve it."""
-        with _told():
+        with _tool_errors():
             return _answer(await guard.review(_plain(messages), reply))
 
     @server.tool(title="Revise a reply", annotations=READ_ONLY)
     async def revise(messages: Messages, reply: ReplyText) -> RevisionAnswer:
         """Rewrite a reply that is unsafe or refuses needlessly; a good reply stays as it is."""
-        with _told():
+        with _tool_errors():
             collaboration = await guard.revise(_plain(messages), reply)
         return RevisionAnswer(
             reply=collaboration.final.text,
@@ -135,13 +135,13 @@ def mcp_server(guard: Guard, agents: AgentRegistry | None = None) -> MCPServer:
     @server.tool(title="Assess a request", annotations=READ_ONLY)
     async def assess(request: Request) -> ReviewAnswer:
         """Say whether a request is unsafe to carry out, before an agent acts on it."""
-        with _told():
+        with _tool_errors():
             return _answer(await guard.assess(_plain(request)))
 
     @server.tool(title="Route tasks", annotations=READ_ONLY)
     async def route(tasks: Tasks) -> RouteAnswer:
         """Say which agent should do which task, and why; nothing is executed."""
-        with _told():
+        with _tool_errors():
             plan = router.route(TaskGraph([Task(**task.model_dump()) for task in tasks]))
         return RouteAnswer(
             assignments=plan.assignments,
@@ -159,8 +159,8 @@ def _plain(messages: str | list[ChatMessage]) -> str | list[dict[str, object]]:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Tell the client the cause of a failure.
+def _tool_errors() -> Iterator[None]:
+    """Turn a failure into a tool error, which the client reads.
 
     Raises:
         ToolError: with the message for people.

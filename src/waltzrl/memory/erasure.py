@@ -99,8 +99,8 @@ def note_export(engine: Engine, path: Path) -> None:
 
 def backups(engine: Engine) -> list[Path]:
     """Return the folders of backups that still exist."""
-    found = [path.parent for path in _recorded(engine) if path.name == BACKUP_MANIFEST]
-    return [folder for folder in found if folder.exists()]
+    folders = [path.parent for path in _recorded(engine) if path.name == BACKUP_MANIFEST]
+    return [folder for folder in folders if folder.exists()]
 
 
 def withdraw_export(engine: Engine, path: Path) -> None:

@@ -376,12 +376,12 @@ class SafetyMemory:
 
 def _notice(id_: str, event: LabelEvent) -> dict[str, str | float | bool | None]:
     """Return a notice of a label; like every notice, it holds no content."""
-    said = {"reply": event.reply, "request": event.request}
+    labels = {"reply": event.reply, "request": event.request}
     return {
         "evaluation": id_,
         "action": event.action,
         "by": event.by,
-        **{name: label for name, label in said.items() if label is not None},
+        **{name: label for name, label in labels.items() if label is not None},
         "corrected": bool(event.correction),
         "commented": bool(event.comment),
     }

@@ -153,13 +153,13 @@ def holds_words(text: str, dialect: str) -> Condition:
     terms = [(words, exact) for part, exact in parts if (words := words_of(part))][:MOST_TERMS]
     if not terms:
         return false()
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     for words, exact in terms:
         if _UNSPACED.search(words):
-            found.append(ITEMS.c.words.contains(words, autoescape=True))
+            conditions.append(ITEMS.c.words.contains(words, autoescape=True))
         else:
-            found.append(_holds(words.split(), dialect, is_stem=not exact))
-    return and_(*found)
+            conditions.append(_holds(words.split(), dialect, is_stem=not exact))
+    return and_(*conditions)
 
 
 def _holds(words: Sequence[str], dialect: str, *, is_stem: bool) -> Condition:

@@ -213,11 +213,11 @@ def require_memory(needed: int, what: str) -> None:
 def _free_memory() -> int | None:
     """Return the bytes that this machine, or this container, has left; None if unknown."""
     free = _numbers(Path("/proc/meminfo"), r"^MemAvailable: +(\d+) kB")
-    found = [kilobytes * 1024 for kilobytes in free]
+    left = [kilobytes * 1024 for kilobytes in free]
     for limit, statistics, used in CGROUPS:
         in_use = sum(_numbers(CGROUP / statistics, rf"^{used} (\d+)$"))
-        found += [most - in_use for most in _numbers(CGROUP / limit, r"^(\d+)$")]
-    return min(found, default=None)
+        left += [most - in_use for most in _numbers(CGROUP / limit, r"^(\d+)$")]
+    return min(left, default=None)
 
 
 def _numbers(file: Path, pattern: str) -> list[int]:

@@ -118,13 +118,13 @@ def _in_package(name: str) -> Path:
         extra = EXTRAS.get(module)
         remedy = f"pip install {name}" if extra is None else f"pip install 'waltzrl[{extra}]'"
         raise InputError(f"{PACKAGE}{name}: there is no such package here: {remedy}")
-    found = [file for folder in spec.submodule_search_locations for file in _files(Path(folder))]
-    if len(found) != 1:
-        names = ", ".join(file.name for file in found) or "none"
+    files = [file for folder in spec.submodule_search_locations for file in _files(Path(folder))]
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
         raise InputError(
             f"{PACKAGE}{name}: need a package with one GGUF file, it holds {names}; name a file"
         )
-    return found[0]
+    return files[0]
 
 
 def _files(folder: Path) -> list[Path]:

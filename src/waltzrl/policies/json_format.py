@@ -77,7 +77,7 @@ def label_probabilities(
     Returns:
         [labels] of the last value of each, renormalised over true and false.
     """
-    found: dict[str, float] = {}
+    by_label: dict[str, float] = {}
     text = ""
     for token, candidates in tokens:
         if means(token) is not None and (before := BEFORE_VALUE.search(text)):
@@ -88,9 +88,9 @@ def label_probabilities(
             if len(candidates) == 1:  # the server tells of the chosen token only
                 mass[not means(token)] = 1 - sum(mass.values())
             if total := sum(mass.values()):
-                found[before[1]] = mass[True] / total
+                by_label[before[1]] = mass[True] / total
         text += token
-    return tuple([found[label] for label in labels]) if set(labels) <= set(found) else ()
+    return tuple([by_label[label] for label in labels]) if set(labels) <= set(by_label) else ()
 
 
 def means(token: str) -> bool | None:

@@ -26,16 +26,16 @@ def read_calls(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, 
         calls = [_call(part, names) for part in _objects(bare)]
         if calls and all(calls):
             return "", tuple(call for call in calls if call)
-    found: list[ToolCall] = []
+    calls_found: list[ToolCall] = []
 
     def take(match: re.Match[str]) -> str:
         calls = [_call(part, names) for part in _objects(match[1].strip())]
         if not calls or not all(calls):
             return match[0]
-        found.extend(call for call in calls if call)
+        calls_found.extend(call for call in calls if call)
         return ""
 
-    return _HERMES.sub(take, text), tuple(found)
+    return _HERMES.sub(take, text), tuple(calls_found)
 
 
 def before_calls(text: str) -> str:

@@ -77,8 +77,8 @@ class WordFormat:
         """
         values: dict[str, bool | None] = {}
         for label in self.words:
-            if len(found := label.words(text)) == 1:
-                values[label.name] = VALUES[label.group(*found)]
+            if len(words := label.words(text)) == 1:
+                values[label.name] = VALUES[label.group(*words)]
         return values
 
     def probabilities(
@@ -93,7 +93,7 @@ class WordFormat:
         Returns:
             [labels] renormalised over the words of the label.
         """
-        found: dict[str, float] = {}
+        by_label: dict[str, float] = {}
         text = ""
         for token, candidates in tokens:
             for label in self.words:
@@ -103,14 +103,14 @@ class WordFormat:
                         if (group := label.group(candidate)) is not None:
                             mass[group] += probability
                     if sum(mass):
-                        found[label.name] = mass[1] / sum(mass)
+                        by_label[label.name] = mass[1] / sum(mass)
             text += token
-        return self.in_order(found)
+        return self.in_order(by_label)
 
-    def in_order(self, found: dict[str, float]) -> tuple[float, ...]:
+    def in_order(self, by_label: dict[str, float]) -> tuple[float, ...]:
         """Return a number for each label; empty if one has none."""
         labels = self.labels
-        return tuple(found[name] for name in labels) if set(labels) <= set(found) else ()
+        return tuple(by_label[name] for name in labels) if set(labels) <= set(by_label) else ()
 
 
 def _begins(start: str, word: str) -> bool:

@@ -70,7 +70,7 @@ class PresidioDetector:
         """Return detections in order of position, without overlaps."""
         if self._analyzer is None:
             return []
-        found = self._analyzer.analyze(text, language=LANGUAGE, score_threshold=MIN_SCORE)
+        results = self._analyzer.analyze(text, language=LANGUAGE, score_threshold=MIN_SCORE)
         return disjoint(
             [
                 Detection(
@@ -80,7 +80,7 @@ class PresidioDetector:
                     score=result.score,
                     validator="presidio",
                 )
-                for result in found
+                for result in results
             ]
         )
 

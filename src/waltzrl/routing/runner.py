@@ -186,10 +186,10 @@ def _checked(reply: object) -> Reply:
 def _words_of(error: BaseException) -> str:
     """Return the kind of an agent's error and what it says, in one line."""
     try:
-        said = str(error)
+        message = str(error)
     except Exception:  # noqa: BLE001 - the agent's own code
-        said = "(it cannot be shown)"
-    words = " ".join(f"{type(error).__name__}: {said}".split())[:LONGEST_REASON]
+        message = "(it cannot be shown)"
+    words = " ".join(f"{type(error).__name__}: {message}".split())[:LONGEST_REASON]
     return words.encode(errors="replace").decode()
 
 

@@ -104,8 +104,8 @@ def _problems(pack: RulePack) -> Iterator[str]:
 
 def _everyday(pattern: RulePattern) -> str:
     """Return an everyday word that the key of `pattern` is found in, or nothing."""
-    found = compiled(pattern.key).search("\n".join(EVERYDAY.split()).encode())
-    return found[0].decode() if found else ""
+    match = compiled(pattern.key).search("\n".join(EVERYDAY.split()).encode())
+    return match[0].decode() if match else ""
 
 
 def _example_problems(rule: Rule) -> Iterator[str]:

@@ -100,11 +100,11 @@ class Rulebook:
 
         Words of support at the end of a method, or before it, are not enough.
         """
-        found = self._support.read(text)
-        starts = [*(finding.start for finding in found), len(text)]
-        ends = [0, *(finding.end for finding in found)]
+        findings = self._support.read(text)
+        starts = [*(finding.start for finding in findings), len(text)]
+        ends = [0, *(finding.end for finding in findings)]
         gaps = (start - end for start, end in zip(starts, ends, strict=True))
-        return bool(found) and max(gaps) <= LONGEST_WITHOUT_SUPPORT
+        return bool(findings) and max(gaps) <= LONGEST_WITHOUT_SUPPORT
 
     def tells_how(self, text: str) -> bool:
         """Whether a reply to somebody in a crisis may say how to harm oneself."""

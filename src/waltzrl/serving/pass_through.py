@@ -75,17 +75,21 @@ def check_no_reply(response: UpstreamResponse) -> None:
     Raises:
         RequestError: 403.
     """
-    said = _Said()
+    answer = _Body()
     with suppress(*UNREADABLE):
-        said = msgspec.json.decode(response.body, type=_Said)
+        answer = msgspec.json.decode(response.body, type=_Body)
     is_stream = "event-stream" in response.content_type.lower()
-    if is_stream or said.choices is not None or {str(said.kind), str(said.type)} & REPLY_OBJECTS:
+    if (
+        is_stream
+        or answer.choices is not None
+        or {str(answer.kind), str(answer.type)} & REPLY_OBJECTS
+    ):
         raise RequestError(
             403, "permission", "the upstream answered with a reply or a stream; it is not passed on"
         )
 
 
-class _Said(msgspec.Struct):
+class _Body(msgspec.Struct):
     kind: object = msgspec.field(default="", name="object")
     type: object = ""
     choices: object = None

@@ -110,8 +110,8 @@ def status_error(response: Response, answer: bytes, api_key: str | None) -> Upst
     retry_after = response.headers.get("retry-after", "")
     message, labels = "", dict[str, str]()
     if answered in PASSED_ON:
-        said, labels = _read(answer)
-        message = f": {_shown(said, api_key, LONGEST_MESSAGE)}"
+        words, labels = _read(answer)
+        message = f": {_shown(words, api_key, LONGEST_MESSAGE)}"
     return UpstreamError(
         status,
         kind,

@@ -37,18 +37,18 @@ class SpecialistUpstream:
         }
 
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
-        upstream, told = self._told(body)
+        upstream, request = self._request_of(body)
         try:
-            return await upstream.complete(told, bearer)
+            return await upstream.complete(request, bearer)
         except (RequestError, RuntimeError) as error:
             raise _left_to_fallback(error) from error
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
     ) -> AsyncGenerator[UpstreamDelta, None]:
-        upstream, told = self._told(body)
+        upstream, request = self._request_of(body)
         try:
-            async with aclosing(upstream.stream(told, bearer)) as deltas:
+            async with aclosing(upstream.stream(request, bearer)) as deltas:
                 async for delta in deltas:
                     yield delta
         except (RequestError, RuntimeError) as error:
@@ -75,7 +75,7 @@ class SpecialistUpstream:
     async def aclose(self) -> None:
         """Close nothing: there are no connections."""
 
-    def _told(self, body: Mapping[str, Json]) -> tuple[PolicyUpstream, Mapping[str, Json]]:
+    def _request_of(self, body: Mapping[str, Json]) -> tuple[PolicyUpstream, Mapping[str, Json]]:
         """Return who replies, and the request with the system prompt before the client's own."""
         name = body.get("model")
         if not isinstance(name, str) or name not in self._upstreams:
@@ -92,8 +92,8 @@ class SpecialistUpstream:
             own = first.get("content")
             if isinstance(own, str):
                 system, turns = f"{system}\n\n{own}", turns[1:]
-        told: list[Json] = [{"role": "system", "content": system}, *turns]
-        return self._upstreams[name], {**body, "messages": told}
+        messages: list[Json] = [{"role": "system", "content": system}, *turns]
+        return self._upstreams[name], {**body, "messages": messages}
 
 
 def open_specialist_upstream(folder: Path, max_new_tokens: int) -> SpecialistUpstream:

@@ -49,9 +49,9 @@ def merged(processes: Iterable[Sequence[Family]]) -> list[Family]:
                 key = family.name, name, tuple(labels.items())
                 values.setdefault(key, []).append((value, weight))
     samples: dict[str, list[tuple[str, dict[str, str], float]]] = {name: [] for name in families}
-    for (family_name, name, labels_of), found in values.items():
-        one = _merged(families[family_name], found)
-        samples[family_name].append((name, dict(labels_of), one))
+    for (family_name, name, labels_of), measured in values.items():
+        merged = _merged(families[family_name], measured)
+        samples[family_name].append((name, dict(labels_of), merged))
     return [
         msgspec.structs.replace(family, samples=samples[name]) for name, family in families.items()
     ]

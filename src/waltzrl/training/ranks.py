@@ -108,9 +108,9 @@ def of_first(find: Callable[[], Item]) -> Item:
     """Return what the first rank finds; the others do not look."""
     if size() == 1:
         return find()
-    found = [find() if is_first() else None]
-    dist.broadcast_object_list(found)
-    return cast("Item", found[0])
+    shared = [find() if is_first() else None]
+    dist.broadcast_object_list(shared)
+    return cast("Item", shared[0])
 
 
 async def in_thread(compute: Callable[[], Item]) -> Item:

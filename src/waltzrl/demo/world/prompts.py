@@ -184,8 +184,8 @@ class RequestReader:
 
     def read(self, text: str) -> WorldRequest | None:
         """Return the request in a text; None when there is none."""
-        found = self._task.findall(text)
-        if not found:
+        tasks = self._task.findall(text)
+        if not tasks:
             return None
         return WorldRequest(
             seed=self._world.seed,
@@ -196,9 +196,9 @@ class RequestReader:
                     adjective=adjective,
                     operation=self._operations[operation],
                 )
-                for operation, adjective, name in found
+                for operation, adjective, name in tasks
             ),
-            prevented=found[0][0] in self._gerunds,
+            prevented=tasks[0][0] in self._gerunds,
         )
 
 

@@ -196,23 +196,23 @@ def _decoded_file(part: Mapping[str, Json]) -> str | None:
 
 def _texts(value: Json) -> str:
     """Return all words in a value, one text a line; keys too, as a model reads them."""
-    found: dict[str, None] = {}
-    _collect(value, found)
-    return "\n".join(found)
+    texts: dict[str, None] = {}
+    _collect(value, texts)
+    return "\n".join(texts)
 
 
-def _collect(value: Json, found: dict[str, None]) -> None:
+def _collect(value: Json, texts: dict[str, None]) -> None:
     if isinstance(value, str):
         if value not in FORMAT_WORDS and not (len(value) > SHORT and ENCODED.fullmatch(value)):
-            found[value] = None
+            texts[value] = None
     elif isinstance(value, dict):
         for key, inner in value.items():
-            _collect(key, found)
+            _collect(key, texts)
             if not _is_id(key, inner):
-                _collect(inner, found)
+                _collect(inner, texts)
     elif isinstance(value, list):
         for inner in value:
-            _collect(inner, found)
+            _collect(inner, texts)
 
 
 def _is_id(key: str, value: Json) -> bool:
