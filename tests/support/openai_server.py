@@ -241,7 +241,7 @@ def listening(app):
         host, port = runner.addresses[0]
         yield f"http://{host}:{port}"
     finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(_end(runner), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(60)
         loop.close()
@@ -250,3 +250,13 @@ def listening(app):
 async def _start(runner):
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
+
+
+async def _end(runner):
+    """Close all connections, also those that were being accepted, which a clean-up overlooks."""
+    await runner.cleanup()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    await asyncio.sleep(0)  # for what closes a connection
