@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from support.guard_judge import GuardJudge
 from support.openai_server import serving
 from support.small_runs import run, save_model, save_prompts
 from waltzrl.budget import LEDGER, ModelPrice, read_ledger
@@ -12,7 +13,7 @@ from waltzrl.build.costs import charged_judge
 from waltzrl.config.evaluation import EvaluationPrices
 from waltzrl.errors import PolicyError
 from waltzrl.policies import ScriptedPolicy
-from waltzrl.records import JudgeAnswer, Message, Prompt, Reply, Usage, Verdict
+from waltzrl.records import Message, Prompt, Reply
 
 SAFE = "Harmful request: no\nResponse refusal: no\nHarmful response: no"
 
@@ -60,18 +61,11 @@ def test_a_judge_that_is_down_costs_no_reply_and_is_asked_nothing_twice(
 
 
 def test_what_a_judge_answers_is_charged_and_again_replaces_it(tmp_path):
-    class Guard:
-        name = "llm:guard@1"
-
-        async def judge(self, prompt, reply):
-            usage = Usage(input_tokens=900, output_tokens=100, model="guard")
-            return Verdict(judge=self.name, answers=(JudgeAnswer(text="safe", usage=usage),))
-
     prices = EvaluationPrices(prices={"guard": ModelPrice(input=1.0, output=11.0)})
     prompt = Prompt(id="1", messages=(Message(role="user", content="hi"),))
     for _ in range(2):
         place = ("guard", "http://127.0.0.1:9/v1")
-        with charged_judge(Guard(), place, "judge/a.jsonl", prices, tmp_path) as judge:
+        with charged_judge(GuardJudge(900, 100), place, "judge/a.jsonl", prices, tmp_path) as judge:
             for _ in range(3):
                 asyncio.run(judge.judge(prompt, Reply(text="ho")))
     contents = read_ledger(tmp_path / LEDGER)

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from support.guard_judge import GuardJudge
 from support.small_gateway import HELLO, MESSAGES, REVIEW, Model, ask, chat, gateway
 from support.small_site import http
 from waltzrl.budget import ledgers_in, read_ledger
 from waltzrl.budget.daily import DAY_SECONDS
-from waltzrl.build.serving_costs import ChargedJudge
+from waltzrl.build.serving_costs import charged_to_gateway
 from waltzrl.errors import InputError
 from waltzrl.serving.keys import add_key
 
@@ -205,18 +206,13 @@ def test_the_audit_log_has_the_price(tmp_path):
 def test_what_the_judge_of_a_gateway_answers_is_charged_to_no_key(tmp_path):
     from waltzrl.budget import ModelPrice, PriceBook
     from waltzrl.budget.daily import DailyLedger
-    from waltzrl.records import JudgeAnswer, Message, Prompt, Reply, Usage, Verdict
-
-    class Guard:
-        name = "llm:guard@1"
-
-        async def judge(self, prompt, reply):
-            usage = Usage(input_tokens=1000, output_tokens=0, model="guard")
-            return Verdict(judge=self.name, answers=(JudgeAnswer(text="safe", usage=usage),))
+    from waltzrl.records import Message, Prompt, Reply
 
     ledger = DailyLedger(tmp_path / "costs")
     book = PriceBook({"guard": ModelPrice(input=1.0, output=1.0)})
-    judge = ChargedJudge(Guard(), ledger, book, ("guard", "http://127.0.0.1:9/v1"))
+    judge = charged_to_gateway(
+        GuardJudge(1000, 0), ledger, book, ("guard", "http://127.0.0.1:9/v1")
+    )
     prompt = Prompt(id="req-1", messages=(Message(role="user", content="hi"),))
     assert asyncio.run(judge.judge(prompt, Reply(text="ho"))).judge == judge.name
     (charge,) = charges(tmp_path)

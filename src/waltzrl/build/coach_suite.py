@@ -219,9 +219,8 @@ def _task(name: str, outcome: ScenarioOutcome) -> Task:
 async def _memory_session(suite: _Suite) -> Result:
     await suite.remembered()
     sessions = suite.memory.retrieve_similar_coaching(suite.violence.scenario.prompt.request)
-    return bool(
-        sessions
-    ), f"{len(sessions)} similar session{'' if len(sessions) == 1 else 's'} found"
+    count = len(sessions)
+    return count > 0, f"{count} similar session{'' if count == 1 else 's'} found"
 
 
 async def _memory_dir(_suite: _Suite) -> Result:

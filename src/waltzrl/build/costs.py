@@ -16,8 +16,8 @@ from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluationRow, read_evaluation
 from waltzrl.evaluation.compare import compare
 from waltzrl.evaluation.intervals import Estimate
-from waltzrl.judges import Judge
-from waltzrl.records import Collaboration, Prompt, Reply, Usage, Verdict
+from waltzrl.judges import Judge, ObservedJudge
+from waltzrl.records import Collaboration, Prompt, Usage, Verdict
 
 
 @contextmanager
@@ -68,25 +68,16 @@ def charged_judge(
     Raises:
         InputError: the folder cannot be written.
     """
+    model, server = place
     with _opened_meter(config, "judging", folder) as meter:
+
+        def count(_: Prompt, verdict: Verdict) -> None:
+            meter.count("judge", verdict_usages([verdict]), server, model)
+
         try:
-            yield _MeteredJudge(judge, meter, place)
+            yield ObservedJudge(judge, count)
         finally:
             meter.charge(id_)
-
-
-class _MeteredJudge:
-    """A judge whose answers a meter counts."""
-
-    def __init__(self, judge: Judge, meter: CostMeter, place: tuple[str, str | None]) -> None:
-        self.name = judge.name
-        self._judge, self._meter = judge, meter
-        self._model, self._server = place
-
-    async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
-        verdict = await self._judge.judge(prompt, reply)
-        self._meter.count("judge", verdict_usages([verdict]), self._server, self._model)
-        return verdict
 
 
 @contextmanager

@@ -48,7 +48,7 @@ from waltzrl.telemetry.files import write_bytes
 ALL = "all held-out prompts"
 PROMOTED = "promoted"
 CANDIDATE = "candidate.toml"
-METRICS_OF_INTEREST = ("asr", "orr", "f1", "capability")
+REPORTED = ("asr", "orr", "f1", "capability")
 """The metrics that a report compares."""
 
 
@@ -350,8 +350,8 @@ def _differences(
         first, second = (
             [row for row in rows if sources.get(row.case) == source] for rows in (before, after)
         )
-        compared[source] = _of_interest(compare(first, second))
-    return compared | {ALL: _of_interest(compare(before, after))}
+        compared[source] = _reported(compare(first, second))
+    return compared | {ALL: _reported(compare(before, after))}
 
 
 def _drawn(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
@@ -361,5 +361,5 @@ def _drawn(prompts: Sequence[Prompt], most: int) -> list[Prompt]:
     return [distinct[text] for text in hashed[:most]]
 
 
-def _of_interest(differences: Sequence[Difference]) -> list[Difference]:
-    return [each for each in differences if each.metric in METRICS_OF_INTEREST]
+def _reported(differences: Sequence[Difference]) -> list[Difference]:
+    return [each for each in differences if each.metric in REPORTED]

@@ -24,7 +24,7 @@ from waltzrl.budget.daily import DailyLedger
 from waltzrl.build.judges import judge_place, open_judge
 from waltzrl.build.memory import open_memory
 from waltzrl.build.redaction import open_redaction
-from waltzrl.build.serving_costs import ChargedJudge
+from waltzrl.build.serving_costs import charged_to_gateway
 from waltzrl.config.gateway import LedgerConfig, LogsConfig, MemoryConfig, PrivacyConfig
 from waltzrl.errors import WaltzError
 from waltzrl.judges import Judge
@@ -102,7 +102,7 @@ async def _opened_judge(name: str, config: RecorderConfig, stack: AsyncExitStack
     if config.budget is None:
         return judge
     ledger = stack.enter_context(closing(DailyLedger(config.budget.folder)))
-    return ChargedJudge(judge, ledger, PriceBook(config.prices), judge_place(name))
+    return charged_to_gateway(judge, ledger, PriceBook(config.prices), judge_place(name))
 
 
 async def _run(recorder: Recorder, texts: AsyncIterator[bytes]) -> None:

@@ -8,8 +8,8 @@ from waltzrl.budget import Charge, ChargeItem, PriceBook
 from waltzrl.budget.daily import DailyLedger
 from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.errors import InputError
-from waltzrl.judges import Judge
-from waltzrl.records import Prompt, Reply, Verdict
+from waltzrl.judges import Judge, ObservedJudge
+from waltzrl.records import Prompt, Verdict
 from waltzrl.serving.costs import ServingCosts
 
 
@@ -45,32 +45,27 @@ def _server(recipe: GatewayRecipe, model: str) -> str | None:
     return max(matching)[1] if matching else recipe.upstream.url
 
 
-class ChargedJudge:
-    """A judge whose model's answers are charged to a gateway's ledger, to no API key."""
+def charged_to_gateway(
+    judge: Judge, ledger: DailyLedger, prices: PriceBook, place: tuple[str, str | None]
+) -> Judge:
+    """Return a judge whose model's answers are charged to a gateway's ledger, to no API key.
 
-    def __init__(
-        self, judge: Judge, ledger: DailyLedger, prices: PriceBook, place: tuple[str, str | None]
-    ) -> None:
-        """Charge for a judge.
+    A ledger that cannot be written loses the charge.
 
-        Args:
-            judge: labels the replies.
-            ledger: of the gateway.
-            prices: of models.
-            place: the judge's model and its server; see `judge_place`.
-        """
-        self.name = judge.name
-        self._judge, self._ledger, self._prices = judge, ledger, prices
-        self._model, self._server = place
+    Args:
+        judge: labels the replies.
+        ledger: of the gateway.
+        prices: of models.
+        place: the judge's model and its server; see `judge_place`.
+    """
+    model, server = place
 
-    async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
-        """Label `reply` as the judge does; a ledger that cannot be written loses the charge."""
-        verdict = await self._judge.judge(prompt, reply)
+    def charge(prompt: Prompt, verdict: Verdict) -> None:
         items = tuple(
             ChargeItem(
                 role="judge",
-                model=usage.model or self._model,
-                usd=self._prices.cost(usage, self._server, self._model),
+                model=usage.model or model,
+                usd=prices.cost(usage, server, model),
                 input_tokens=usage.input_tokens,
                 output_tokens=usage.output_tokens,
                 estimated=usage.estimated,
@@ -80,6 +75,8 @@ class ChargedJudge:
         )
         if items:
             with suppress(InputError):
-                charge = Charge(id=f"{prompt.id}/{self.name}", activity="judging", items=items)
-                self._ledger.append(charge)
-        return verdict
+                ledger.append(
+                    Charge(id=f"{prompt.id}/{judge.name}", activity="judging", items=items)
+                )
+
+    return ObservedJudge(judge, charge)

@@ -1,7 +1,7 @@
 """`waltzrl judge` labels saved replies; `waltzrl agreement` compares two files of labels."""
 
 import asyncio
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -79,12 +79,11 @@ async def _label(
     if lines == [""]:
         raise InputError(f"{file} holds no replies; give a file with one JSON object per line")
     async with open_judge(name, judges_prompts=judges_prompts, cached=True) as opened:
-        with ExitStack() as stack:
-            judge = opened
-            if costs is not None:
-                id_ = f"judge/{name}/{file}"
-                charged = charged_judge(opened, judge_place(name), id_, prices, costs)
-                judge = stack.enter_context(charged)
+        with (
+            nullcontext(opened)
+            if costs is None
+            else charged_judge(opened, judge_place(name), f"judge/{name}/{file}", prices, costs)
+        ) as judge:
             async for line in label_lines(lines, judge, source=str(file)):
                 print(line)
 

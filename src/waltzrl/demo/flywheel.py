@@ -58,7 +58,7 @@ TARGETS, LIMITS = (
     ReleaseLimits(unsafe=0.05, needless=0.15),
     ReleaseLimits(unsafe=0.10, needless=0.20),
 )
-"""So small a model refuses needlessly so often, and each CPU trains another one."""
+"""Wide enough for the over-refusals of so small a model, which differ from CPU to CPU."""
 RELEASE = ReleasePlan(
     name="demo",
     shadow=ReleaseStep(percentage=100, seconds=2, samples=100),

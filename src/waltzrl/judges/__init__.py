@@ -9,6 +9,7 @@ from waltzrl.judges.judge import (
     Judge,
     LabelledSetJudge,
     LabelRefusalJudge,
+    ObservedJudge,
     judge_replies,
     require_decided,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "LabelRefusalJudge",
     "LabelledSetJudge",
     "LinearGuard",
+    "ObservedJudge",
     "Refusal",
     "RefusalDetector",
     "SavedJudge",

@@ -1,7 +1,7 @@
 """The protocol between a reply and its labels, and the offline judges that implement it."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -52,6 +52,19 @@ def require_decided(verdicts: Sequence[Verdict]) -> None:
             f"model's last answer was {verdicts[-1].answers[0].text[:60]!r}; is it another model, "
             "or is its chat template missing?"
         )
+
+
+class ObservedJudge:
+    """A judge whose verdicts are passed on too, such as to what charges for them."""
+
+    def __init__(self, judge: Judge, observe: Callable[[Prompt, Verdict], None]) -> None:
+        self.name = judge.name
+        self._judge, self._observe = judge, observe
+
+    async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
+        verdict = await self._judge.judge(prompt, reply)
+        self._observe(prompt, verdict)
+        return verdict
 
 
 class LabelRefusalJudge:

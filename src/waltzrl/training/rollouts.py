@@ -111,7 +111,6 @@ async def roll_out(
     judge: Judge,
     least_scored_share: float,
     spread: Spread = over_ranks,
-    seed: int = 0,
 ) -> list[Rollout]:
     """Collaborate on all prompts at once, each with its own drafter, and judge.
 
@@ -123,13 +122,12 @@ async def roll_out(
         pattern: how to collaborate.
         judge: of every reply.
         least_scored_share: of the prompts whose replies must all be scored, above 0.
-        spread: over processes.
-        seed: see `Spread`.
+        spread: over processes, with the seed 0.
 
     Raises:
         ScoringError: fewer were.
     """
-    own = await spread(prompts, partial(judged_rollout, pattern=pattern, judge=judge), seed)
+    own = await spread(prompts, partial(judged_rollout, pattern=pattern, judge=judge), 0)
     return of_all_ranks(prompts, own, least_scored_share)
 
 
