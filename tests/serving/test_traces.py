@@ -122,8 +122,10 @@ def test_no_word_that_anybody_wrote_is_in_a_span():
     assert all(SECRET not in span.to_json() for span in spans_of(REVISED))
 
 
-def test_spans_go_to_the_collector_that_the_environment_names(monkeypatch):
-    with collecting() as collector:
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_spans_go_to_the_collector_that_the_environment_names(monkeypatch, protocol):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", protocol)
+    with collecting(protocol) as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         traces = open_traces()
         traces.served(failed("upstream"))

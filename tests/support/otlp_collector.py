@@ -1,24 +1,31 @@
-"""A server that takes OTLP over HTTP, as a collector does."""
+"""Servers that take OTLP, over HTTP and over gRPC, as a collector does."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import grpc
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
 )
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
 KINDS = {"/v1/traces": ExportTraceServiceRequest, "/v1/metrics": ExportMetricsServiceRequest}
 
 
-class OtlpCollector(ThreadingHTTPServer):
+class OtlpCollector:
     """Keeps what it is sent."""
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), OtlpHandler)
         self.requests = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.url = None
 
     def spans(self):
         """Return every span, as it was sent."""
@@ -45,17 +52,38 @@ class OtlpCollector(ThreadingHTTPServer):
         return [request for request in self.requests if isinstance(request, kind)]
 
 
+class OtlpServer(ThreadingHTTPServer):
+    """Puts what comes over HTTP into a collector."""
+
+    def __init__(self, collector):
+        super().__init__(("127.0.0.1", 0), OtlpHandler)
+        self.collector = collector
+
+
 class OtlpHandler(BaseHTTPRequestHandler):
     """Decodes one request."""
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.requests.append(KINDS[self.path].FromString(body))
+        self.server.collector.requests.append(KINDS[self.path].FromString(body))
         self.send_response(200)
         self.end_headers()
 
     def log_message(self, *_):
         pass
+
+
+class OtlpService:
+    """Puts what comes over gRPC into a collector; both signals call their method Export."""
+
+    def __init__(self, collector, response):
+        self._collector, self._response = collector, response
+
+    def keep(self, request, _context):
+        self._collector.requests.append(request)
+        return self._response()
+
+    Export = keep
 
 
 def attributes(thing):
@@ -67,14 +95,37 @@ def attributes(thing):
 
 
 @contextmanager
-def collecting():
+def collecting(protocol="http/protobuf"):
     """Run a collector for as long as the block runs."""
-    server = OtlpCollector()
+    collector = OtlpCollector()
+    with _serving_grpc(collector) if protocol == "grpc" else _serving_http(collector) as port:
+        collector.url = f"http://127.0.0.1:{port}"
+        yield collector
+
+
+@contextmanager
+def _serving_http(collector):
+    server = OtlpServer(collector)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield server
+        yield server.server_port
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def _serving_grpc(collector):
+    server = grpc.server(ThreadPoolExecutor(2))
+    traces = OtlpService(collector, ExportTraceServiceResponse)
+    metrics = OtlpService(collector, ExportMetricsServiceResponse)
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(traces, server)
+    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(metrics, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(grace=None).wait()

@@ -14,9 +14,10 @@ from support.small_gateway import Model, ask, chat, gateway
 from support.small_site import header
 from support.timing import until
 from waltzrl.audit import read_entries
-from waltzrl.errors import InputError
+from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.telemetry.catalogue import IMPROVEMENTS, METRICS
 from waltzrl.telemetry.logs import JsonLines
+from waltzrl.telemetry.otlp import exporters
 
 REQUEST_LABELS = {
     "api": "chat",
@@ -27,10 +28,11 @@ REQUEST_LABELS = {
 }
 
 
-@pytest.fixture
-def collector(monkeypatch):
-    with collecting() as server:
+@pytest.fixture(params=["http/protobuf"])
+def collector(monkeypatch, request):
+    with collecting(request.param) as server:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", request.param)
         yield server
 
 
@@ -54,6 +56,7 @@ def lines_of(exposition, kind):
     return {name: float(value) for name, _, value in samples if name.startswith(kind)}
 
 
+@pytest.mark.parametrize("collector", ["http/protobuf", "grpc"], indirect=True)
 def test_a_collector_gets_the_numbers_of_the_metrics_page_by_the_requirements_names(collector):
     page = lines_of(serve(two_requests), "waltzrl_")
     metrics = collector.metrics()
@@ -100,7 +103,9 @@ def test_metrics_are_pushed_while_the_gateway_runs(collector, monkeypatch):
     assert resource["service.instance.id"]  # workers of one gateway are told apart
 
 
-def test_a_collector_that_is_away_fails_no_request(monkeypatch):
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+def test_a_collector_that_is_away_fails_no_request(monkeypatch, protocol):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
 
@@ -143,13 +148,13 @@ def test_one_id_leads_from_the_response_to_log_span_audit_and_upstream(collector
 
 @pytest.mark.parametrize("setting", ["traces", "push_metrics"])
 def test_a_protocol_that_is_not_sent_is_refused_at_the_start(monkeypatch, setting):
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
 
     async def start():
         async with gateway(f"{setting}=true"):
             pass
 
-    with pytest.raises(InputError, match=r"is 'grpc', but only http/protobuf is sent; .* 4318"):
+    with pytest.raises(InputError, match=r"is 'http/json'; set it to http/protobuf or grpc"):
         asyncio.run(start())
 
 
@@ -158,3 +163,10 @@ def test_without_opentelemetry_the_push_says_what_to_install():
     script += "import waltzrl.telemetry.otlp"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "OTLP needs OpenTelemetry: pip install 'waltzrl[otel]'" in ran.stderr
+
+
+def test_without_the_exporter_of_the_protocol_it_says_what_to_install(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc.metric_exporter", None)
+    with pytest.raises(MissingExtraError, match=r"OTLP by grpc .* pip install 'waltzrl\[otel\]'"):
+        exporters("metric")

@@ -18,11 +18,10 @@ from typing import Literal
 from waltzrl.errors import MissingExtraError
 from waltzrl.records import Feedback, Reply
 from waltzrl.serving.exchange import ServedChoice
-from waltzrl.telemetry.otlp import otel_resource, require_http
+from waltzrl.telemetry.otlp import exporters, otel_resource
 
 try:
     from opentelemetry.context import Context
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
@@ -131,16 +130,17 @@ class Traces:
 
 
 def open_traces() -> Traces:
-    """Send spans by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_... configure.
+    """Send spans by OTLP, as the variables OTEL_EXPORTER_OTLP_... configure.
 
     OpenTelemetry's other variables apply too, such as OTEL_TRACES_SAMPLER.
 
     Raises:
-        InputError: they ask for another protocol.
+        InputError: they ask for an unknown protocol.
+        MissingExtraError: its exporter is not installed.
     """
-    require_http("TRACES")
+    exporter = exporters("trace").OTLPSpanExporter()
     provider = TracerProvider(resource=otel_resource())
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     return Traces(provider)
 
 

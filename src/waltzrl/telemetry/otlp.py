@@ -6,18 +6,19 @@ SDK's records and its exporter are used. Names are those of the catalogue with a
 """
 
 import asyncio
+import importlib
 import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
+from types import ModuleType
 from typing import Literal, cast
 
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.telemetry.families import Family
 
 try:
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import (
         AggregationTemporality,
         Gauge,
@@ -37,25 +38,36 @@ except ImportError as error:
     raise MissingExtraError("OTLP", "OpenTelemetry", "otel") from error
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
-PROTOCOL = "http/protobuf"
+EXPORTERS = {"http/protobuf": "http", "grpc": "grpc"}
+"""OTEL_EXPORTER_OTLP_PROTOCOL -> package of OpenTelemetry's exporters."""
 INTERVAL_MS = "60000"
 """OpenTelemetry's default of OTEL_METRIC_EXPORT_INTERVAL."""
 UNKNOWN = cast("float", None)
 """Left out by the exporter: the smallest and the largest value, and a sum that may fall."""
 
 
-def require_http(signal: Literal["TRACES", "METRICS"]) -> None:
-    """Check that the environment asks for the one protocol that we send.
+def exporters(signal: Literal["trace", "metric"]) -> ModuleType:
+    """Return OpenTelemetry's module that sends a signal by the protocol the environment asks for.
 
     Raises:
-        InputError: it asks for another.
+        InputError: it asks for a protocol that OpenTelemetry for Python does not send.
+        MissingExtraError: the exporter is not installed.
     """
-    for variable in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        if (protocol := os.environ.get(variable, PROTOCOL)) != PROTOCOL:
-            raise InputError(
-                f"{variable} is {protocol!r}, but only {PROTOCOL} is sent; unset it, and set "
-                "OTEL_EXPORTER_OTLP_ENDPOINT to the collector's address for HTTP (port 4318)"
-            )
+    variables = (f"OTEL_EXPORTER_OTLP_{signal.upper()}S_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    variable = next(filter(os.environ.get, variables), variables[-1])
+    protocol = os.environ.get(variable) or "http/protobuf"
+    if protocol not in EXPORTERS:
+        raise InputError(
+            f"{variable} is {protocol!r}; set it to {' or '.join(EXPORTERS)}, or unset it to send "
+            "http/protobuf to the collector's port for HTTP (4318)"
+        )
+    name = f"opentelemetry.exporter.otlp.proto.{EXPORTERS[protocol]}.{signal}_exporter"
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"OTLP by {protocol}", "OpenTelemetry's exporter", "otel"
+        ) from error
 
 
 def otel_resource() -> Resource:
@@ -103,16 +115,17 @@ class MetricsPush:
 
 
 def open_push(families: Callable[[], Sequence[Family]]) -> MetricsPush:
-    """Send metrics by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_... configure.
+    """Send metrics by OTLP, as the variables OTEL_EXPORTER_OTLP_... configure.
 
     OTEL_METRIC_EXPORT_INTERVAL is the time in milliseconds from one to the next.
 
     Raises:
-        InputError: they ask for another protocol.
+        InputError: they ask for an unknown protocol.
+        MissingExtraError: its exporter is not installed.
     """
-    require_http("METRICS")
+    exporter = exporters("metric").OTLPMetricExporter()
     milliseconds = float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_MS))
-    return MetricsPush(families, OTLPMetricExporter(), milliseconds / 1e3)
+    return MetricsPush(families, exporter, milliseconds / 1e3)
 
 
 def _metrics(families: Iterable[Family], times: tuple[int, int]) -> Iterator[Metric]:
