@@ -123,10 +123,9 @@ def test_the_best_checkpoint_on_the_validation_set_is_exported_and_the_export_sa
     ("sent", "ctrl_c"),
     [
         (signal.SIGINT, signal.SIG_DFL),
-        (signal.SIGTERM, signal.SIG_DFL),
         (signal.SIGTERM, signal.SIG_IGN),
     ],
-    ids=["ctrl-c", "sigterm", "sigterm-where-ctrl-c-is-ignored"],
+    ids=["ctrl-c", "sigterm-where-ctrl-c-is-ignored"],
 )
 def test_stopped_by_hand_a_run_says_how_to_go_on(tmp_path, sent, ctrl_c):
     recipe, out = save_recipe(tmp_path), tmp_path / "run"
