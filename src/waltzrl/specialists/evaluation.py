@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzrl.agents import ConversationAgent
@@ -91,10 +91,24 @@ async def _passed(agent: ConversationAgent, scenarios: Sequence[HeldOutScenario]
         Prompt(id=str(number), messages=(Message(role="user", content=scenario.prompt),))
         for number, scenario in enumerate(scenarios)
     ]
-    replies = await asyncio.gather(*map(agent.draft, prompts))
+    agents = [_up_to_the_labels(agent, scenario) for scenario in scenarios]
+    replies = await asyncio.gather(
+        *(each.draft(prompt) for each, prompt in zip(agents, prompts, strict=True))
+    )
     return [
         passes(scenario, reply.text) for scenario, reply in zip(scenarios, replies, strict=True)
     ]
+
+
+def _up_to_the_labels(agent: ConversationAgent, scenario: HeldOutScenario) -> ConversationAgent:
+    """Return the agent with replies that end with the last line that is judged."""
+
+    def enough(text: str) -> bool:
+        complete, _newline, _begun = text.rpartition("\n")
+        return scenario.expected.keys() <= read_labels(complete).keys()
+
+    sampling = replace(agent.sampling, enough=enough)
+    return ConversationAgent(agent.policy, agent.wording, sampling)
 
 
 def _pairs(first: Sequence[bool], second: Sequence[bool]) -> Pairs:
