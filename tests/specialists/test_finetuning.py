@@ -143,6 +143,6 @@ def test_the_commands_train_measure_and_tell(base, sets, trained, tmp_path, caps
         "all": 4,
     }
     assert run("specialists", "train", sets[0], *options, *to, "--dry-run") == 0
-    assert json.loads(capsys.readouterr().out)["heavy"]["steps"] == 2
+    assert json.loads(capsys.readouterr().out)["heavy"]["steps"] == 3  # 10 rows, 4 a step
     assert run("specialists", "evaluate", "qa", *to) == 2
     assert "need qa" in capsys.readouterr().err

@@ -244,7 +244,9 @@ def _notes(contents: "LedgerContents", whole: "Total") -> list[str]:
         number = len(contents.repeated)
         notes.append(f"charged again after a restart: {number} steps, USD {spent:.4g}, not summed")
     if contents.damaged:
-        notes.append(f"{contents.damaged} lines cannot be read: a process was killed in a write")
+        notes.append(
+            f"lines that cannot be read: {contents.damaged}; a process was killed in a write"
+        )
     return notes
 
 

@@ -54,8 +54,8 @@ class FinetuningSettings:
     """Of each adapter."""
     epochs: Annotated[float, Field(gt=0)] = 4
     """Passes over the rows."""
-    batch_size: Annotated[int, Field(ge=1)] = 8
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    batch_size: Annotated[int, Field(ge=1)] = 4
+    learning_rate: Annotated[float, Field(gt=0)] = 4e-3
     seed: int = 0
 
     def steps(self, dataset: SpecialistDataset) -> int:
