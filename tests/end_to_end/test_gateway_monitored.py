@@ -6,10 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from support.small_gateway import Model, ask, chat, draft, gateway
+from support.small_gateway import Model, ask, chat, draft, gateway, listening
 from support.small_prometheus import find_program, scraping
-from waltzrl.serving.listener import listen
-from waltzrl.serving.server import Server
 from waltzrl.telemetry.dashboards import DASHBOARDS, RATE_WINDOW
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.xdist_group("monitored")]
@@ -46,17 +44,12 @@ async def monitored(prometheus, folder):
         f"budget.folder={folder / 'costs'}",
         "prices.echo={input=100.0,output=1000.0}",
     )
-    async with gateway(*settings, model=RefusingModel()) as app:
-        listener = listen("127.0.0.1", 0)
-        server = asyncio.create_task(Server(app, app.access).serve_on(listener))
-        try:
-            host, port = listener.getsockname()
-            async with scraping(prometheus, folder, f"{host}:{port}") as running:
-                yield app, running
-        finally:
-            server.cancel()
-            await asyncio.gather(server, return_exceptions=True)
-            listener.close()
+    async with (
+        gateway(*settings, model=RefusingModel()) as app,
+        listening(app) as (host, port),
+        scraping(prometheus, folder, f"{host}:{port}") as running,
+    ):
+        yield app, running
 
 
 async def ask_all(app, counts):

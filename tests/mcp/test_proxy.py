@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 from mcp import Client, MCPError, StdioServerParameters
 
 from support.mcp_processes import SUPPORT, stdio_command
+from support.openai_server import listening
 from support.timing import until
 from support.tool_results import harmless_results
 from waltzrl import GuardSettings, PolicyError, open_guard
@@ -277,8 +277,8 @@ def test_a_url_that_forgot_the_session_is_connected_again():
     async def story():
         app = web.Application()
         app.router.add_post("/mcp", answer)
-        async with TestServer(app) as web_server:
-            entry = ServerEntry(url=str(web_server.make_url("/mcp")))
+        with listening(app) as url:
+            entry = ServerEntry(url=f"{url}/mcp")
             async with proxied({"far": entry}) as (client, _proxy):
                 assert text_of(await client.call_tool("ask", {})) == "yes"
                 sessions.clear()  # as when it was started anew

@@ -8,13 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from support.small_gateway import CHAT, HELLO, Model, gateway
+from support.small_gateway import CHAT, HELLO, Model, gateway, listening
 from support.small_site import events, words
 from support.small_tls import write_certificate
 from support.timing import until
 from waltzrl.errors import InputError
-from waltzrl.serving.listener import listen, open_tls
-from waltzrl.serving.server import Server
+from waltzrl.serving.listener import open_tls
 
 BODY = json.dumps({"model": "echo", "messages": HELLO}).encode()
 HEAD = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), len(BODY))
@@ -24,16 +23,8 @@ HEALTH = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
 @asynccontextmanager
 async def served(*overrides, tls=None, model=None):
     """Serve a gateway on a free port; yield its application and its address."""
-    async with gateway(*overrides, model=model) as app:
-        listener = listen("127.0.0.1", 0)
-        address = listener.getsockname()
-        server = asyncio.create_task(Server(app, app.access, tls).serve_on(listener))
-        try:
-            yield app, address
-        finally:
-            server.cancel()
-            await asyncio.gather(server, return_exceptions=True)
-            listener.close()
+    async with gateway(*overrides, model=model) as app, listening(app, tls) as address:
+        yield app, address
 
 
 def received(*parts, overrides=()):

@@ -159,7 +159,7 @@ def test_no_task_is_left_over_by_those_who_stay():
             before = asyncio.all_tasks()
             for more in ({}, {"n": 2}, {"stream": True}):
                 assert (await chat(app, **more)).whole
-            ours = {task for task in asyncio.all_tasks() if "connected" not in repr(task)}
+            ours = {task for task in asyncio.all_tasks() if "Site" not in repr(task)}
             return len(ours - before)
 
     assert asyncio.run(work()) == 0

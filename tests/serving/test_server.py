@@ -4,10 +4,8 @@ import asyncio
 
 import pytest
 
-from support.small_gateway import gateway
+from support.small_gateway import gateway, listening
 from waltzrl.serving.connection import LONGEST_HEAD
-from waltzrl.serving.listener import listen
-from waltzrl.serving.server import Server
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n"
 NEXT = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
@@ -19,10 +17,8 @@ def is_answered(*parts):
     """Whether a gateway still answers on a connection on which `parts` have come."""
 
     async def send_all():
-        async with gateway() as app:
-            listener = listen("127.0.0.1", 0)
-            server = asyncio.create_task(Server(app, app.access).serve_on(listener))
-            reader, writer = await asyncio.open_connection(*listener.getsockname())
+        async with gateway() as app, listening(app) as address:
+            reader, writer = await asyncio.open_connection(*address)
             try:
                 for part in (*parts, NEXT):
                     writer.write(part)
@@ -32,9 +28,6 @@ def is_answered(*parts):
                 return b""
             finally:
                 writer.close()
-                server.cancel()
-                await asyncio.gather(server, return_exceptions=True)
-                listener.close()
 
     return b"alive" in asyncio.run(send_all())
 

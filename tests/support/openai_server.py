@@ -4,12 +4,15 @@ import asyncio
 import json
 import math
 import re
+import socket
 import threading
 from collections import deque
 from contextlib import contextmanager
 
 from aiohttp import web
 
+from support.small_site import stop_accepting
+from support.timing import settle
 from waltzrl.errors import PolicyError
 from waltzrl.policies import Sampling
 from waltzrl.records import Message, Usage
@@ -236,27 +239,23 @@ def listening(app):
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     runner = web.AppRunner(app, shutdown_timeout=1.0)
-    asyncio.run_coroutine_threadsafe(_start(runner), loop).result(10)
+    listener = socket.create_server(("127.0.0.1", 0))
+    asyncio.run_coroutine_threadsafe(_start(runner, listener), loop).result(10)
     try:
-        host, port = runner.addresses[0]
-        yield f"http://{host}:{port}"
+        yield "http://{}:{}".format(*listener.getsockname())
     finally:
-        asyncio.run_coroutine_threadsafe(_end(runner), loop).result(60)
+        asyncio.run_coroutine_threadsafe(_end(runner, listener), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(60)
         loop.close()
 
 
-async def _start(runner):
+async def _start(runner, listener):
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.SockSite(runner, listener).start()
 
 
-async def _end(runner):
-    """Close all connections, also those that were being accepted, which a clean-up overlooks."""
+async def _end(runner, listener):
+    await stop_accepting(listener)
     await runner.cleanup()
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    await asyncio.sleep(0)  # for what closes a connection
+    await settle()

@@ -10,6 +10,8 @@ from support.timing import until
 from waltzrl.build.gateway import open_gateway
 from waltzrl.config.gateway import load_gateway
 from waltzrl.rules import load_rulebook
+from waltzrl.serving.listener import listen
+from waltzrl.serving.server import Server
 
 HELLO = [{"role": "user", "content": "hello"}]
 UNSAFE = next(
@@ -93,6 +95,19 @@ async def gateway(*overrides, model=None):
         recipe = load_gateway(None, {"upstream": {"url": server.url}}, overrides, {})
         async with open_gateway(recipe) as app:
             yield app
+
+
+@asynccontextmanager
+async def listening(app, tls=None):
+    """Serve a gateway on a free port; yield its host and port."""
+    listener = listen("127.0.0.1", 0)
+    server = Server(app, app.access, tls)
+    served = asyncio.create_task(server.serve_on(listener))
+    try:
+        yield listener.getsockname()
+    finally:
+        server.stop()
+        await served
 
 
 class Response(NamedTuple):

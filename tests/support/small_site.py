@@ -5,10 +5,11 @@ import json
 import re
 import socket
 import struct
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import uvloop
 
+from support.timing import settle
 from waltzrl.serving.http_client import HttpClient
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -28,22 +29,27 @@ class Site:
 
     def __init__(self, talk):
         self.opened, self.left = 0, asyncio.Event()
-        self._talk, self._tasks = talk, []
+        self._talk, self._connections = talk, []
 
-    async def connected(self, reader, writer):
+    def connected(self, reader, writer):
         self.opened += 1
-        self._tasks.append(asyncio.current_task())
+        self._connections.append((asyncio.create_task(self._serve(reader, writer)), writer))
+
+    async def stop(self):
+        tasks = [task for task, _ in self._connections]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for _, writer in self._connections:
+            writer.close()  # a task that was cancelled before it began has not
+        await settle()
+
+    async def _serve(self, reader, writer):
         try:
-            with suppress(asyncio.CancelledError):
-                await self._talk(reader, writer)
+            await self._talk(reader, writer)
         finally:
             self.left.set()
             writer.close()
-
-    async def stop(self):
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -56,8 +62,19 @@ async def site(talk, *, host="127.0.0.1", tls=None):
     try:
         yield served
     finally:
+        await stop_accepting(*server.sockets)
         server.close()
         await served.stop()
+
+
+async def stop_accepting(*listeners):
+    """Accept no more connections, and wait for those that are being accepted.
+
+    asyncio's own closing leaves these open (https://github.com/python/cpython/issues/109564).
+    """
+    for listener in listeners:
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+    await settle()
 
 
 def answering(*answers):
