@@ -46,11 +46,11 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     SINGLE: (
         'stages.feedback.learns=["conversation"]',
         "stages.feedback.pattern=draft-only",
-        "stages.feedback.steps=54",
+        "stages.feedback.steps=27",
         'stages.joint.learns=["conversation"]',
         "stages.joint.pattern=draft-only",
         "stages.joint.replayed_share=0.0",
-        "stages.joint.steps=108",
+        "stages.joint.steps=54",
     ),
     PAPER: (
         "stages.feedback.reward=paper",
@@ -149,8 +149,7 @@ class Study:
             f"data.{key}={[str(self.data / f'{one}.jsonl') for one in sets]}"
             for key, sets in files.items()
         ]
-        threads = 2 if arm == BASE else 1  # the base runs alone
-        own = [f"seed={seed}", f"compute.threads={threads}"]
+        own = [f"seed={seed}", "compute.threads=1"]  # several run beside each other
         if not (torch.cuda.is_available() or multiplies_bfloat16()):
             own.append("compute.dtype=float32")
         recipe = load_recipe(RECIPE, [*own, *found, *changes])
