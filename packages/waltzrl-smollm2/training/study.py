@@ -64,6 +64,7 @@ ARMS: Mapping[str, tuple[str, ...]] = {
 
 `single` is the conversation agent alone. Its rollouts sample fewer tokens, so it has more steps.
 """
+FIRST_SEED_ONLY = (PAPER, FROZEN)
 
 
 def pair(name: str, arm: str, pattern: str = "collaborate") -> ComparedRow:
@@ -131,6 +132,22 @@ class Study:
     def data(self) -> Path:
         return self.folder / "data"
 
+    @property
+    def trainings(self) -> list[tuple[str, int]]:
+        """Arms and seeds, in the order in which they are trained."""
+        repeated = [arm for arm in ARMS if arm not in FIRST_SEED_ONLY]
+        every_seed = [(arm, seed) for seed in range(self.seeds) for arm in repeated]
+        return every_seed + [(arm, 0) for arm in FIRST_SEED_ONLY]
+
+    @property
+    def samples(self) -> list[tuple[ComparedRow, int]]:
+        """Rows and seeds that are measured."""
+        return [
+            (row, seed)
+            for row in ROWS
+            for seed in range(1 if row.conversation in FIRST_SEED_ONLY else self.seeds)
+        ]
+
     def training(self, arm: str, seed: int) -> TrainingJob:
         """Return an arm's training; the base, which all start from, is one for all seeds."""
         if arm == BASE:
@@ -191,8 +208,7 @@ class Study:
         """Return the rows of all seeds: those of one prompt and row are its samples."""
         return [
             replace(one, pattern=row.name, sample=seed)
-            for row in ROWS
-            for seed in range(self.seeds)
+            for row, seed in self.samples
             for one in read_rows(self.evaluation(row, seed).folder)
         ]
 
@@ -207,25 +223,21 @@ class Study:
 
 def main(data: Path, out: Path, seeds: int = 2, processes: int = 2) -> None:
     study = Study(out, seeds)
-    every = [
-        (arm, seed)
-        for arms in ((WALTZ, SINGLE), (PAPER, FROZEN))
-        for seed in range(seeds)
-        for arm in arms
-    ]
     with RunDirectory(out), Workers(processes, quiet=False) as workers:
         if not (study.data / f"{MEASURED}.jsonl").exists():
             pair_data.main(data, study.data)
             write_measured(study.data)
         workers.run([study.training(BASE, 0)])
-        workers.run([study.training(arm, seed) for arm, seed in every])
-        jobs = [study.evaluation(row, seed) for seed in range(seeds) for row in ROWS]
+        workers.run([study.training(arm, seed) for arm, seed in study.trainings])
+        jobs = [study.evaluation(row, seed) for row, seed in study.samples]
         workers.run([*{job.name: job for job in jobs}.values()])
         again = [study.second_judging(row) for row in ROWS]
         workers.run([*{job.name: job for job in again}.values()])
     rows = study.measured()
     judged_again = study.judged_again()
-    curves = {f"{arm}-{seed}": read_curve(out / "runs" / f"{arm}-{seed}") for arm, seed in every}
+    curves = {
+        f"{arm}-{seed}": read_curve(out / "runs" / f"{arm}-{seed}") for arm, seed in study.trainings
+    }
     settings = {"recipe": RECIPE.name, "seeds": str(seeds)}
     title = "SmolLM2-135M-Instruct as a pair"
     write_report(out, EvaluationReport(title=title, rows=rows, curves=curves, settings=settings))
@@ -234,7 +246,7 @@ def main(data: Path, out: Path, seeds: int = 2, processes: int = 2) -> None:
         tests(rows),
         table(judged_again),
         agreements([row for row in rows if row.sample == 0], judged_again),
-        costs(study, every),
+        costs(study),
     )
     text = "\n\n".join("\n".join(part) for part in parts)
     (out / "tables.md").write_text(text, "utf-8")
@@ -322,11 +334,11 @@ def labels(row: EvaluationRow) -> Labels:
     )
 
 
-def costs(study: Study, every: Sequence[tuple[str, int]]) -> Iterator[str]:
+def costs(study: Study) -> Iterator[str]:
     """Yield what each training took."""
     yield "| training | thousand tokens sampled | hours of one core |"
     yield "| --- | ---: | ---: |"
-    for arm, seed in ((BASE, 0), *every):
+    for arm, seed in ((BASE, 0), *study.trainings):
         training = study.training(arm, seed)
         cost = training_cost(training.folder)
         yield f"| {training.name} | {cost.tokens / 1000:.0f} | {cost.seconds / 3600:.2f} |"
