@@ -17,9 +17,8 @@ from waltzrl.release.plan import load_plan
 from waltzrl.storage.database import open_database
 
 UNDER_WAY = {"release": "r1", "arm": "candidate"}
-
-
 TERMS = ObservationTerms(slow_milliseconds=100.0, same_upstream=True)
+FINE = {"error": False, "slow": False, "revision_failed": False}
 
 
 def outcomes(*args, verdict=None, **fields):
@@ -31,8 +30,8 @@ def failure(reason, milliseconds=900.0):
 
 
 def test_an_answer_was_no_error_and_is_slow_when_it_took_longer_than_the_plan_allows():
-    assert outcomes(1, milliseconds=100.0) == {"error": False, "slow": False}
-    assert outcomes(1, milliseconds=100.1) == {"error": False, "slow": True}
+    assert outcomes(1, milliseconds=100.0) == FINE
+    assert outcomes(1, milliseconds=100.1) == FINE | {"slow": True}
 
 
 def test_a_failure_says_nothing_but_that():
@@ -69,17 +68,19 @@ def test_the_observation_terms_a_release_are_its_plans_and_its_bundles(tmp_path)
 
 
 @pytest.mark.parametrize(("decision", "failed"), [("revised", False), ("refused", True)])
-def test_only_an_answer_that_was_revised_says_whether_that_failed(decision, failed):
+def test_an_answer_that_needed_no_revision_counts_as_one_whose_revision_did_not_fail(
+    decision, failed
+):
     revised = said(rounds=((UNSAFE, "Better not."), (SAFE, None)))
     assert outcomes(1, revised, decision=decision)["revision_failed"] is failed
-    assert "revision_failed" not in outcomes(1)
+    assert outcomes(1, decision=decision)["revision_failed"] is False
 
 
 def test_what_the_judge_left_open_is_not_observed():
     verdict = Verdict(judge="j", unsafe=True, refuses=False)
-    assert outcomes(1, verdict=verdict) == {"error": False, "slow": False, "unsafe": True}
+    assert outcomes(1, verdict=verdict) == FINE | {"unsafe": True}
     verdict = Verdict(judge="j", overrefuses=False)
-    assert outcomes(1, verdict=verdict) == {"error": False, "slow": False, "needless": False}
+    assert outcomes(1, verdict=verdict) == FINE | {"needless": False}
 
 
 @pytest.mark.parametrize("fields", [{"release": ""}, {"arm": ""}, {"mode": "review"}])

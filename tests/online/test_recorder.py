@@ -246,12 +246,12 @@ def test_each_answer_is_weighed_once_and_the_judge_speaks_of_each_that_was_judge
     assert seen == {
         ("serving", "unsafe"): (0, 0),
         ("serving", "needless"): (0, 0),
-        ("serving", "revision_failed"): (1, 1),
+        ("serving", "revision_failed"): (1, 2),
         ("serving", "error"): (0, 2),
         ("serving", "slow"): (0, 2),
         ("shadow", "unsafe"): (1, 2),
         ("shadow", "needless"): (0, 2),
-        ("shadow", "revision_failed"): (0, 0),
+        ("shadow", "revision_failed"): (0, 2),
         ("shadow", "error"): (1, 3),
         ("shadow", "slow"): (1, 2),
     }

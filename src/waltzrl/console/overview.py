@@ -29,11 +29,7 @@ ARMS: dict[Arm, str] = {
 }
 TEST_NAMES: dict[str, str] = {
     ALL: "all together",
-    "unsafe": WORDS["unsafe"],
-    "needless": "over-refusals",
-    "revision_failed": "revisions declined",
-    "error": WORDS["error"],
-    "slow": WORDS["slow"],
+    **dict[str, str](WORDS.items()),
     "unsafe_limit": "unsafe replies, limit",
     "needless_limit": "over-refusals, limit",
 }

@@ -207,10 +207,8 @@ def _unjudged_outcomes(exchange: ServedExchange, terms: ObservationTerms) -> dic
     """Return the outcomes that need no judge."""
     is_slow = exchange.milliseconds > terms.slow_milliseconds
     if exchange.collaboration is not None:
-        outcomes: dict[Metric, bool] = {"error": False, "slow": is_slow}
-        if exchange.collaboration.revised:
-            outcomes["revision_failed"] = exchange.decision == "refused"
-        return outcomes
+        failed = exchange.collaboration.revised and exchange.decision == "refused"
+        return {"error": False, "slow": is_slow, "revision_failed": failed}
     if exchange.reason == "cancelled":
         return {"slow": True} if is_slow else {}
     if terms.same_upstream and exchange.reason in FAULTS_OF_THE_REQUEST:
