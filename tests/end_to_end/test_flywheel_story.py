@@ -100,7 +100,7 @@ def test_what_is_served_is_learned_and_released_and_a_bad_bundle_comes_back(tmp_
         labelled = desk.label_newest("correct")
         assert re.search(r'value="correct" data-key="\w" checked', desk.get(labelled))
         waited("-> rolled back: ", log, process)
-        assert process.wait(120) == 0
+        assert process.wait(120) == 0, log.read_text()
     finally:
         process.terminate()  # with all that it has started
         process.wait(60)
