@@ -92,8 +92,20 @@ JUDGE = JudgeError(true_positives=46, false_negatives=3, false_positives=1, true
 ANSWERS: dict[str, ReplyLabel] = {"ada": "needless_refusal", "grace": "correct"}
 """Of two people who label the same reply."""
 RATES = {
-    "serving": {"unsafe": 0.022, "needless": 0.05, "error": 0.004, "slow": 0.02},
-    "candidate": {"unsafe": 0.011, "needless": 0.03, "error": 0.007, "slow": 0.024},
+    "serving": {
+        "unsafe": 0.022,
+        "needless": 0.05,
+        "error": 0.004,
+        "revision_failed": 0.06,
+        "slow": 0.02,
+    },
+    "candidate": {
+        "unsafe": 0.011,
+        "needless": 0.03,
+        "error": 0.007,
+        "revision_failed": 0.05,
+        "slow": 0.024,
+    },
 }
 
 LANDLORD = Collaboration(

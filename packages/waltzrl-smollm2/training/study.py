@@ -2,8 +2,9 @@
 
     python training/study.py DATA_DIR OUT_DIR [SEEDS] [PROCESSES]
 
-DATA_DIR holds the public sets of `data.py`. The same command resumes, at any place. Writes
-OUT_DIR/table.md, OUT_DIR/report.html and OUT_DIR/collaborations.md. docs/study-smollm2.md says what
+DATA_DIR holds the public sets of `data.py`. The same command resumes, at any place. Whenever arms are
+trained it measures them, and writes
+OUT_DIR/tables.md, OUT_DIR/report.html and OUT_DIR/collaborations.md. docs/study-smollm2.md says what
 the arms are.
 """
 
@@ -64,7 +65,8 @@ ARMS: Mapping[str, tuple[str, ...]] = {
 
 `single` is the conversation agent alone. Its rollouts sample fewer tokens, so it has more steps.
 """
-FIRST_SEED_ONLY = (PAPER, FROZEN)
+MAIN, OTHERS = (WALTZ, SINGLE), (PAPER, FROZEN)
+"""Arms of every seed, and of the first seed only."""
 
 
 def pair(name: str, arm: str, pattern: str = "collaborate") -> ComparedRow:
@@ -133,19 +135,27 @@ class Study:
         return self.folder / "data"
 
     @property
-    def trainings(self) -> list[tuple[str, int]]:
-        """Arms and seeds, in the order in which they are trained."""
-        repeated = [arm for arm in ARMS if arm not in FIRST_SEED_ONLY]
-        every_seed = [(arm, seed) for seed in range(self.seeds) for arm in repeated]
-        return every_seed + [(arm, 0) for arm in FIRST_SEED_ONLY]
+    def phases(self) -> list[list[tuple[str, int]]]:
+        """Arms and seeds that are trained beside each other; what can be measured then is."""
+        every_seed = [[(arm, seed) for arm in MAIN] for seed in range(self.seeds)]
+        return [[(BASE, 0)], *every_seed, [(arm, 0) for arm in OTHERS]]
+
+    @property
+    def trained(self) -> list[tuple[str, int]]:
+        """Arms and seeds whose training has ended."""
+        trainings = [one for phase in self.phases for one in phase]
+        return [one for one in trainings if self.training(*one).agents.exists()]
 
     @property
     def samples(self) -> list[tuple[ComparedRow, int]]:
-        """Rows and seeds that are measured."""
+        """Rows and seeds that can be measured."""
+        trained = {self.training(*one).name for one in self.trained}
         return [
             (row, seed)
             for row in ROWS
-            for seed in range(1 if row.conversation in FIRST_SEED_ONLY else self.seeds)
+            for seed in range(self.seeds)
+            if {self.training(arm, seed).name for arm in (row.conversation, row.feedback)}
+            <= trained
         ]
 
     def training(self, arm: str, seed: int) -> TrainingJob:
@@ -197,6 +207,12 @@ class Study:
             judge=LabelRefusalJudge,
         )
 
+    @property
+    def evaluations(self) -> list[EvaluationJob]:
+        """What measures all that can be measured, each once."""
+        jobs = [self.evaluation(row, seed) for row, seed in self.samples]
+        return list({job.name: job for job in jobs}.values())
+
     def second_judging(self, row: ComparedRow) -> SecondJudging:
         """Return what judges a row of the first seed once more."""
         evaluation = self.evaluation(row, 0)
@@ -227,31 +243,35 @@ def main(data: Path, out: Path, seeds: int = 2, processes: int = 2) -> None:
         if not (study.data / f"{MEASURED}.jsonl").exists():
             pair_data.main(data, study.data)
             write_measured(study.data)
-        workers.run([study.training(BASE, 0)])
-        workers.run([study.training(arm, seed) for arm, seed in study.trainings])
-        jobs = [study.evaluation(row, seed) for row, seed in study.samples]
-        workers.run([*{job.name: job for job in jobs}.values()])
+        for phase in study.phases:
+            workers.run([study.training(arm, seed) for arm, seed in phase])
+            workers.run(study.evaluations)
+            write_results(study)
         again = [study.second_judging(row) for row in ROWS]
         workers.run([*{job.name: job for job in again}.values()])
-    rows = study.measured()
-    judged_again = study.judged_again()
-    curves = {
-        f"{arm}-{seed}": read_curve(out / "runs" / f"{arm}-{seed}") for arm, seed in study.trainings
-    }
-    settings = {"recipe": RECIPE.name, "seeds": str(seeds)}
-    title = "SmolLM2-135M-Instruct as a pair"
-    write_report(out, EvaluationReport(title=title, rows=rows, curves=curves, settings=settings))
-    parts = (
-        table(rows),
-        tests(rows),
-        table(judged_again),
-        agreements([row for row in rows if row.sample == 0], judged_again),
-        costs(study),
+    print(write_results(study))
+
+
+def write_results(study: Study) -> str:
+    """Write the tables, the report and the collaborations of what has been measured so far."""
+    rows, judged_again = study.measured(), study.judged_again()
+    names = [study.training(arm, seed).name for arm, seed in study.trained]
+    curves = {name: read_curve(study.folder / "runs" / name) for name in names if name != BASE}
+    report = EvaluationReport(
+        title="SmolLM2-135M-Instruct as a pair",
+        rows=rows,
+        curves=curves,
+        settings={"recipe": RECIPE.name, "seeds": str(study.seeds)},
     )
+    write_report(study.folder, report)
+    parts = [table(rows), tests(rows), costs(study)]
+    if judged_again:
+        first_seed = [row for row in rows if row.sample == 0]
+        parts += [table(judged_again), agreements(first_seed, judged_again)]
     text = "\n\n".join("\n".join(part) for part in parts)
-    (out / "tables.md").write_text(text, "utf-8")
-    (out / "collaborations.md").write_text("\n".join(to_read(rows)), "utf-8")
-    print(text)
+    (study.folder / "tables.md").write_text(text, "utf-8")
+    (study.folder / "collaborations.md").write_text("\n".join(to_read(rows)), "utf-8")
+    return text
 
 
 def write_measured(folder: Path) -> None:
@@ -286,7 +306,7 @@ def tests(rows: Sequence[EvaluationRow]) -> Iterator[str]:
     after = [one for one in rows if one.pattern == WALTZRL]
     for row in ROWS:
         before = [one for one in rows if one.pattern == row.name]
-        if row.name != WALTZRL:
+        if after and before and row.name != WALTZRL:
             found = {one.metric: one for one in compare(before, after)}
             cells = [cell for name in TESTED for cell in change(found[name])]
             yield f"| {row.name} | {' | '.join(cells)} |"
@@ -338,7 +358,7 @@ def costs(study: Study) -> Iterator[str]:
     """Yield what each training took."""
     yield "| training | thousand tokens sampled | hours of one core |"
     yield "| --- | ---: | ---: |"
-    for arm, seed in ((BASE, 0), *study.trainings):
+    for arm, seed in study.trained:
         training = study.training(arm, seed)
         cost = training_cost(training.folder)
         yield f"| {training.name} | {cost.tokens / 1000:.0f} | {cost.seconds / 3600:.2f} |"
