@@ -2,10 +2,9 @@
 
     python training/study.py DATA_DIR OUT_DIR [SEEDS] [PROCESSES]
 
-DATA_DIR holds the public sets of `data.py`. The same command resumes, at any place. Whenever arms are
-trained it measures them, and writes
-OUT_DIR/tables.md, OUT_DIR/report.html and OUT_DIR/collaborations.md. docs/study-smollm2.md says what
-the arms are.
+DATA_DIR holds the public sets of `data.py`. The same command resumes, at any place. It measures
+arms as soon as they are trained, and then writes OUT_DIR/tables.md, OUT_DIR/report.html and
+OUT_DIR/collaborations.md anew. docs/study-smollm2.md says what the arms are.
 """
 
 import hashlib
