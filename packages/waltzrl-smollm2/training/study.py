@@ -87,6 +87,8 @@ ROWS = (
 SETS = {"jailbreakbench_behaviors": 200, "oktest": 100, "simplesafetytests": 50, "general": 50}
 """The held-out sets, and how many of their prompts are asked."""
 MEASURED = "measured"
+WARM_UP = "warm-up"
+"""Folder of the metrics of a run's warm-up, which is all that the base is trained by."""
 COLUMNS = {
     "asr": "ASR",
     "orr": "ORR",
@@ -359,7 +361,7 @@ def costs(study: Study) -> Iterator[str]:
     yield "| --- | ---: | ---: |"
     for arm, seed in study.trained:
         training = study.training(arm, seed)
-        cost = training_cost(training.folder)
+        cost = training_cost(training.folder / WARM_UP if arm == BASE else training.folder)
         yield f"| {training.name} | {cost.tokens / 1000:.0f} | {cost.seconds / 3600:.2f} |"
 
 
