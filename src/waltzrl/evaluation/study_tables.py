@@ -198,8 +198,8 @@ def _means(study: Study) -> Iterator[StudyTable]:
         yield StudyTable(
             name="main" if place == 0 else f"table-{place + 1}",
             title=title,
-            note=f"Mean over {_seeds(whole)}, with 95 % intervals over seeds; percent, but for the "
-            "tokens that both agents write for a prompt.",
+            note=f"Mean over {_seeds(whole)}, with 95 % intervals over seeds; percentages, "
+            "except for tokens.",
             headings=("", *(COLUMNS[metric] for metric in shown)),
             lines=[
                 (row, *(_cell(_mean(values[row, m], m), _format(m)) for m in shown)) for row in rows
