@@ -5,7 +5,7 @@
 Each case is a process that takes two steps of the last stage of a recipe, in float32 on one thread.
 For each phase it prints the highest resident memory (VmHWM), all of the process included, and the
 processor time of the second step. GLIBC_TUNABLES is set as `docs/training.md` says where memory is
-short; --as-it-is leaves the environment alone. The third case needs `pip install waltzrl[smollm2]`.
+short; --as-it-is leaves the environment alone. The third case needs `pip install '.[smollm2]'`.
 """
 
 import argparse

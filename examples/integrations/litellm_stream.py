@@ -1,6 +1,6 @@
 """A guarded call of LiteLLM, streamed.
 
-pip install waltzrl litellm
+pip install . litellm
 python examples/integrations/litellm_stream.py http://localhost:8000/v1 qwen
 """
 
