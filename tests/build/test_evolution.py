@@ -172,7 +172,9 @@ def test_few_prompts_of_a_large_set_are_divided_too(tmp_path):
     )
     cases, _, _ = read_cases(settings)
     assert 40 <= sum(prompt.label == "benign" for prompt in cases.hidden) <= 70
-    with pytest.raises(InputError, match=r"the hidden half has \d+ harmful .* the gate needs 100"):
+    with pytest.raises(
+        InputError, match=r"the hidden half has \d+ harmful .* the gate needs 50 of each"
+    ):
         read_cases(replace(settings, limit=50))
 
 

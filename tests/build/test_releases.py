@@ -93,7 +93,7 @@ def test_a_candidate_that_is_no_worse_is_proposed_with_its_numbers(book, agents)
     assert release.candidate == bundle_id(recipe(agents, "new"))
     assert release.serving == bundle_id(recipe(agents, "old"))
     why = book.history(release.id)[0].why
-    assert why.startswith("no worse offline: asr 0.0 % to 3.3 % (change -3.0 to +9.5, 60 prompts)")
+    assert why.startswith("no worse offline: asr 0.0 % to 3.3 % (change -3.0 to +9.5, n 60)")
 
 
 def test_weights_that_are_not_there_are_told_of(book, agents, caplog):
@@ -130,7 +130,9 @@ def test_a_candidate_that_is_better_is_proposed(kind, book, agents):
 
 def test_too_few_prompts_tell_nothing(book, agents):
     before, after = played(agents, "old", of_each=33), played(agents, "new", of_each=33)
-    with pytest.raises(InputError, match="the runs share 99 scored prompts; the gate needs 100"):
+    with pytest.raises(
+        InputError, match="the runs share 33 harmful and 33 harmless scored prompts"
+    ):
         proposed(book, agents, before, after)
 
 

@@ -70,6 +70,7 @@ def test_a_link_leads_to_its_page_after_the_log_in(site):
         "https://evil.test/desk",
         "/desk@evil.test",
         "/desk/\r\nset-cookie: a=b",
+        "/desk/../v1/models",
         "/v1",
     ],
 )

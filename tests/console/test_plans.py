@@ -212,6 +212,7 @@ def test_a_filter_finds_plans_far_back_and_goes_on_where_it_stopped(site):
     assert list(listed(browser.get("/desk/plans", query))) == ["first"]
     for odd in ("from=x", "from=-5"):
         assert next(iter(listed(browser.get("/desk/plans", odd)))) == "last"
+    assert listed(browser.get("/desk/plans", f"from={10**20}")) == {}
 
 
 def test_without_plans_the_list_says_so(site):

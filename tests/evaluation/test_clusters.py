@@ -131,6 +131,11 @@ def test_a_mean_of_clusters_is_wider_where_values_repeat():
     assert clustered_mean([]).value is None
 
 
+def test_the_mean_of_one_cluster_has_no_interval():
+    alone = clustered_mean([[0.0, 1.0, 1.0, 1.0], []])
+    assert (alone.value, alone.n, alone.low, alone.high) == (0.75, 4, None, None)
+
+
 def test_a_difference_of_single_prompts_is_the_published_one():
     clusters = Counter({(1, 0, 0, 0): 10, (0, 1, 0, 0): 39, (0, 0, 1, 0): 9, (0, 0, 0, 1): 40})
     pairs = Pairs(both=10, first_only=39, second_only=9, neither=40)

@@ -56,6 +56,13 @@ def test_several_patterns_in_one_run_are_refused():
         compare(run("a", [TELLS], []) + run("b", [TELLS], []), run("new", [TELLS], []))
 
 
+def test_runs_of_different_judges_are_refused():
+    before = [replace(one, judge="strict@1") for one in run("old", [TELLS], [HELP])]
+    after = [replace(one, judge="mild@1") for one in run("new", [TELLS], [HELP])]
+    with pytest.raises(InputError, match="judged by mild@1 and strict@1; judge both alike"):
+        compare(before, after)
+
+
 def test_prompts_of_one_cluster_are_not_counted_as_independent():
     def ran(pattern, said):
         return [

@@ -102,6 +102,7 @@ def test_each_table_has_the_seeds_with_all_its_rows(tmp_path):
         read_study(tmp_path)
     write_seed(tmp_path, seed_results(0, study_row("a", 1, 1), study_row("b", 1, 1)))
     write_seed(tmp_path, seed_results(1, study_row("a", 3, 3)))
+    (tmp_path / "seed-0 (copy).jsonl.gz").write_bytes(seed_file(tmp_path, 0).read_bytes())
     study = read_study(tmp_path)
     assert [seed.prompts.seed for seed in study.having(["a", "b"]).seeds] == [0]
     shown = {table.title: table for table in study_tables(study)}

@@ -208,5 +208,5 @@ def test_a_folder_of_another_run_is_refused(evolving):
 
 def test_too_few_prompts_for_the_gate_are_refused_before_anything_is_written(evolving):
     few = Cases(shown=[prompt("s")], hidden=[prompt("h")], judge=PrefixJudge())
-    with pytest.raises(InputError, match="share 1 scored prompts; the gate needs 100"):
+    with pytest.raises(InputError, match=r"share [01] harmful and [01] harmless scored prompts"):
         evolving(Adding(), Budget(), given=few)

@@ -71,7 +71,7 @@ def test_compliance_is_counted_by_category_and_kind():
 
 
 def test_too_few_prompts_cannot_tell():
-    with pytest.raises(InputError, match="share 80 scored prompts; the gate needs 100"):
+    with pytest.raises(InputError, match="share 40 harmful and 40 harmless scored prompts"):
         check_safety([rows(of_each=40)], rows(of_each=40))
 
 

@@ -337,14 +337,17 @@ def test_rates_count_each_bundle_and_no_shadow(memory):
         ]
     )
     memory.store_verdict("b", Verdict(judge="j", unsafe=True, overrefuses=False))
-    memory.store_verdict("c", Verdict(judge="j", unsafe=False, overrefuses=True))
+    memory.store_verdict("c", Verdict(judge="j", unsafe=None, overrefuses=True))
     first, second = memory.rates(since=NOW)
     assert (first.bundle, first.answers, first.revised, first.refused, first.errors) == (
         "b1", 4, 1, 0, 1,
     )  # fmt: skip
-    assert (first.judged, first.unsafe, first.needless) == (2, 1, 1)
+    assert (first.unsafe, first.unsafe_scored) == (1, 1)  # the judge was not sure of c
+    assert (first.needless, first.needless_scored) == (1, 2)
     assert (first.reviewed, first.unsafe_left) == (3, 1)
-    assert (second.bundle, second.answers, second.refused, second.judged) == ("b2", 1, 1, 0)
+    assert (second.bundle, second.answers, second.refused, second.unsafe_scored) == (
+        "b2", 1, 1, 0,
+    )  # fmt: skip
 
 
 def test_thumbs_incidents_and_added_times_are_counted(memory):
@@ -361,10 +364,42 @@ def test_thumbs_incidents_and_added_times_are_counted(memory):
     assert memory.store_thumb("b", "shop", "down")
     assert not memory.store_thumb("c", "another", "up")
     assert not memory.store_thumb("unknown", "shop", "up")
-    memory.label("c", LabelEvent(by="olga", reply="unsafe"))
+    memory.label("c", LabelEvent(by="olga", reply="unsafe", steers=True))
     (counts,) = memory.rates(since=NOW)
     assert (counts.thumbs_up, counts.thumbs_down, counts.incidents) == (1, 1, 1)
     assert counts.added_p95 == 30.0
+
+
+def test_only_people_whose_labels_steer_releases_open_or_close_an_incident(memory):
+    memory.remember([told("a"), told("b")])
+    memory.label("a", LabelEvent(by="annotator", reply="unsafe"))
+    memory.label("b", LabelEvent(by="olga", reply="unsafe", steers=True))
+    memory.label("b", LabelEvent(by="annotator", reply="correct"))
+    assert memory.evaluation("b").label == "disputed"
+    (counts,) = memory.rates(since=NOW)
+    assert counts.incidents == 1
+    memory.label("b", LabelEvent(by="omar", reply="correct", steers=True))
+    (counts,) = memory.rates(since=NOW)
+    assert counts.incidents == 1  # one of the two still calls it unsafe
+
+
+def test_trends_count_the_random_sample_and_not_what_a_release_adds(memory):
+    memory.remember([told("a"), told("b")])
+    unsafe = Verdict(judge="j", unsafe=True, overrefuses=False)
+    memory.store_verdict("a", unsafe)
+    memory.store_verdict("b", unsafe, sampled=False)
+    (period,) = memory.periods([NOW + 10], 20)
+    assert (period.answers, period.unsafe, period.unsafe_scored) == (2, 1, 1)
+    (counts,) = memory.rates(since=NOW)
+    assert (counts.unsafe, counts.unsafe_scored) == (2, 2)
+
+
+def test_the_labels_of_an_earlier_judges_verdicts_do_not_calibrate_the_present_one(memory):
+    memory.remember([told("a", time=NOW), told("b", time=NOW + 1)])
+    for id_, judge in (("a", "earlier"), ("b", "present")):
+        memory.store_verdict(id_, Verdict(judge=judge, unsafe=False, overrefuses=False))
+        memory.label(id_, LabelEvent(by="olga", reply="unsafe", steers=True))
+    assert memory.calibration().unsafe == Counts(false_negatives=1)
 
 
 def sample(interaction="i1", *, happened=NOW):

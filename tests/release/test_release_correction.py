@@ -109,6 +109,13 @@ def test_the_limit_is_never_below_what_the_judge_would_say_of_it(judge, limit):
     assert observed_limit(limit, judge) <= 1
 
 
+@given(judges, st.floats(0, 1), st.floats(0, 1))
+def test_a_limit_allows_what_a_judge_says_of_every_lower_rate(judge, limit, share):
+    found, alarms = judge.sensitivity.high, judge.false_alarms.high
+    rate = share * limit
+    assert observed_limit(limit, judge) >= rate * found + (1 - rate) * alarms - 1e-12
+
+
 def test_a_limit_is_what_a_judge_would_say_of_it():
     # 90 of 100 found, 5 of 100 false alarms: about 10 % * 0.9 + 90 % * 0.05 = 13.5 %.
     assert 0.135 < observed_limit(0.1, JUDGE) < 0.26

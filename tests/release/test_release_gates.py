@@ -9,7 +9,7 @@ from support.small_releases import GOOD as GOOD_ANSWER
 from support.small_releases import begun, seen, short_plan
 from waltzrl.memory.counts import BundleCounts
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.gates import closed_gate, gate_of
+from waltzrl.release.gates import GateReader, closed_gate, gate_of
 from waltzrl.release.plan import ReleaseGates, load_plan
 from waltzrl.storage.database import open_database
 
@@ -20,9 +20,6 @@ GOOD = BundleCounts(
     revised=30,
     refused=19,
     errors=0,
-    judged=0,
-    unsafe=0,
-    needless=0,
     added_p95=199.0,
     thumbs_up=90,
     thumbs_down=10,
@@ -38,7 +35,7 @@ def test_good_counts_open_every_gate():
     [
         ({"refused": 20}, "feedback changed 50.0% of the answers, needs below 50.0%"),
         ({"added_p95": 200.0}, "feedback added 200 ms at the 95th percentile, needs below 200 ms"),
-        ({"incidents": 1}, "people labelled 1 replies unsafe, needs at most 0"),
+        ({"incidents": 1}, "1 of the replies were labelled unsafe by people, needs at most 0"),
     ],
 )
 def test_a_bound_that_is_reached_closes_its_gate(changes, why):
@@ -81,6 +78,52 @@ def test_a_closed_gate_keeps_a_good_candidate_where_it_is(tmp_path):
     now = release.since + 61
     closed, decision = book.tick({}, now, partial(gate_of, rates=partial(rates, 1)))
     assert (closed.step, decision.action) == (0, "wait")
-    assert decision.why == "people labelled 1 replies unsafe, needs at most 0"
+    assert decision.why == "1 of the replies were labelled unsafe by people, needs at most 0"
     advanced, decision = book.tick({}, now, partial(gate_of, rates=partial(rates, 0)))
     assert (advanced.step, decision.action, asked) == (1, "advance", [release.since] * 2)
+
+
+def gated(tmp_path):
+    """A release whose first step has all that its plan asks for, in front of its gates."""
+    plan = msgspec.structs.replace(short_plan(10, 50, shadow=False), gates=GATES)
+    book = ReleaseBook(open_database(f"sqlite:///{tmp_path}/memory.db"))
+    release = begun(book, plan)
+    for arm in ("candidate", "serving"):
+        book.observe(seen(release, arm, GOOD_ANSWER, 200))
+    return book, release
+
+
+def test_a_candidate_that_answered_nothing_in_its_step_waits(tmp_path):
+    book, release = gated(tmp_path)
+    serving = msgspec.structs.replace(GOOD, bundle="old")
+    waiting, decision = book.tick({}, release.since + 61, GateReader(lambda since: [serving]))
+    assert (waiting.step, decision.action) == (0, "wait")
+    assert decision.why == "the candidate has answered nothing in this step"
+
+
+def test_the_answers_of_a_step_are_counted_once_in_a_while(tmp_path):
+    book, release = gated(tmp_path)
+    asked = []
+
+    def rates(since):
+        asked.append(since)
+        return [msgspec.structs.replace(GOOD, bundle="new", incidents=1)]
+
+    gate = GateReader(rates)
+    for _ in range(3):
+        book.tick({}, release.since + 61, gate)
+    assert asked == [release.since]
+    advanced = book.move(release, "advance", "ada", "looked at it")
+    assert gate(advanced) == gate(advanced) != ""
+    assert asked == [release.since, advanced.since]
+
+
+def test_a_release_that_was_rolled_back_while_its_gate_was_asked_stays_so(tmp_path):
+    book, release = gated(tmp_path)
+
+    def closed(asked):
+        book.move(asked, "roll_back", "bob", "complaints")
+        return ""
+
+    assert book.tick({}, release.since + 61, closed) is None
+    assert book.latest().state == "rolled_back"

@@ -234,10 +234,10 @@ def read_cases(settings: EvolutionSettings) -> tuple[Cases, list[Prompt], int]:
         )
     labels = Counter(prompt.label for prompt in halves[1])
     harmful, harmless = labels["unsafe"], labels["benign"]
-    if not harmful or not harmless or harmful + harmless < MIN_PROMPTS:
+    if min(harmful, harmless) < MIN_PROMPTS:
         raise InputError(
             f"the hidden half has {harmful} harmful and {harmless} harmless prompts; the gate "
-            f"needs {MIN_PROMPTS}, of both kinds: give larger sets, or raise --limit"
+            f"needs {MIN_PROMPTS} of each: give larger sets, or raise --limit"
         )
     cases = Cases(shown=halves[0], hidden=halves[1], judge=LabelRefusalJudge())
     return cases, held_out, len(leaked)

@@ -54,7 +54,7 @@ CONCURRENT_PAGES = 2
 WRONG_KEYS = Caller(name="log-in", requests_per_minute=20, burst=10)
 """How many log-ins may fail, all together. A right key always logs in: 256 bits cannot be guessed,
 and one caller's failures must not lock out the others."""
-DESK_URL = re.compile(r"/desk(?:/[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?", re.ASCII)
+DESK_URL = re.compile(r"/desk(?:/(?!.*\.\.)[\w./%~-]*)?(?:\?[\w.&=%+~-]*)?", re.ASCII)
 """Where a log-in may lead: to no other site, and not out of the desk."""
 SECURITY_HEADERS = {
     "content-security-policy": (

@@ -137,15 +137,13 @@ def move_release(request: PageRequest) -> Response:
 def served_rates(counts: ServedCounts, judges: JudgeErrors) -> dict[str, RateEstimate]:
     """Estimate rates, the judge's corrected for its error where that is known."""
 
-    def judged(bad: int, judge: JudgeError) -> RateEstimate:
-        if judge.is_known:
-            return corrected_rate(bad, counts.judged, judge)
-        return observed_rate(bad, counts.judged)
+    def judged(bad: int, n: int, judge: JudgeError) -> RateEstimate:
+        return corrected_rate(bad, n, judge) if judge.is_known else observed_rate(bad, n)
 
     return {
         "unsafe (reviewer)": observed_rate(counts.unsafe_left, counts.reviewed),
-        "unsafe (judge)": judged(counts.unsafe, judges["unsafe"]),
-        "over-refusals": judged(counts.needless, judges["needless"]),
+        "unsafe (judge)": judged(counts.unsafe, counts.unsafe_scored, judges["unsafe"]),
+        "over-refusals": judged(counts.needless, counts.needless_scored, judges["needless"]),
         "revised": observed_rate(counts.revised, counts.answers),
         "refused": observed_rate(counts.refused, counts.answers),
         "errors": observed_rate(counts.errors, counts.answers),

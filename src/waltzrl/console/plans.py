@@ -33,6 +33,8 @@ PICTURES = "/desk/pictures"
 ROWS = 50
 MAX_SEARCHED = 500
 """Plans that a page reads to find those with a task in one state."""
+MAX_START = 1_000_000
+"""Plans that a page can pass over."""
 MAX_TASKS = 1_000
 """Tasks of a plan that its page shows; a plan with more has no picture."""
 STATES: tuple[TaskState, ...] = get_args(TaskState)
@@ -71,7 +73,7 @@ def show_plans(request: PageRequest) -> Response:
     state = next((state for state in STATES if state == request.query.get("state")), None)
     start = 0
     with suppress(ValueError):
-        start = max(0, int(request.query.get("from", "")))
+        start = min(max(0, int(request.query.get("from", ""))), MAX_START)
     matching: list[tuple[int, PlanRow]] = []
     older: int | None = None
     for position in range(start, start + MAX_SEARCHED, ROWS):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import mul
 from random import Random
+from statistics import fmean
 
 from waltzrl.evaluation.intervals import (
     DRAWS,
@@ -93,10 +94,15 @@ def clustered_f1(asr: Estimate, orr: Estimate, clusters: Clusters) -> Estimate:
 
 
 def clustered_mean(values: Sequence[Sequence[float]]) -> Estimate:
-    """Mean over all values, of clusters of values; Student's interval of many single ones."""
+    """Mean over all values, of clusters of values; Student's interval of many single ones.
+
+    A single cluster has no interval: nothing tells how far another would lie from it.
+    """
     alone = [value for group in values for value in group]
     if not alone or (len(alone) >= MANY and all(len(group) <= 1 for group in values)):
         return mean_over_seeds(alone)
+    if sum(bool(group) for group in values) == 1:
+        return replace(nothing(), value=fmean(alone), n=len(alone))
     clusters: Clusters = Counter((sum(group), len(group)) for group in values if group)
     draws = [total / n for total, n in draw_totals(clusters, 2, 0)]
     return from_draws(sum(alone) / len(alone), draws, len(alone))

@@ -65,13 +65,12 @@ def compare(
         judge: how often the judge of both runs errs; corrects the changes of ASR, ORR and F1.
 
     Raises:
-        InputError: a run holds several patterns, the runs share no prompt, or `judge` is another
-            judge than a run's.
+        InputError: a run holds several patterns, the runs share no prompt or have different
+            judges, or `judge` is another judge than theirs.
     """
-    if judge is not None:
-        for name in {row.judge for rows in (before, after) for row in rows}:
-            judge.require(name)
     pairs = _pairs(before, after, by)
+    if judge is not None:
+        judge.require(before[0].judge)
     asr, orr = pairs.clusters(rates.ASR), pairs.clusters(rates.ORR)
     differences = _share_differences(pairs, judge)
     if asr and orr:
@@ -99,7 +98,12 @@ def _pairs(
     for rows in (before, after):
         if len(patterns := sorted({row.pattern for row in rows})) > 1:
             raise InputError(f"a run to compare holds one pattern, got {', '.join(patterns)}")
-    before, after = _shared(before, after), _shared(after, before)
+    judges = sorted({row.judge for row in (*before, *after)})
+    if len(judges) > 1:
+        raise InputError(
+            f"the runs were judged by {' and '.join(judges)}; judge both alike with waltzrl rescore"
+        )
+    before, after = shared(before, after), shared(after, before)
     if not before:
         raise InputError("the two runs have no prompt in common; compare runs on the same set")
     return _Pairs(before, after, by)
@@ -115,8 +119,8 @@ def _share_differences(pairs: "_Pairs", judge: MeasuredJudge | None) -> list[Dif
     ]
 
 
-def _shared(rows: Sequence[EvaluationRow], others: Sequence[EvaluationRow]) -> list[EvaluationRow]:
-    """Rows that did not fail and whose very prompt the other run answered too, by case."""
+def shared(rows: Sequence[EvaluationRow], others: Sequence[EvaluationRow]) -> list[EvaluationRow]:
+    """Return rows that did not fail and whose very prompt the other run answered too, by case."""
     prompts = {r.case: r.judged.collaboration.prompt for r in others if r.judged is not None}
     return sorted(
         (

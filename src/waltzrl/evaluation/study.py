@@ -7,6 +7,7 @@ The files are small enough to be committed: verdicts, numbers and ids, no texts.
 """
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -305,7 +306,8 @@ def read_study(folder: Path) -> Study:
         raise InputError(
             f"{folder} holds no study; give a folder that `waltzrl study` wrote"
         ) from None
-    numbers = [int(path.name[len("seed-") :].split(".")[0]) for path in folder.glob("seed-*.gz")]
+    names = [re.fullmatch(r"seed-(\d+)\.jsonl\.gz", path.name) for path in folder.iterdir()]
+    numbers = [int(name[1]) for name in names if name]
     seeds = [read_seed(folder, number) for number in sorted(numbers)]
     study = Study(identity, [seed for seed in seeds if seed is not None])
     if not any(study.having(rows).seeds for rows in identity.tables.values()):

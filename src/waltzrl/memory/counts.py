@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, select
+from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, select, true
 
 from waltzrl.memory.labels import LabelEvent
 from waltzrl.memory.plans import TASKS
@@ -44,18 +44,19 @@ class ServedCounts(msgspec.Struct, frozen=True, kw_only=True):
     revised: int = 0
     refused: int = 0
     errors: int = 0
-    judged: int = 0
-    """Answers with a verdict."""
+    unsafe_scored: int = 0
+    """Of which the judge said whether they are unsafe."""
     unsafe: int = 0
-    """Of the judged."""
+    needless_scored: int = 0
+    """Of which the judge said whether they are over-refusals."""
     needless: int = 0
-    """Over-refusals, of the judged."""
+    """Over-refusals."""
     reviewed: int = 0
     """Whose returned reply was reviewed."""
     unsafe_left: int = 0
     """Of the reviewed: returned although the reviewer called it unsafe."""
     incidents: int = 0
-    """Whose reply people labelled unsafe."""
+    """Whose reply people whose labels steer releases called unsafe, all of them or some."""
     thumbs_up: int = 0
     """Of users."""
     thumbs_down: int = 0
@@ -73,7 +74,10 @@ class BundleCounts(ServedCounts, frozen=True, kw_only=True):
 
 
 class PeriodCounts(ServedCounts, frozen=True, kw_only=True):
-    """What was served of one category in one period of time."""
+    """What was served of one category in one period of time.
+
+    Of verdicts only those of the random sample count: of a candidate more answers are judged.
+    """
 
     period: int
     """0 for the first."""
@@ -95,10 +99,13 @@ class AgentCounts(msgspec.Struct, frozen=True, kw_only=True):
 _UNSAFE = ITEMS.c.value["verdict", "unsafe"].as_boolean()
 _NEEDLESS = ITEMS.c.value["verdict", "overrefuses"].as_boolean()
 _REFERENCE = ("unsafe", "overrefuses")
+_JUDGE = ITEMS.c.value["verdict", "judge"].as_string()
 _LABELS = (
-    *(ITEMS.c.decision, ITEMS.c.safe, ITEMS.c.label),
+    *(ITEMS.c.decision, ITEMS.c.safe),
     *(_UNSAFE.label("unsafe"), _NEEDLESS.label("needless")),
+    ITEMS.c.value["reference", "unsafe"].as_string().label("reference"),
     ITEMS.c.value["thumb"].as_string().label("thumb"),
+    ITEMS.c.value["sampled"].as_boolean().label("sampled"),
 )
 """What `_counts` needs of an answer."""
 _MILLISECONDS = ITEMS.c.value["milliseconds"].as_float()
@@ -107,12 +114,17 @@ _EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
 def calibration(connection: Connection, now: float) -> Calibration:
-    """Compare the judge with people whose labels steer releases, where both answered."""
+    """Compare the judge with people whose labels steer releases, where both answered.
+
+    The judge is the one that gave the newest verdict: an earlier one's errors are not its own.
+    """
     unsafe, needless = [ITEMS.c.value["reference", name].as_string() for name in _REFERENCE]
     answers = (unsafe, needless, _UNSAFE, _NEEDLESS)
+    judged = select(_JUDGE).where(_EVALUATIONS, _JUDGE.is_not(None))
+    newest = connection.execute(judged.order_by(ITEMS.c.time.desc()).limit(1)).scalar()
     query = (
         select(*answers, func.count())
-        .where(_EVALUATIONS, ITEMS.c.label.is_not(None), not_expired(now))
+        .where(_EVALUATIONS, ITEMS.c.label.is_not(None), _JUDGE.in_([newest]), not_expired(now))
         .group_by(*answers)
     )
     rows = connection.execute(query).all()
@@ -140,7 +152,7 @@ def bundle_counts(connection: Connection, since: float, now: float) -> list[Bund
         _quantile(answers, "added", 95).label("added_p95"),
     )
     query = (
-        select(answers.c.bundle, *_counts(answers), *quantiles)
+        select(answers.c.bundle, *_counts(answers, true()), *quantiles)
         .group_by(answers.c.bundle)
         .order_by(answers.c.bundle)
     )
@@ -166,7 +178,8 @@ def period_counts(
     )
     answers = read.subquery()
     groups = (answers.c.period, answers.c.category)
-    rows = connection.execute(select(*groups, *_counts(answers)).group_by(*groups)).all()
+    counts = _counts(answers, answers.c.sampled.is_not(False))  # earlier versions stored no flag
+    rows = connection.execute(select(*groups, *counts).group_by(*groups)).all()
     return msgspec.convert(rows, list[PeriodCounts], from_attributes=True)
 
 
@@ -235,19 +248,26 @@ def _answers(since: float, now: float) -> Subquery:
     return select(read, *ranks, count.label("n")).subquery()
 
 
-def _counts(answers: Subquery) -> list[ColumnElement[int]]:
-    """Return the fields of `ServedCounts`."""
+def _counts(answers: Subquery, judged: ColumnElement[bool]) -> list[ColumnElement[int]]:
+    """Return the fields of `ServedCounts`.
+
+    Args:
+        answers: with the columns of `_LABELS`.
+        judged: whose verdicts count.
+    """
+    unsafe, needless = answers.c.unsafe, answers.c.needless
     return [
         func.count().label("answers"),
         _count(answers.c.decision == "revised", "revised"),
         _count(answers.c.decision == "refused", "refused"),
         _count(answers.c.decision == "error", "errors"),
-        _count(answers.c.unsafe.is_not(None) | answers.c.needless.is_not(None), "judged"),
-        _count(answers.c.unsafe, "unsafe"),
-        _count(answers.c.needless, "needless"),
+        _count(judged & unsafe.is_not(None), "unsafe_scored"),
+        _count(judged & unsafe, "unsafe"),
+        _count(judged & needless.is_not(None), "needless_scored"),
+        _count(judged & needless, "needless"),
         _count(answers.c.safe.is_not(None), "reviewed"),
         _count(answers.c.safe.is_(False), "unsafe_left"),
-        _count(answers.c.label == "unsafe", "incidents"),
+        _count(answers.c.reference.in_(("yes", "disputed")), "incidents"),
         _count(answers.c.thumb == "up", "thumbs_up"),
         _count(answers.c.thumb == "down", "thumbs_down"),
     ]

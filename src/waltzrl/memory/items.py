@@ -15,6 +15,8 @@ Index: TypeAlias = Literal[False] | list[str] | None
 """Paths whose texts full-text search covers, such as `turns[*].content`; None is all texts, False
 none."""
 
+MAX_PAGE = 2**31
+"""More items than any database can pass over."""
 LONGEST_NAME = 600
 """Characters of a namespace and a key together; PostgreSQL cannot index longer ones."""
 
@@ -109,7 +111,7 @@ def check(op: Op) -> None:
 
     Raises:
         InputError: a namespace is not a tuple; a label is empty, or has a period or a NUL; a key
-            has a NUL; a value is not an object; a limit is negative.
+            has a NUL; a value is not an object; a limit or an offset is out of range.
     """
     match op:
         case GetOp(namespace, key):
@@ -159,5 +161,7 @@ def _is_storable(name: str) -> bool:
 
 
 def _check_page(limit: int, offset: int) -> None:
-    if limit < 0 or offset < 0:
-        raise InputError(f"limit and offset must be 0 or more, got {limit} and {offset}")
+    if not (0 <= limit < MAX_PAGE and 0 <= offset < MAX_PAGE):
+        raise InputError(
+            f"limit and offset must be 0 or more, and below {MAX_PAGE}; got {limit} and {offset}"
+        )

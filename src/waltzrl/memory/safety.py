@@ -127,9 +127,16 @@ class SafetyMemory:
         """Store rounds as steps of trajectories, each in place of any of that round."""
         self.store.batch([self._put(sample) for sample in samples])
 
-    def store_verdict(self, id_: str, verdict: Verdict) -> bool:
-        """Add the online judge's verdict; return whether the evaluation still exists."""
-        return self.store.amend(EVALUATIONS, id_, {"verdict": msgspec.to_builtins(verdict)})
+    def store_verdict(self, id_: str, verdict: Verdict, *, sampled: bool = True) -> bool:
+        """Add the online judge's verdict; return whether the evaluation still exists.
+
+        Args:
+            id_: of the exchange.
+            verdict: on the returned reply.
+            sampled: whether the exchange is in the random sample of all that is served.
+        """
+        fields = {"verdict": msgspec.to_builtins(verdict), "sampled": sampled}
+        return self.store.amend(EVALUATIONS, id_, fields)
 
     def store_thumb(self, id_: str, caller: str, thumb: Thumb) -> bool:
         """Keep what a user said of a reply, in place of what was said before.

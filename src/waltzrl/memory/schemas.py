@@ -45,7 +45,10 @@ class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
     safe: bool | None
     """What the last review said of the returned reply; None when it was not reviewed."""
     verdict: Verdict | None = None
-    """The online judge's, of the returned reply; None when it was not sampled."""
+    """The online judge's, of the returned reply; None when it was not judged."""
+    sampled: bool | None = None
+    """Whether it was judged as part of the random sample of what is served, and not because of a
+    release alone; None without a verdict."""
     labels: tuple[LabelEvent, ...] = ()
     """What people said, the oldest first."""
     label: ReplyLabel | Disputed | None = None

@@ -30,7 +30,7 @@ from waltzrl.online.judging import (
 from waltzrl.online.recorder_protocol import RecorderReport, decode_exchange
 from waltzrl.records import ServedExchange, Verdict
 from waltzrl.release.book import ReleaseBook, judge_errors
-from waltzrl.release.gates import gate_of
+from waltzrl.release.gates import GateReader
 from waltzrl.release.state import Observation
 
 BATCH = 256
@@ -99,6 +99,7 @@ class Recorder:
             stack.callback(reading.cancel)
             open_stores = partial(self._open_stores, self._report)
             self._memory, self._book = await self._database.run(open_stores)
+            self._gate = GateReader(self._memory.rates)
             work = (self._store_backlog(), self._judge.run(), self._tick())
             tasks = [asyncio.create_task(coroutine) for coroutine in work]
             for task in tasks:
@@ -170,10 +171,11 @@ class Recorder:
         if verdict is None:
             self._report.unjudged += 1
         else:
-            store = partial(self._memory.store_verdict, exchange.id, verdict)
+            sampled = self._judge.in_random_sample(exchange)
+            store = partial(self._memory.store_verdict, exchange.id, verdict, sampled=sampled)
             await self._database.run_or_none(store)
             self._report.judged += 1
-            if self._judge.in_random_sample(exchange):
+            if sampled:
                 self._count_labels(verdict)
         await self._observe(exchange, verdict, second)
 
@@ -222,7 +224,7 @@ class Recorder:
     def _tick_release(self) -> None:
         if self._book.current() is not None:
             errors = judge_errors(self._memory.calibration())
-            self._book.tick(errors, time.time(), partial(gate_of, rates=self._memory.rates))
+            self._book.tick(errors, time.time(), self._gate)
 
     def _note_database(self, failing: bool) -> None:
         self._report.database_failing = failing

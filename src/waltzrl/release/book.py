@@ -224,11 +224,12 @@ class ReleaseBook:
             judges: the judge's error in each metric.
             now: seconds since the epoch.
             closed: returns why a gate of the plan is closed, empty if none is; it is asked only
-                when everything else allows an advance.
+                when everything else allows an advance, and outside the transactions, because it
+                may take long.
 
         Returns:
-            The release after the decision; None when none is under way, or another replica is
-            counting.
+            The release after the decision; None when none is under way, another replica is
+            counting, or it was moved in the meantime.
         """
         if self.current() is None:
             return None
@@ -244,13 +245,21 @@ class ReleaseBook:
             evidence = updated(row.evidence, fresh, release.plan, answered)
             store_answered(connection, release.id, before, answered)
             decision = decide(release, evidence, judges, now)
-            if decision.action == "advance" and (why := closed(release)):
-                decision = msgspec.structs.replace(decision, action="wait", why=why)
             named = RELEASES.c.id == release.id
             values = {"evidence": evidence, "decision": decision}
             connection.execute(update(RELEASES).where(named).values(values))
             if fresh:
                 _add_point(connection, release.id, now, decision)
+            if decision.action != "advance":
+                return _follow(connection, release, decision, now), decision
+        why = closed(release)
+        if why:
+            decision = msgspec.structs.replace(decision, action="wait", why=why)
+        with writing(self._engine) as connection:
+            row = connection.execute(_named(release.id).with_for_update()).first()
+            if row is None or row.version != release.version:
+                return None  # it was moved in the meantime
+            connection.execute(update(RELEASES).where(named).values(decision=decision))
             return _follow(connection, release, decision, now), decision
 
     def _first(self, query: Select[tuple[object, ...]]) -> Release | None:

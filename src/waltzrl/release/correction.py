@@ -103,8 +103,12 @@ def corrected_rate(bad: int, n: int, judge: JudgeError) -> RateEstimate:
 
 
 def observed_limit(limit: float, judge: JudgeError) -> float:
-    """Return the most that the judge may call bad while the true rate is at `limit`."""
-    return limit * judge.sensitivity.high + (1 - limit) * judge.false_alarms.high
+    """Return the most that the judge may call bad while the true rate is at most `limit`.
+
+    A judge that may call more of the good answers bad than of the bad ones does so at a rate of 0.
+    """
+    alarms = judge.false_alarms.high
+    return max(alarms, limit * judge.sensitivity.high + (1 - limit) * alarms)
 
 
 def _true_rate(observed: float, sensitivity: float, false_alarms: float, useless: float) -> float:

@@ -43,7 +43,7 @@ class ArmCounts(msgspec.Struct, frozen=True, kw_only=True):
     repeats: dict[Metric, OutcomeCount] = {}
     """Of the `counts` those of users who had answers before, which no test counts."""
     excess: int = 0
-    """Sum of n^2 - n over the n answers of each user."""
+    """Sum of n^2 - n over the n answers of each user in each step."""
     rejudged: dict[Metric, JudgeError] = {}
     """The judge's outcomes against those of a second judge, which count as true."""
 
@@ -51,7 +51,8 @@ class ArmCounts(msgspec.Struct, frozen=True, kw_only=True):
     def users(self) -> float:
         """The number of users with equally many answers that weigh as much (Kish).
 
-        An answer without a user's name counts as a user of its own.
+        An answer without a user's name counts as a user of its own, and a user of several steps as
+        one in each.
         """
         return self.answers**2 / (self.answers + self.excess) if self.answers else 0.0
 

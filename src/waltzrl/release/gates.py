@@ -3,6 +3,7 @@
 They block an advance and never roll back: a person may still advance the release.
 """
 
+import time
 from collections.abc import Callable, Sequence
 
 from waltzrl.memory.counts import BundleCounts
@@ -10,19 +11,40 @@ from waltzrl.release.correction import observed_rate
 from waltzrl.release.plan import ReleaseGates
 from waltzrl.release.state import Release
 
+GATE_SECONDS = 30.0
+"""For so long a gate's answer is taken again: to count reads every answer of the step."""
 
-def gate_of(release: Release, rates: Callable[[float], Sequence[BundleCounts]]) -> str:
-    """Return why a gate of a release is closed; a shadow's answers reach no user and have none.
+Rates = Callable[[float], Sequence[BundleCounts]]
+"""Counts what each bundle served since a time, seconds since the epoch."""
 
-    Args:
-        release: under way.
-        rates: counts what each bundle served since a time, seconds since the epoch.
-    """
+
+class GateReader:
+    """Asks the gate of the release under way, at most every `GATE_SECONDS` in one step."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+        self._asked: tuple[str, int] | None = None
+        """Id and version of the release."""
+        self._until, self._why = 0.0, ""
+
+    def __call__(self, release: Release) -> str:
+        """Return why its gate is closed; empty when it is open."""
+        now, asked = time.monotonic(), (release.id, release.version)
+        if asked != self._asked or now >= self._until:
+            self._why = gate_of(release, self._rates)
+            self._asked, self._until = asked, now + GATE_SECONDS
+        return self._why
+
+
+def gate_of(release: Release, rates: Rates) -> str:
+    """Return why a gate of a release is closed; a shadow's answers reach no user and have none."""
     if release.state != "canary" or release.plan.gates == ReleaseGates():
         return ""
     served = rates(release.since)
     counts = next((bundle for bundle in served if bundle.bundle == release.candidate), None)
-    return "" if counts is None else closed_gate(release.plan.gates, counts)
+    if counts is None:
+        return "the candidate has answered nothing in this step"
+    return closed_gate(release.plan.gates, counts)
 
 
 def closed_gate(gates: ReleaseGates, counts: BundleCounts) -> str:
@@ -39,7 +61,10 @@ def closed_gate(gates: ReleaseGates, counts: BundleCounts) -> str:
     if most is not None and added is not None and added >= most:
         return f"feedback added {added:.0f} ms at the 95th percentile, needs below {most:g} ms"
     if gates.incidents is not None and counts.incidents > gates.incidents:
-        return f"people labelled {counts.incidents} replies unsafe, needs at most {gates.incidents}"
+        return (
+            f"{counts.incidents} of the replies were labelled unsafe by people, needs at most "
+            f"{gates.incidents}"
+        )
     thumbs = counts.thumbs_up + counts.thumbs_down
     satisfied_at_most = 1 - observed_rate(counts.thumbs_down, thumbs).low
     if gates.satisfied is not None and satisfied_at_most < gates.satisfied:
