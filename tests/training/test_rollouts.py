@@ -124,6 +124,14 @@ def test_rollouts_of_one_prompt_are_one_group():
     assert groups == [0, 1, 0, 2, 1]
 
 
+def test_two_prompts_with_one_id_are_two_groups():
+    one = rollout([GOOD])
+    said = replace(one.judged.collaboration, prompt=asked(label="benign"))
+    other = replace(one, judged=replace(one.judged, collaboration=said))
+    samples = conversation_samples([one, other, one], random.Random(0))
+    assert [sample.group for sample in samples] == [0, 1, 0]
+
+
 def test_the_feedback_reward_is_paid_for_the_feedbacks_own_tokens():
     batch = [rollout([UNSAFE], unsafe_label=True), rollout([GOOD])]
 

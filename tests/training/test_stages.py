@@ -260,3 +260,17 @@ def test_imitation_learns_its_demonstrations_by_heart():
     sampling = team.conversation.sampling
     reply = asyncio.run(team.conversation.policy.reply(BENIGN.messages, sampling))
     assert reply.text == "Sure, use kill."
+
+
+def test_rollouts_of_prompts_with_one_id_are_centred_apart():
+    team, groups = tiny_pair.two_models(), []
+
+    def grouped(learner, samples, reference):
+        groups.extend(sample.group for sample in samples)
+        return reinforce(learner, samples, reference, ReinforceSettings())
+
+    alike = [replace(prompt, id="1") for prompt in tiny_pair.prompts()]
+    settings = {"pattern": draft_only, "prompts_per_step": 2, "group_size": 2}
+    alone = replace(stage(team, ("conversation",), **settings), prompts=alike, algorithm=grouped)
+    asyncio.run(alone.step(0, learners(team, ("conversation",))))
+    assert groups == [0, 0, 1, 1]

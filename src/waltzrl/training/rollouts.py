@@ -253,10 +253,13 @@ def feedback_samples(
 
 
 def _groups(rollouts: Sequence[Rollout]) -> list[int]:
-    """Number the rollouts' prompts: rollouts of one prompt are one group."""
-    numbers: dict[str, int] = {}
-    ids = [rollout.judged.collaboration.prompt.id for rollout in rollouts]
-    return [numbers.setdefault(prompt_id, len(numbers)) for prompt_id in ids]
+    """Number the rollouts' prompts: rollouts of one prompt are one group.
+
+    Prompts are compared whole: two sets may have the same ids.
+    """
+    numbers: dict[Prompt, int] = {}
+    prompts = [rollout.judged.collaboration.prompt for rollout in rollouts]
+    return [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
 
 
 def _sample(reply: Reply, score: float, group: int) -> Sample:
