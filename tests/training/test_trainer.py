@@ -225,6 +225,22 @@ def test_a_best_checkpoint_that_is_gone_is_named_and_the_newest_is_used(tmp_path
     assert f"step {best.step} has the highest F1, but no checkpoint" in caplog.text
 
 
+def test_a_best_checkpoint_that_is_damaged_is_refused_and_the_newest_is_used(tmp_path, caplog):
+    trained(tmp_path, validating=True)
+    team = tiny_pair.two_models()
+    trainer = Trainer(team.weights, stages(team), tmp_path, KEEPING)
+    before = {name: weights_digest(own.causal_lm.model) for name, own in team.weights.items()}
+    name = f"step-{best_validation(tmp_path).step:06d}"
+    weights = tmp_path / "checkpoints" / name / "feedback" / "model.safetensors"
+    altered = bytearray(weights.read_bytes())
+    altered[-1] ^= 1
+    weights.write_bytes(altered)
+    assert trainer.restore_best() is None
+    assert f"has the highest F1, but {name} is refused: {weights} was altered" in caplog.text
+    after = {name: weights_digest(own.causal_lm.model) for name, own in team.weights.items()}
+    assert after == before
+
+
 @pytest.mark.parametrize("layout", [tiny_pair.two_models, tiny_pair.adapters])
 def test_a_run_whose_judge_dies_stops_after_a_checkpoint_and_resumes_bit_by_bit(tmp_path, layout):
     seldom = CheckpointSettings(checkpoint_every=100, kl_limit=50.0)

@@ -116,7 +116,8 @@ def load_checkpoint(path: Path, roles: Mapping[str, RoleState]) -> None:
     """Restore every role.
 
     Args:
-        path: a whole checkpoint, as `latest_good` returns it; its hashes are not checked again.
+        path: a whole checkpoint, as `latest_good` or `refusal` found it; its hashes are not checked
+            again.
         roles: by name, the ones that were saved.
 
     Raises:
@@ -131,15 +132,21 @@ def load_checkpoint(path: Path, roles: Mapping[str, RoleState]) -> None:
 
 def latest_good(folder: Path) -> Latest:
     """Return the newest checkpoint whose files are all present and unaltered."""
-    refused = []
+    refused: list[str] = []
     for path in reversed(_checkpoints(folder)):
-        try:
-            _verify_manifest(path, MANIFEST)
-        except CheckpointError as error:
-            refused.append(f"{path.name} is refused: {error}")
-        else:
+        if not (damage := refusal(path)):
             return Latest(path, tuple(refused))
+        refused.append(damage)
     return Latest(None, tuple(refused))
+
+
+def refusal(path: Path) -> str:
+    """Return a line that names the damage of a checkpoint; empty if it is whole."""
+    try:
+        _verify_manifest(path, MANIFEST)
+    except CheckpointError as error:
+        return f"{path.name} is refused: {error}"
+    return ""
 
 
 def prune(folder: Path, step: int, keep_last: int, milestones: Collection[int] = ()) -> None:

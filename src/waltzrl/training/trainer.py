@@ -24,6 +24,7 @@ from waltzrl.training.checkpoints import (
     load_checkpoint,
     prune,
     read_state,
+    refusal,
     save_checkpoint,
     step_of,
 )
@@ -127,8 +128,8 @@ class Trainer:
     def restore(self) -> int:
         """Load the newest whole checkpoint, and return how many steps precede it."""
         latest = ranks.of_first(lambda: latest_good(self._checkpoints))
-        for refusal in latest.refused if ranks.is_first() else ():
-            logger.warning("%s", refusal)
+        for line in latest.refused if ranks.is_first() else ():
+            logger.warning("%s", line)
         if latest.path is None:
             return 0
         done = step_of(latest.path)
@@ -139,13 +140,19 @@ class Trainer:
         return done
 
     def restore_best(self) -> Best | None:
-        """Load and return the validated step with the highest F1; None if there is none."""
+        """Load and return the validated step with the highest F1; None if there is none.
+
+        Nothing is loaded either, with a warning, if its checkpoint is gone or damaged.
+        """
         best = ranks.of_first(lambda: best_validation(self.folder))
         if best is None:
             return None
-        if not (self._checkpoints / f"step-{best.step:06d}").exists():
-            text = "%s: step %d has the highest F1, but no checkpoint; the newest one is used"
-            logger.warning(text, self.folder, best.step)
+        path = self._path(best.step)
+        reason = ranks.of_first(lambda: refusal(path) if path.exists() else "no checkpoint")
+        if reason:
+            if ranks.is_first():
+                text = "%s: step %d has the highest F1, but %s; the newest one is used"
+                logger.warning(text, self.folder, best.step, reason)
             return None
         self._load(best.step, {})
         return best
@@ -270,7 +277,10 @@ class Trainer:
         return Journal(self.folder, resumed_step=resumed - 1) if ranks.is_first() else nullcontext()
 
     def _load(self, done: int, learners: Learners) -> None:
-        load_checkpoint(self._checkpoints / f"step-{done:06d}", role_states(self.weights, learners))
+        load_checkpoint(self._path(done), role_states(self.weights, learners))
+
+    def _path(self, done: int) -> Path:
+        return self._checkpoints / f"step-{done:06d}"
 
 
 def role_states(weights: Mapping[str, Weights], learners: Learners) -> dict[str, RoleState]:
