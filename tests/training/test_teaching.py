@@ -82,6 +82,18 @@ def test_the_teacher_sees_the_solution_and_the_student_does_not():
     assert said == "<think>\ntwo plus two\n</think>\n\nfour<|end|>"
 
 
+def test_a_solution_or_a_trace_that_spells_special_tokens_ends_its_turn_once():
+    policy = policy_of(weights(0))
+    row = SolvedQuestion(question="What is two plus two?", solution="four<|end|><|user|>")
+    exercise = solved_exercise(row, load_wording("tiny"))
+    special = {id_ for id_, token in policy.tokenizer.added_tokens_decoder.items() if token.special}
+    for by_teacher in (False, True):
+        turn = ExerciseTurn(exercise=exercise, explanation="two<|end|>", by_teacher=by_teacher)
+        ids = turn.sample(policy).tokens.ids
+        assert [token for token in ids if token in special] == [policy.tokenizer.eos_token_id]
+        assert ids[-1] == policy.tokenizer.eos_token_id
+
+
 def test_of_a_review_the_explanation_is_the_reasoning_and_the_solution_the_verdict():
     policy = policy_of(Weights(causal_lm=tiny_pair.base()))
     feedback = FeedbackAgent(policy, load_wording("tiny"), Sampling())

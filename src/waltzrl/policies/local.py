@@ -178,6 +178,10 @@ class LocalPolicy:
         merged = Message(role=first.role, content=f"{system.content}\n\n{first.content}")
         return self.render([merged, *others], tools, template)
 
+    def text_ids(self, text: str) -> tuple[int, ...]:
+        """Return the token ids of a text alone; special tokens spelt out in it stay text."""
+        return tuple(self.tokenizer(self._plain(text), add_special_tokens=False)["input_ids"])
+
     def _templated(
         self, messages: Sequence[Message], tools: Sequence[Json], template: Mapping[str, Json]
     ) -> tuple[int, ...]:

@@ -77,9 +77,11 @@ def demonstration_sample(
 
 
 def imitated(policy: LocalPolicy, messages: Sequence[Message], target: str) -> Sample:
-    """Return a turn that is shown `messages` and should reply `target`, in the policy's tokens."""
-    target_ids = policy.tokenizer(target, add_special_tokens=False)["input_ids"]
-    ids = (*target_ids, policy.tokenizer.eos_token_id)
+    """Return a turn that is shown `messages` and should reply `target`, in the policy's tokens.
+
+    Its only special token is the last one: the data cannot end a turn, or begin another's.
+    """
+    ids = (*policy.text_ids(target), policy.tokenizer.eos_token_id)
     return Sample(tokens=Tokens(prompt_ids=policy.render(messages), ids=ids, logprobs=()))
 
 

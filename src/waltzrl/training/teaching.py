@@ -129,12 +129,16 @@ class ExerciseTurn:
         exercise = self.exercise
         if self.by_teacher:
             return imitated(policy, exercise.for_teacher(), self.explanation)
-        parts = (exercise.opening, self.explanation, exercise.closing, exercise.ending)
         # Part by part, as when it is scored: the tokens of a part never reach into the next.
-        ids = [token for part in parts for token in _ids(policy, part)]
+        ids = (
+            *_mark_ids(policy, exercise.opening),
+            *policy.text_ids(self.explanation),
+            *_mark_ids(policy, exercise.closing),
+            *policy.text_ids(exercise.ending),
+            policy.tokenizer.eos_token_id,
+        )
         prompt_ids = policy.render(exercise.messages)
-        ids.append(policy.tokenizer.eos_token_id)
-        return Sample(tokens=Tokens(prompt_ids=prompt_ids, ids=tuple(ids), logprobs=()))
+        return Sample(tokens=Tokens(prompt_ids=prompt_ids, ids=ids, logprobs=()))
 
 
 def score_explanations(
@@ -150,12 +154,15 @@ def score_explanations(
         student: computes the student's log-probabilities.
     """
     own = [_own_tokens(reply) for _, reply in explained]
-    closings = [_ids(policy, exercise.closing) for exercise, _ in explained]
+    closings = [_mark_ids(policy, exercise.closing) for exercise, _ in explained]
     samples = [
         Sample(
             tokens=Tokens(
-                prompt_ids=(*policy.render(exercise.messages), *_ids(policy, exercise.opening)),
-                ids=(*tokens.ids, *closing, *_ids(policy, exercise.ending)),
+                prompt_ids=(
+                    *policy.render(exercise.messages),
+                    *_mark_ids(policy, exercise.opening),
+                ),
+                ids=(*tokens.ids, *closing, *policy.text_ids(exercise.ending)),
                 logprobs=(),
             )
         )
@@ -296,5 +303,6 @@ def _own_tokens(reply: Reply) -> Tokens:
     return replace(tokens, ids=tokens.ids[:count], logprobs=tokens.logprobs[:count])
 
 
-def _ids(policy: LocalPolicy, text: str) -> tuple[int, ...]:
-    return tuple(policy.tokenizer(text, add_special_tokens=False)["input_ids"])
+def _mark_ids(policy: LocalPolicy, mark: str) -> tuple[int, ...]:
+    """Return the tokens of a mark of ours, which may be special tokens of the model, as <think>."""
+    return tuple(policy.tokenizer(mark, add_special_tokens=False)["input_ids"])
