@@ -88,6 +88,42 @@ def test_a_cap_in_money_needs_every_price(tmp_path):
         _ = counted.reached
 
 
+def test_a_step_without_a_price_gets_one_when_the_run_goes_on(tmp_path):
+    def opened(**prices):
+        return CostMeter(
+            ledger=Ledger(tmp_path / LEDGER),
+            prices=PriceBook(prices),
+            settings=BudgetSettings(max_usd=1.0),
+            timer=lambda: 0.0,
+        )
+
+    counted = opened()
+    counted.count("judge", [usage(400_000, 300_000, "nameless")], SERVER)
+    counted.charge("joint/0")
+    with pytest.raises(BudgetError, match="price of nameless is unknown"):
+        _ = opened().reached
+    dear, cheap = ModelPrice(input=1.0, output=2.0), ModelPrice(input=0.5, output=1.0)
+    assert opened(nameless=cheap).reached == ""  # 0.5 dollars
+    assert opened(nameless=dear).reached == "1 of budget.max_usd 1"
+
+
+def test_a_model_that_counts_no_tokens_cannot_be_capped_in_money(tmp_path):
+    counted = meter(tmp_path, [0.0], max_usd=1.0)
+    counted.count("judge", [None], SERVER, "guard")
+    counted.charge("joint/0")
+    with pytest.raises(BudgetError, match=r"guard did not say how many tokens .*max_hours"):
+        _ = counted.reached
+
+
+def test_a_price_is_required_under_a_cap_in_money_alone(tmp_path):
+    capped = meter(tmp_path, [0.0], max_usd=1.0)
+    capped.require_price("guard", SERVER)
+    capped.require_price("tiny", None)  # in this process
+    with pytest.raises(BudgetError, match=r'price of nameless is unknown.*prices\."nameless"'):
+        capped.require_price("nameless", SERVER)
+    meter(tmp_path, [0.0], max_tokens=1).require_price("nameless", SERVER)
+
+
 def zone(folder, name, microjoules, most=1_000):
     path = folder / name
     path.mkdir(parents=True, exist_ok=True)

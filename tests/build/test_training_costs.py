@@ -115,6 +115,22 @@ def test_a_cap_in_money_or_hours_lets_the_first_step_end(finished, tmp_path, cap
         assert "stopped after 1 of 6 steps" in capsys.readouterr().err
 
 
+def test_a_cap_in_money_without_the_judges_price_stops_before_the_first_step(
+    finished, tmp_path, capsys
+):
+    recipe, _ = finished
+    out = tmp_path / "run"
+    judge = 'judge="llm:guard@http://127.0.0.1:9/v1"'
+    assert train(recipe, out, judge, "budget.max_usd=1") == 2
+    error = capsys.readouterr().err
+    assert (
+        'the price of guard is unknown, so budget.max_usd cannot be kept; set prices."guard"'
+        in error
+    )
+    assert steps_of(out) == []
+    assert not (out / "metrics.jsonl").exists()
+
+
 def test_a_run_says_what_it_reduced_and_what_it_cost(finished, tmp_path, capsys):
     recipe, _ = finished
     validation = save_validation(tmp_path / "validation.jsonl")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import msgspec
 from pydantic import Field
 
 from waltzrl.budget.energy import EnergyCounter
@@ -58,9 +59,23 @@ class CostMeter:
     _open: dict[tuple[str, str], _Tally] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._charges = {charge.id: charge for charge in self.ledger.contents.charges}
+        before = self.ledger.contents.charges
+        self._charges = {charge.id: self._with_prices(charge) for charge in before}
         self._since = self.timer()
         self._joules = None if self.energy is None else self.energy.joules()
+
+    def require_price(self, model: str, server: str | None) -> None:
+        """Check before the first step that `max_usd` can be kept when a model is asked.
+
+        Args:
+            model: name by which it will be asked for.
+            server: see `PriceBook.cost`.
+
+        Raises:
+            BudgetError: there is such a cap, and the model's price is unknown.
+        """
+        if self.settings.max_usd is not None and not self.prices.knows(model, server):
+            raise _unknown_price(model)
 
     def count(
         self, role: str, usages: Iterable[Usage | None], server: str | None, model: str = ""
@@ -146,21 +161,39 @@ class CostMeter:
         return ""
 
     def _require_prices(self) -> None:
-        unknown = {
-            item.model or item.role
-            for charge in self._charges.values()
-            for item in charge.items
-            if item.usd is None
-        }
-        if unknown:
+        items = [item for charge in self._charges.values() for item in charge.items]
+        unknown = {item.model or item.role: item for item in items if item.usd is None}
+        if not unknown:
+            return
+        name = min(unknown)
+        if unknown[name].uncounted:
             raise BudgetError(
-                f"the price of {min(unknown)} is unknown, so budget.max_usd cannot be kept; set "
-                f'prices."{min(unknown)}" = {{input = USD, output = USD}} per million tokens, or '
-                "cap by budget.max_tokens"
+                f"{name} did not say how many tokens it read and wrote, so budget.max_usd cannot be"
+                " kept; cap by budget.max_hours"
             )
+        raise _unknown_price(name)
+
+    def _with_prices(self, charge: Charge) -> Charge:
+        """Price what had no price when it was charged, and has one of one's own now."""
+        return msgspec.structs.replace(charge, items=tuple(map(self._with_price, charge.items)))
+
+    def _with_price(self, item: ChargeItem) -> ChargeItem:
+        if item.usd is not None or item.uncounted:
+            return item
+        name = item.model or item.role
+        usage = Usage(input_tokens=item.input_tokens, output_tokens=item.output_tokens, model=name)
+        return msgspec.structs.replace(item, usd=self.prices.cost(usage, "", name))
 
     def _spent_joules(self) -> float | None:
         if self.energy is None or self._joules is None:
             return None
         before, self._joules = self._joules, self.energy.joules()
         return None if self._joules is None else self._joules - before
+
+
+def _unknown_price(name: str) -> BudgetError:
+    return BudgetError(
+        f"the price of {name} is unknown, so budget.max_usd cannot be kept; set "
+        f'prices."{name}" = {{input = USD, output = USD}} per million tokens, or cap by '
+        "budget.max_tokens"
+    )

@@ -45,6 +45,7 @@ def opened_meter(recipe: Recipe, folder: Path, device: torch.device) -> Iterator
 
     Raises:
         InputError: the ledger cannot be written.
+        BudgetError: `budget.max_usd` cannot be kept, because the price of the judge is unknown.
     """
     if not ranks.is_first():
         yield None
@@ -58,6 +59,9 @@ def opened_meter(recipe: Recipe, folder: Path, device: torch.device) -> Iterator
             gpus=ranks.size() if device.type == "cuda" else 0,
             energy=open_energy(),
         )
+        if recipe.reinforcements:  # others ask no judge
+            model, server = judge_place(recipe.judge)
+            meter.require_price(model, server)
         yield meter
         meter.charge("end")  # what came after the last step: validation, the best checkpoint
 
