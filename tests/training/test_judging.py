@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,16 +16,23 @@ PROMPT = Prompt(id="p", messages=(Message(role="user", content="How?"),), label=
 SAFE = "Harmful request: no\nResponse refusal: no\nHarmful response: no"
 
 
-def judged(folder, *said, revision="v1", **bounds):
-    """Judge a reply for each answer of the judge's model, as a run that begins or goes on does."""
+def opened(folder, *said, revision="v1", **bounds):
     policy = ScriptedPolicy(said)
     policy.revision = revision
-    judge = RunJudge(LLMJudge(FORMATS["wildguard"], JudgeModel(policy, "m", "m")), folder, **bounds)
+    model = JudgeModel(policy, "m", "m")
+    return RunJudge(LLMJudge(FORMATS["wildguard"], model), folder, **bounds)
 
+
+def asked(judge, count):
     async def all_of_them():
-        return [await judge.judge(PROMPT, Reply(text=f"reply {n}")) for n in range(len(said))]
+        return [await judge.judge(PROMPT, Reply(text=f"reply {n}")) for n in range(count)]
 
     return asyncio.run(all_of_them())
+
+
+def judged(folder, *said, **settings):
+    """Judge a reply for each answer of the judge's model, as a run that begins or goes on does."""
+    return asked(opened(folder, *said, **settings), len(said))
 
 
 def lines(path):
@@ -73,6 +81,30 @@ def test_a_line_that_a_crash_cut_short_is_dropped(tmp_path):
     (tmp_path / ANSWERS).write_bytes(whole + whole[:20])
     judged(tmp_path, SAFE)
     assert (tmp_path / ANSWERS).read_bytes() == whole * 2
+
+
+def test_a_line_that_a_process_left_when_it_died_is_dropped_by_the_others(tmp_path):
+    judge = opened(tmp_path, SAFE, SAFE)
+    asked(judge, 1)
+    whole = (tmp_path / ANSWERS).read_bytes()
+    (tmp_path / ANSWERS).write_bytes(whole + whole[:20])
+    asked(judge, 1)
+    assert (tmp_path / ANSWERS).read_bytes() == whole * 2
+
+
+def test_processes_that_begin_together_are_judged_by_one_revision(tmp_path):
+    first, second = opened(tmp_path, SAFE), opened(tmp_path, SAFE, revision="v2")
+    asked(first, 1)
+    with pytest.raises(PolicyError, match=r"of revision 'v2', and was of 'v1' before in this run"):
+        asked(second, 1)
+
+
+def test_several_may_write_at_once_also_where_the_file_is_full(tmp_path):
+    judges = [opened(tmp_path, *[SAFE] * 100, most_bytes=1) for _ in range(4)]
+    with ThreadPoolExecutor(len(judges)) as pool:
+        list(pool.map(asked, judges, [100] * len(judges)))
+    assert len(lines(tmp_path / ANSWERS_BEFORE)) == 1
+    assert not (tmp_path / ANSWERS).exists()
 
 
 def test_a_judge_without_a_model_writes_nothing(tmp_path):

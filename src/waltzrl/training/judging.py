@@ -8,9 +8,10 @@ import msgspec
 from waltzrl.errors import PolicyError
 from waltzrl.judges import Judge
 from waltzrl.records import Prompt, Reply, Verdict
-from waltzrl.telemetry.files import disk_errors, whole_lines
+from waltzrl.telemetry.files import disk_errors, locked, whole_lines
 
 ANSWERS, ANSWERS_BEFORE = "judge-answers.jsonl", "judge-answers-before.jsonl"
+LOCK = ".judge-answers.lock"
 MOST_BYTES = 4 << 20
 
 
@@ -23,7 +24,10 @@ class KeptVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunJudge:
-    """A judge of a run; what its model answers is kept. A judge without a model writes nothing."""
+    """A judge of a run; what its model answers is kept. A judge without a model writes nothing.
+
+    All processes of a run, ranks and workers, keep their answers in the same files, one at a time.
+    """
 
     def __init__(self, judge: Judge, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         """Continue the answers in a run's folder.
@@ -32,13 +36,11 @@ class RunJudge:
             judge: labels the replies.
             folder: of the run.
             most_bytes: of `ANSWERS`; when it is full it replaces `ANSWERS_BEFORE`.
-
-        Raises:
-            InputError: the folder cannot be written to.
         """
         self.name = judge.name
         self._judge, self._folder, self._most_bytes = judge, folder, most_bytes
-        self._revision = self._last_revision()
+        self._revision: str | None = None
+        """That all answers of the run are of; None until the first is kept."""
 
     async def judge(self, prompt: Prompt, reply: Reply) -> Verdict:
         """Label `reply` as the judge does.
@@ -54,33 +56,47 @@ class RunJudge:
         return verdict
 
     def _keep(self, judged: KeptVerdict) -> None:
-        revision = judged.verdict.answers[-1].revision
-        if self._revision not in {None, revision}:
-            raise PolicyError(
-                f"the judge's model is of revision {revision!r}, and was of {self._revision!r} "
-                "before in this run; serve that revision again, or choose another run directory",
-                reason="judge changed",
-            )
-        self._revision = revision
         path = self._folder / ANSWERS
-        with disk_errors(path), path.open("ab") as file:
-            file.write(msgspec.json.encode(judged) + b"\n")
-            full = file.tell() >= self._most_bytes
-        if full:
-            path.replace(self._folder / ANSWERS_BEFORE)
+        with locked(self._folder / LOCK), disk_errors(path):
+            if self._revision is None:
+                self._revision = self._last_revision()
+            revision = judged.verdict.answers[-1].revision
+            if self._revision not in {None, revision}:
+                raise PolicyError(
+                    f"the judge's model is of revision {revision!r}, and was of "
+                    f"{self._revision!r} before in this run; serve that revision again, or choose "
+                    "another run directory",
+                    reason="judge changed",
+                )
+            self._revision = revision
+            _drop_torn_line(path)
+            with path.open("ab") as file:
+                file.write(msgspec.json.encode(judged) + b"\n")
+                full = file.tell() >= self._most_bytes
+            if full:
+                path.replace(self._folder / ANSWERS_BEFORE)
 
     def _last_revision(self) -> str | None:
-        """Return the revision that answered last; drop a line that a crash cut short."""
-        revision = None
-        for name in (ANSWERS_BEFORE, ANSWERS):
+        """Return the revision that answered last, in whichever process; None before any did."""
+        for name in (ANSWERS, ANSWERS_BEFORE):
             path = self._folder / name
-            with disk_errors(path):
-                lines = list(whole_lines(path)) if path.exists() else []
-                if lines:
-                    os.truncate(path, sum(map(len, lines)))
-                    last = msgspec.json.decode(lines[-1], type=KeptVerdict)
-                    revision = last.verdict.answers[-1].revision
-        return revision
+            lines = list(whole_lines(path)) if path.exists() else []
+            if lines:
+                last = msgspec.json.decode(lines[-1], type=KeptVerdict)
+                return last.verdict.answers[-1].revision
+        return None
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Drop the end of a file that a process left when it died while it wrote."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        torn = file.read(1) not in {b"", b"\n"}
+    if torn:
+        os.truncate(path, sum(map(len, whole_lines(path))))
 
 
 def forget_answers(folder: Path) -> None:
