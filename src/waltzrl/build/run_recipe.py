@@ -2,8 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from waltzrl.agents import load_wording
@@ -20,6 +20,11 @@ BASE = "base"
 """Folder inside a run of a base that was made from scratch."""
 EXPLANATIONS = "explanations.jsonl"
 """In a run: what a teacher wrote, as rows with a question, a solution and a trace."""
+FREE = {"budget", "prices"}
+FREE_COMPUTE = {"rollouts", "engine", "ray"}
+"""What a run may go on with another of."""
+
+Table = Mapping[str, object]
 
 
 def read_run_recipe(folder: Path) -> Recipe:
@@ -48,11 +53,9 @@ def write_recipe(run: RunDirectory, recipe: Recipe) -> None:
     resolved: dict[str, Json] = recipe_json(recipe)
     wording: dict[str, Json] = asdict(load_wording(recipe.agents.wording))
     if any(run.path.glob("**/checkpoints/step-*")):
-        begun = read_run_recipe(run.path)
-        now = recipe.compute
-        free = replace(begun.compute, rollouts=now.rollouts, engine=now.engine, ray=now.ray)
-        same = replace(begun, compute=free, budget=recipe.budget, prices=recipe.prices)
-        _require_same(run.path, "recipe", resolved, recipe_json(same))
+        # As tables: what is free here and what is not need not be a recipe together.
+        begun = recipe_json(read_run_recipe(run.path))
+        _require_same(run.path, "recipe", _without_free(resolved), _without_free(begun))
         if (run.path / WORDING).exists():  # version 0.1 wrote none
             _require_same(run.path, "wording", wording, _read_json(run.path / WORDING))
         return
@@ -65,14 +68,30 @@ def write_recipe(run: RunDirectory, recipe: Recipe) -> None:
     run.write_json(RECIPE, resolved)
 
 
-def _require_same(
-    folder: Path, what: str, now: Mapping[str, object], before: Mapping[str, object]
-) -> None:
-    if differing := [key for key, value in now.items() if before.get(key) != value]:
+def _without_free(recipe: Table) -> Table:
+    """Leave out what may change while a run goes on."""
+    compute = recipe["compute"]
+    assert isinstance(compute, Mapping)
+    kept = {key: value for key, value in compute.items() if key not in FREE_COMPUTE}
+    return {key: value for key, value in recipe.items() if key not in FREE} | {"compute": kept}
+
+
+def _require_same(folder: Path, what: str, now: Table, before: Table) -> None:
+    if differing := list(_differing(now, before)):
         raise RecipeError(
             f"{folder} was begun with another {what} (other {', '.join(differing)}); "
             f"choose another run directory, or go back to that {what}"
         )
+
+
+def _differing(now: Table, before: Table, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys whose values are others now."""
+    for key, value in now.items():
+        other = before.get(key)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            yield from _differing(value, other, f"{prefix}{key}.")
+        elif value != other:
+            yield prefix + key
 
 
 def _read_json(path: Path) -> dict[str, object]:

@@ -1,0 +1,59 @@
+"""A run directory goes on with its own recipe only; what it may go on with another of is free."""
+
+import pytest
+
+from waltzrl.build.run_recipe import write_recipe
+from waltzrl.config.training import load_recipe
+from waltzrl.errors import RecipeError
+from waltzrl.telemetry import RunDirectory
+
+RECIPE = """
+seed = 3
+[models]
+base = "models/tiny"
+layout = "adapters"
+[data]
+prompts = ["prompts.jsonl"]
+[agents]
+max_new_tokens = 6
+[[stages]]
+name = "joint"
+kind = "reinforcement"
+learns = ["conversation", "feedback"]
+steps = 20
+optimizer = { learning_rate = 1e-3 }
+"""
+SERVERS = "compute.rollouts='vllm:http://a:8000'"
+WORKERS = ("compute.engine='ray'", "compute.ray.workers=1")
+
+
+@pytest.fixture
+def go_on(tmp_path):
+    """Return what begins a run at its first call, and goes on at the next."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+
+    def written(*settings):
+        with RunDirectory(tmp_path / "run") as run:
+            write_recipe(run, load_recipe(recipe, settings))
+        (tmp_path / "run" / "checkpoints" / "step-000001").mkdir(parents=True, exist_ok=True)
+
+    return written
+
+
+@pytest.mark.parametrize("sampling", [(SERVERS,), WORKERS])
+def test_a_run_that_sampled_ahead_does_not_go_on_without(go_on, sampling):
+    go_on(*sampling, "compute.staleness=1")
+    with pytest.raises(RecipeError, match=r"another recipe \(other compute\.staleness\); choose"):
+        go_on()
+
+
+def test_a_run_on_servers_does_not_go_on_in_another_layout(go_on):
+    go_on(SERVERS)
+    with pytest.raises(RecipeError, match=r"another recipe \(other models\.layout\); choose"):
+        go_on("models.layout='two-models'")
+
+
+def test_a_run_goes_on_with_other_samplers_prices_and_caps(go_on):
+    go_on(SERVERS, "compute.staleness=1")
+    go_on(*WORKERS, "compute.staleness=1", "budget.max_usd=5", "prices.m={input=1,output=2}")
