@@ -152,8 +152,22 @@ def test_a_folder_takes_the_place_of_a_model_made_from_scratch():
         ("stages.joint.group_size=0", "stage 'joint' needs prompts_per_step and group_size, 1 or "
          "more"),
         ("stages.joint.replayed_share=2", "stage 'joint': replayed_share must be from 0 to 1"),
-        ("stages.joint.optimizer.learning_rate=nan", "optimizer.learning_rate and "
+        ("stages.joint.optimizer.learning_rate=0", "optimizer.learning_rate and "
          "optimizer.gradient_clip must be above 0"),
+        ("stages.joint.optimizer.learning_rate=nan", "stages.joint.optimizer.learning_rate: got "
+         "nan, need a finite number"),
+        ("stages.joint.epochs=inf", "stages.joint.epochs: got inf, need a finite number"),
+        ("checkpointing.kl_limit=-inf", "checkpointing.kl_limit: got -inf, need a finite number"),
+        ("prices.guard={input=nan, output=1}", "prices.guard.input: got nan, need a finite number"),
+        ("stages.joint.algorithm.kl_weight=-0.01", "algorithm.kl_weight must be 0 or more, got "
+         "-0.01"),
+        ("stages.joint.algorithm.clip_low=-0.2", "algorithm.clip_low must be 0 or more, got -0.2"),
+        ("stages.joint.algorithm.clip_high=-0.2", "algorithm.clip_high must be 0 or more, got "
+         "-0.2"),
+        ("stages.joint.algorithm.sigma_floor=0", "algorithm.sigma_floor must be above 0, got 0.0: "
+         "returns that are all equal would be divided by 0"),
+        ("agents.max_rounds=0", "agents.max_rounds = 0 leaves stage 'joint' no feedback to learn "
+         "from; make it 1 or more, or let the stage learn conversation alone"),
         ("stages.joint.optimizer.beta2=1", "optimizer.beta2 lies in [0, 1), final_share in "
          "[0, 1], weight_decay is 0 or more"),
         ("stages.joint.optimizer.micro_batch_tokens=0", "optimizer.warmup_steps is 0 or more, "

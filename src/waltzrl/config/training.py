@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from waltzrl.budget import BudgetSettings, ModelPrice
-from waltzrl.config.validation import validated, with_overrides
+from waltzrl.config.validation import require_finite, validated, with_overrides
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
 from waltzrl.policies.compute import ComputeSettings
@@ -107,8 +107,17 @@ class Recipe:
             )
         if (self.imitations or self.teacher) and self.models.pair is not None:
             raise ValueError("a stage of imitation teaches a base, and models.pair has none")
+        if self.agents.max_rounds == 0 and (stages := self._stages_with_feedback()):
+            raise ValueError(
+                f"agents.max_rounds = 0 leaves stage {stages[0]!r} no feedback to learn from; make"
+                " it 1 or more, or let the stage learn conversation alone"
+            )
         self._check_exercises()
         self._check_teacher()
+
+    def _stages_with_feedback(self) -> list[str]:
+        """Return the names of the stages in which the feedback agent learns."""
+        return [stage.name for stage in self.reinforcements if "feedback" in stage.learns]
 
     def _check_exercises(self) -> None:
         """Check that there is something to explain, exactly where a stage needs it."""
@@ -178,13 +187,15 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Raises:
         RecipeError: the file or an override is not TOML, a key is unknown or missing, or a value
-            is of the wrong type or impossible.
+            is of the wrong type, not finite or impossible.
     """
     try:
         table: dict[str, object] = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{path}: not TOML: {error}") from None
-    recipe = validated(Recipe, with_overrides(table, overrides), str(path))
+    table = with_overrides(table, overrides)
+    require_finite(table, str(path))
+    recipe = validated(Recipe, table, str(path))
     if recipe.judge == "harm":
         logger.warning(
             "%s: the judge 'harm' calls more than half of ordinary good answers unsafe, so "

@@ -1,6 +1,7 @@
 """Strict validation of settings, with errors of one line."""
 
 import logging
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -66,6 +67,34 @@ def validated(kind: type[Settings], table: Table, source: str) -> Settings:
             error.errors(), key=lambda details: PRIORITY.get(details["type"], len(PRIORITY))
         )
         raise RecipeError(f"{source}: {_explain(kind, first)}") from None
+
+
+def require_finite(table: Table, source: str) -> None:
+    """Check that no number in the table is inf or nan, which TOML has.
+
+    Args:
+        table: with all overrides.
+        source: the file, for errors.
+
+    Raises:
+        RecipeError: one is; names its key.
+    """
+    for key, number in _numbers(table):
+        if not math.isfinite(number):
+            raise RecipeError(f"{source}: {key}: got {number}, need a finite number")
+
+
+def _numbers(value: object, key: str = "") -> Iterator[tuple[str, float]]:
+    """Yield every float with its dotted key; an item of a list goes by its name, if it has one."""
+    if isinstance(value, float):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _numbers(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for item in value:
+            name = item.get("name") if isinstance(item, Mapping) else None
+            yield from _numbers(item, f"{key}.{name}" if name else key)
 
 
 def current_keys(table: Table, source: str) -> Table:

@@ -173,7 +173,16 @@ class ReinforceSettings:
     def __post_init__(self) -> None:
         if self.passes < 1:
             raise ValueError(f"algorithm.passes must be 1 or more, got {self.passes}")
-        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+        for name in ("kl_weight", "clip_low", "clip_high"):
+            value: float = getattr(self, name)
+            if not value >= 0:  # so that nan is refused too
+                raise ValueError(f"algorithm.{name} must be 0 or more, got {value}")
+        if not self.sigma_floor > 0:
+            raise ValueError(
+                f"algorithm.sigma_floor must be above 0, got {self.sigma_floor}: returns that are"
+                " all equal would be divided by 0"
+            )
+        if self.dual_clip is not None and not self.dual_clip > 1 + self.clip_high:
             raise ValueError(
                 f"algorithm.dual_clip must be more than 1 + clip_high = {1 + self.clip_high}, got"
                 f" {self.dual_clip}; below, it would cut what the clip leaves alone"
