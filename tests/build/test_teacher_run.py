@@ -250,6 +250,14 @@ def test_a_teacher_is_trained_by_one_process(tmp_path, monkeypatch, capsys):
     )
 
 
+def test_a_teacher_is_trained_by_one_of_rays_learners(tmp_path, capsys):
+    recipe(tmp_path)
+    settings = ("--set=compute.engine=ray", "--set=compute.ray.learners=2")
+    assert run("train", tmp_path / "recipe.toml", *settings, "--dry-run") == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "'teacher': a teacher is trained by one process, got 2; run it" in error
+
+
 def test_the_plan_counts_solved_questions_and_explanations(tmp_path, capsys):
     recipe(tmp_path)
     assert (

@@ -266,9 +266,9 @@ def require_shares(recipe: Recipe, count: int) -> None:
     """Check that each of `count` processes can roll out as many prompts of a step.
 
     Raises:
-        RecipeError: they cannot.
+        RecipeError: they cannot, or there is a teacher, which one process trains.
     """
-    require_one_process(recipe)
+    require_one_process(recipe, count)
     if recipe.compute.servers or recipe.compute.rollout_workers:  # they sample for all
         return
     sizes = [stage.prompts_per_step for stage in recipe.reinforcements]

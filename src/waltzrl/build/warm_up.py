@@ -28,7 +28,6 @@ from waltzrl.policies.compute import Compute
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import CausalLM, Weights, copied_adapter
 from waltzrl.records import Demonstration, Usage
-from waltzrl.training import ranks
 from waltzrl.training.learner import Learner
 from waltzrl.training.models import open_warm_up
 from waltzrl.training.reinforce import reinforce
@@ -287,14 +286,14 @@ def _as_base(weights: Weights) -> CausalLM:
     return learned if weights.adapter is not None else replace(learned, source=None)
 
 
-def require_one_process(recipe: Recipe) -> None:
-    """Check that no teacher is to be trained by several processes.
+def require_one_process(recipe: Recipe, count: int) -> None:
+    """Check that no teacher is to be trained by `count` processes.
 
     Raises:
-        RecipeError: one is.
+        RecipeError: one is, by several.
     """
-    if recipe.teacher is not None and ranks.started() > 1:
+    if recipe.teacher is not None and count > 1:
         raise RecipeError(
-            f"stage {recipe.teacher.name!r}: a teacher is trained by one process, got"
-            f" {ranks.started()}; run it without torchrun"
+            f"stage {recipe.teacher.name!r}: a teacher is trained by one process, got {count}; run"
+            " it without torchrun, or with compute.ray.learners = 1"
         )
