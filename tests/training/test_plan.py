@@ -91,6 +91,16 @@ def test_each_of_eight_ranks_has_an_eighth_of_what_learns_and_whole_copies(monke
         plan_training(load_recipe(RECIPES / "llama-8b.toml", few[:3]))
 
 
+def test_more_learners_than_collaborations_are_planned(tmp_path, few):
+    tiny_model().model.config.save_pretrained(tmp_path)
+    workers = ["compute.engine=ray", "compute.ray.workers=1", "compute.ray.learners=3"]
+    steps = ["stages.feedback.prompts_per_step=2", "stages.joint.prompts_per_step=2"]
+    settings = [f"models.base={tmp_path}", *few, *workers, *steps]
+    plan = plan_training(load_recipe(TINY, settings))
+    assert plan.ranks == 3
+    assert plan.update_gigabytes > 0
+
+
 def test_a_longest_context_holds_the_prompt_and_every_round(few):
     two, one = (
         plan_training(load_recipe(TINY, [*few, *settings]))

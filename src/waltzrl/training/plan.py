@@ -131,8 +131,9 @@ def plan_run(
     reinforcements = [stage for stage in stages if isinstance(stage, ReinforcementStage)]
     update = rollout = 0
     if config is not None and reinforcements:
-        count = max(s.prompts_per_step * s.group_size for s in reinforcements) // ranks
-        prompts = spaced(data.prompt_tokens or (0,), count)
+        count = max(s.prompts_per_step * s.group_size for s in reinforcements)
+        # Of the rank with most: servers sample for any number of ranks, also for more than prompts.
+        prompts = spaced(data.prompt_tokens or (0,), -(-count // ranks))
         turns = Turns(
             context_tokens=tuple(beside + prompt for prompt in prompts),
             shared_tokens=data.instruction_tokens,
