@@ -137,6 +137,21 @@ def test_the_plan_counts_the_prompts_that_can_be_learned_from(tmp_path, source):
     assert plan_training(recipe).prompts == 4 + 2
 
 
+def test_the_results_of_a_run_are_those_of_its_prompts_also_when_the_memory_has_grown(
+    tmp_path, source, sqlite_url, capsys, caplog
+):
+    caplog.set_level(logging.ERROR)
+    recipe, steps = save_recipe(tmp_path), ("--set", "stages.joint.steps=1")
+    command = ("train", recipe, "--from", source, "--out", tmp_path / "run", *steps, "--json")
+    epochs = []
+    for question in ("Why is the sky blue?", "Why tea?"):
+        capsys.readouterr()
+        assert run(*command) == 0  # the second time it only prints
+        epochs.append(json.loads(capsys.readouterr().out)["result"]["num_epochs"])
+        remember(sqlite_url, [asked(question, question).labelled(HARMLESS)])
+    assert epochs == [9 / 6, 9 / 6]  # three steps of three of the 4 + 2 prompts
+
+
 def test_a_run_from_a_memory_ends_as_if_it_had_not_been_cut_off(
     tmp_path, source, sqlite_url, caplog
 ):

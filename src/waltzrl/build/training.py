@@ -69,6 +69,8 @@ class Trained:
 
     weights: Mapping[str, str]
     """See `weights_of`; empty if nobody asked."""
+    prompts: int
+    """That were rolled out; 0 in a run of imitation alone."""
     best: Best | None
     """The validated step whose weights these are; None where they are the last step's."""
 
@@ -93,6 +95,18 @@ async def train(
     Raises:
         WaltzError: the data, the base or the folder is unfit, or training diverged.
     """
+    team, _ = await _train(recipe, folder, report, own_judge, samplers)
+    return team
+
+
+async def _train(
+    recipe: Recipe,
+    folder: Path,
+    report: Report,
+    own_judge: Judge | None,
+    samplers: OpenSamplers | None,
+) -> tuple[Team, int]:
+    """Train, and return the team and how many prompts there are; see `train`."""
     if own_judge is not None:
         recipe = replace(recipe, judge=own_judge.name)
     compute = resolve_compute(recipe.compute)
@@ -124,7 +138,7 @@ async def train(
                 base = await warm_up.run(base, partial(_open_base, warm_up, prompts), report)
                 team = make_roles(recipe.models, recipe.agents, base, compute, recipe.seed)
                 if not recipe.reinforcements:
-                    return team
+                    return team, 0
             require_context(team, prompts, recipe.agents.max_rounds)
             state: dict[str, float] = {}
             frequencies = ClassFrequencies(state)
@@ -150,7 +164,7 @@ async def train(
                     meter=meter,
                 )
                 await trainer.train(report)
-            return replace(team, best=trainer.restore_best())
+            return replace(team, best=trainer.restore_best()), len(prompts)
 
 
 async def train_and_export(
@@ -172,10 +186,11 @@ async def train_and_export(
         digests: of the weights are returned too.
         samplers: see `train`.
     """
-    team = await train(recipe, folder, report, samplers=samplers)
+    team, prompts = await _train(recipe, folder, report, None, samplers)
     if export is not None:
         export_agents(team, export)
-    return Trained(weights=weights_of(team) if digests else {}, best=team.best)
+    weights = weights_of(team) if digests else {}
+    return Trained(weights=weights, prompts=prompts, best=team.best)
 
 
 def plan_training(recipe: Recipe) -> RunPlan:

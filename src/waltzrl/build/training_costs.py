@@ -36,7 +36,7 @@ from waltzrl.training.settings import (
     StageSettings,
     export_name,
 )
-from waltzrl.training.validation import best_validation
+from waltzrl.training.validation import Best
 
 
 @contextmanager
@@ -163,17 +163,18 @@ class TrainingResult:
 
 
 def training_result(
-    recipe: Recipe, plan: RunPlan, folder: Path, export: Path | None
+    recipe: Recipe, prompts: int, best: Best | None, folder: Path, export: Path | None
 ) -> TrainingResult:
     """Read what a run has achieved and cost from its folder.
 
     Args:
         recipe: of the run.
-        plan: of the recipe.
+        prompts: that it rolled out; the data may have changed since.
+        best: the validated step whose weights it left; None where they are the last step's.
         folder: of the run.
         export: where both agents were exported to, if they were.
     """
-    path, best = folder / "metrics.jsonl", best_validation(folder)
+    path = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in whole_lines(path)] if path.exists() else []
     validated = [line for line in lines if "validation/asr" in line or "validation/orr" in line]
     first = validated[0] if validated and validated[0]["step"] == 0 else {}
@@ -182,7 +183,7 @@ def training_result(
         final = next(line for line in validated if line["step"] == best.step)
     spent = total(read_ledger(*ledgers_in(folder)).charges)
     asked = sum(
-        stage.total_steps(plan.prompts) * stage.prompts_per_step for stage in recipe.reinforcements
+        stage.total_steps(prompts) * stage.prompts_per_step for stage in recipe.reinforcements
     )
     models = [None if export is None else str(export / export_name(role)) for role in ROLES]
     return TrainingResult(
@@ -195,8 +196,8 @@ def training_result(
         feedback_trigger_rate=final.get("validation/feedback_trigger"),
         training_cost_usd=spent.usd if spent.is_complete else None,
         training_duration_hours=spent.seconds / 3600,
-        total_steps=sum(stage.steps for stage in plan.stages),
-        num_epochs=asked / plan.prompts if plan.prompts else 0.0,
+        total_steps=sum(stage.total_steps(prompts) for stage in recipe.stages),
+        num_epochs=asked / prompts if prompts else 0.0,
     )
 
 

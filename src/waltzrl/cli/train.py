@@ -46,7 +46,6 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl train recipes/continue.toml --from sqlite:///runs/memory.db --export agents-2`
     """
-    from waltzrl.build.training import plan_training
     from waltzrl.build.training_costs import training_result
     from waltzrl.config.training import load_recipe, with_memory_prompts
 
@@ -63,7 +62,8 @@ def train(  # noqa: PLR0913, PLR0917 - each parameter is an option
     trained = _train(loaded, folder, export, as_json=as_json)
     if trained is None:
         return
-    result, best = training_result(loaded, plan_training(loaded), folder, export), trained.best
+    best = trained.best
+    result = training_result(loaded, trained.prompts, best, folder, export)
     if as_json:
         outcome = {"weights": dict(trained.weights), "best": best and best._asdict()}
         print_json({"run": str(folder)} | outcome | {"result": asdict(result)})
