@@ -1,3 +1,4 @@
+import gc
 import json
 import shutil
 import warnings
@@ -7,7 +8,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
 from support.tiny_roles import activate, adapters, full_models, model
 from waltzrl.errors import CheckpointError, InputError
@@ -88,6 +89,31 @@ def test_two_full_models_have_no_adapters(folder):
     export_roles(full_models(seed=0), folder)
     assert not (folder / "adapters").exists()
     assert not (folder / "base").exists()
+
+
+class Watched(dict):
+    """Roles that count the models that are alive each time that one of them was exported."""
+
+    def __init__(self, roles):
+        super().__init__(roles)
+        self.alive = []
+
+    def items(self):
+        for pair in super().items():
+            yield pair
+            self.alive.append(models())
+
+
+def models():
+    return sum(type(each) is Qwen2ForCausalLM for each in gc.get_objects())
+
+
+def test_adapters_are_merged_one_after_the_other(folder):
+    gc.collect()
+    roles = Watched(adapters(seed=0))
+    before = models()
+    export_roles(roles, folder)
+    assert set(roles.alive) == {before}
 
 
 def test_a_change_too_small_for_bfloat16_survives_merging(folder):

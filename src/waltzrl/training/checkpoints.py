@@ -42,7 +42,6 @@ from waltzrl.policies.weights import (
     ADAPTER_WEIGHTS,
     BASE_DIGEST,
     base_digest,
-    narrow,
     save_adapter,
 )
 from waltzrl.telemetry.files import Json, sync, whole_folder, write_json
@@ -179,7 +178,8 @@ def export_roles(
     """Write every role as a plain model, replacing an earlier export.
 
     A role that is an adapter is merged into a float32 copy of its base, so that no small change is
-    lost, and written as an adapter too, from which training can continue. The first rank writes.
+    lost, and written as an adapter too, from which training can continue. The copies are made in
+    CPU memory, one after the other: 4 bytes for each parameter. The first rank writes.
 
     Args:
         roles: by name.
@@ -194,14 +194,27 @@ def export_roles(
         for name, role in roles.items():
             model = role.model
             if unfinished is not None and isinstance(model, PeftModel):
-                model = copy.deepcopy(model)
-                narrow(model, torch.float32)
-                model = model.merge_and_unload(adapter_names=[name])
+                model = _cpu_copy(model, torch.float32).merge_and_unload(adapter_names=[name])
             plain = RoleState(model=model, tokenizer=role.tokenizer)
             _save_role(unfinished, export_name(name), plain)
+            del model, plain  # or the next role's copy would be made beside this one's
         if unfinished is not None:
             _export_adapters(unfinished, roles)
             _write_manifest(unfinished, EXPORT_MANIFEST, facts)
+
+
+def _cpu_copy(model: PeftModel, dtype: torch.dtype | None = None) -> PeftModel:
+    """Copy a model into CPU memory, without a copy on its device in between.
+
+    Args:
+        model: is left as it is.
+        dtype: of the copy's parameters; None keeps theirs. Buffers stay exact.
+    """
+    copies: dict[int, Tensor] = {id(buffer): buffer.cpu().clone() for buffer in model.buffers()}
+    for parameter in model.parameters():
+        data = parameter.detach().to("cpu", dtype, copy=True)
+        copies[id(parameter)] = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
+    return copy.deepcopy(model, copies)  # takes these for the tensors' copies
 
 
 def _export_adapters(folder: Path, roles: Mapping[str, RoleState]) -> None:
@@ -215,8 +228,9 @@ def _export_adapters(folder: Path, roles: Mapping[str, RoleState]) -> None:
             continue
         export_adapter(folder / ADAPTERS / name, name, role)
         if role.base is None and not (folder / EXPORTED_BASE).exists():
-            bare = RoleState(model=copy.deepcopy(role.model).unload(), tokenizer=role.tokenizer)
+            bare = RoleState(model=_cpu_copy(role.model).unload(), tokenizer=role.tokenizer)
             _save_role(folder, EXPORTED_BASE, bare)
+            del bare
 
 
 def export_adapter(folder: Path, name: str, role: RoleState) -> None:
