@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Literal, TypeAlias
 
 from waltzrl.errors import InputError
+from waltzrl.telemetry.files import Json as Json
 
-Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
 Namespace: TypeAlias = tuple[str, ...]
 Filter: TypeAlias = Mapping[str, Json]
 """Field -> what it must equal, or `{"$gt": 4, "$lte": 9}`; a missing field counts as null."""

@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
-from typing import TypeAlias
 
 import msgspec
 
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.records import Message
+from waltzrl.telemetry.files import Json as Json
 
 DONE = "[DONE]"
-Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
 
 
 class CompletionMessage(msgspec.Struct):

@@ -6,12 +6,12 @@ The first panels of each are those that the requirement names.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from waltzrl.telemetry.alerts import ANSWERED, OBJECTED, OBJECTIVES, REFUSED, REVIEWED
+from waltzrl.telemetry.files import Json
 from waltzrl.telemetry.queries import check_query
 
-Json: TypeAlias = "str | float | bool | list[Json] | dict[str, Json] | None"
 PanelKind = Literal["timeseries", "heatmap", "stat"]
 Unit = Literal["percentunit", "ms", "reqps", "short", "currencyUSD"]
 """Grafana's names of units."""
