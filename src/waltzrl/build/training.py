@@ -23,7 +23,7 @@ from waltzrl.data.solutions import CLOSING, OPENING
 from waltzrl.errors import CheckpointError, MissingExtraError, RecipeError
 from waltzrl.judges import Judge
 from waltzrl.policies.compute import Compute, resolve_compute
-from waltzrl.records import Prompt
+from waltzrl.records import CHARACTERS_PER_TOKEN, Prompt
 from waltzrl.telemetry import RunDirectory
 from waltzrl.telemetry.files import Json
 from waltzrl.training.judging import RunJudge
@@ -38,7 +38,7 @@ try:
     from waltzrl.training import ranks
     from waltzrl.training.checkpoints import export_roles, weights_digest
     from waltzrl.training.fitting import require_context
-    from waltzrl.training.learner import Learner
+    from waltzrl.training.learner import learner_on
     from waltzrl.training.models import continue_roles, make_roles, open_base
     from waltzrl.training.plan import DataSize, RunPlan, plan_run
     from waltzrl.training.reinforce import reinforce
@@ -56,9 +56,6 @@ try:
     from waltzrl.training.validation import VALIDATION, Best, Validation
 except ModuleNotFoundError as missing:
     raise MissingExtraError("training", "PyTorch", "train") from missing
-
-CHARACTERS_PER_TOKEN = 4
-"""Of English in the vocabularies of large models, about; for plans only."""
 
 Report = Callable[[Progress], None]
 
@@ -157,7 +154,7 @@ async def _train(
                     stages,
                     folder,
                     recipe.checkpointing,
-                    make_learner=_learner(recipe, compute),
+                    make_learner=learner_on(compute),
                     state=state,
                     validate=_validation(recipe, data, sampling, judge, count),
                     publish=sampling.publish,
@@ -318,14 +315,6 @@ def _texts(warm_up: WarmUp, prompts: Sequence[Prompt]) -> Iterator[str]:
         yield from (reply.text for reply in collaboration.replies)
         for turn in collaboration.rounds:
             yield from (turn.feedback.text, turn.feedback.reasoning)
-
-
-def _learner(recipe: Recipe, compute: Compute) -> partial[Learner]:
-    return partial(
-        Learner,
-        dtype=compute.dtype,
-        checkpoint_activations=compute.checkpoint_activations,
-    )
 
 
 def _reinforcement(

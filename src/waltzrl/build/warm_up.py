@@ -28,7 +28,7 @@ from waltzrl.policies.compute import Compute
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.weights import CausalLM, Weights, copied_adapter
 from waltzrl.records import Demonstration, Usage
-from waltzrl.training.learner import Learner
+from waltzrl.training.learner import learner_on
 from waltzrl.training.models import open_warm_up
 from waltzrl.training.reinforce import reinforce
 from waltzrl.training.roles import decoding_copy
@@ -235,14 +235,13 @@ class WarmUp:
     ) -> Trainer:
         inside = self.folder / name
         inside.mkdir(exist_ok=True)
-        learner = partial(
-            Learner,
-            dtype=self.compute.dtype,
-            checkpoint_activations=self.compute.checkpoint_activations,
-        )
-        settings = self.recipe.checkpointing
         return Trainer(
-            {role: weights}, stages, inside, settings, make_learner=learner, meter=self.meter
+            {role: weights},
+            stages,
+            inside,
+            self.recipe.checkpointing,
+            make_learner=learner_on(self.compute),
+            meter=self.meter,
         )
 
     def _open(self, base: CausalLM) -> Weights:

@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from peft.helpers import disable_input_dtype_casting
 from torch import Tensor
 
 from waltzrl.errors import DivergenceError
-from waltzrl.policies.compute import keep_freed_memory
+from waltzrl.policies.compute import Compute, keep_freed_memory
 from waltzrl.policies.weights import Weights, activated, role_parameters
 from waltzrl.training import ranks
 from waltzrl.training.packing import recomputing_layers
@@ -221,3 +222,12 @@ class Learner:
         self.adamw.step()
         tokens = sum(len(sample.tokens.ids) for sample in samples)
         return StepResult(loss=loss, gradient_norm=norm, tokens=tokens)
+
+
+def learner_on(compute: Compute) -> partial[Learner]:
+    """Return what makes learners that compute as a run does."""
+    return partial(
+        Learner,
+        dtype=compute.dtype,
+        checkpoint_activations=compute.checkpoint_activations,
+    )
