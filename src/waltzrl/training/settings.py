@@ -158,7 +158,8 @@ class ReinforceSettings:
     implementations of REINFORCE++. By token, an over-refusal of 10 tokens weighs a tenth of an
     answer of 100."""
     kl_weight: float = 0.01
-    """beta: raise it when general capability falls; at 0 the KL is measured and costs nothing."""
+    """beta: raise it when general capability falls. At 0 the KL is no part of the reward, but still
+    measured, by a pass of the reference."""
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float | None = None
