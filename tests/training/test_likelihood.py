@@ -24,19 +24,12 @@ def test_log_probabilities_by_hand(device):
     torch.testing.assert_close(token_logprobs(logits, ids), expected)
 
 
-def test_temperature_flattens_as_in_sampling(device):
-    logits = torch.tensor([[[0.0, 2 * math.log(3.0)]]], device=device)
-    ids = torch.tensor([[1]], device=device)
-    expected = torch.tensor([[math.log(0.75)]], device=device)
-    torch.testing.assert_close(token_logprobs(logits, ids, temperature=2.0), expected)
-
-
-@given(sizes, st.integers(0, 2**31), st.sampled_from([0.5, 1.0, 1.7]))
-def test_values_and_gradients_are_those_of_log_softmax(size, seed, temperature):
+@given(sizes, st.integers(0, 2**31))
+def test_values_and_gradients_are_those_of_log_softmax(size, seed):
     logits, ids = draw(size, seed)
     logits.requires_grad_()
-    ours = token_logprobs(logits, ids, temperature)
-    log_softmax = (logits / temperature).log_softmax(-1)
+    ours = token_logprobs(logits, ids)
+    log_softmax = logits.log_softmax(-1)
     theirs = log_softmax.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     gradients = [torch.autograd.grad(value.sum(), logits)[0] for value in (ours, theirs)]
