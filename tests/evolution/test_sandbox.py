@@ -226,6 +226,28 @@ def test_after_an_attempt_every_further_reply_is_the_same_error():
     assert str(first) == "the program was stopped, processes: it tried os.fork"
 
 
+def test_after_a_cancelled_question_no_other_gets_its_answer():
+    code = "def reply(messages): return messages[-1]['content']"
+
+    async def ask():
+        async with open_program(code) as program:
+            first = asyncio.create_task(
+                program.reply([Message(role="user", content="secret of the first")], Sampling())
+            )
+            # The question is written in the first step of the task; its answer needs a process.
+            await asyncio.sleep(0)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            with pytest.raises(PolicyError) as stopped:
+                await program.reply([Message(role="user", content="second")], Sampling())
+            return stopped.value
+
+    assert str(asyncio.run(ask())) == (
+        "the program was stopped, cancelled: a question was withdrawn"
+    )
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

@@ -60,7 +60,8 @@ class SandboxedProgram:
     """A policy that is a Python program with a function `reply(messages) -> str`.
 
     `messages` is a list of objects with `role` and `content`. A program that tried what it must not
-    do is ended, and every further reply is the same error.
+    do is ended, and every further reply is the same error. So is one whose reply was cancelled,
+    because it may still be at it.
     """
 
     def __init__(self, process: Process, limits: SandboxLimits) -> None:
@@ -97,15 +98,16 @@ class SandboxedProgram:
 
     async def missing(self) -> dict[str, str]:
         """Return the layers that the machine does not give -> why; the first thing to ask."""
-        missing = await self._answer("missing")
+        missing = await self._ask(None, "missing")
         assert isinstance(missing, dict)
         return missing
 
     async def close(self) -> None:
         """End the program, and all that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        self._kill()
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._process.stdin.close()  # ends a child that was not yet bound to its parent's end
         with contextlib.suppress(ValueError):
             while await self._process.stdout.read(1 << 16):
                 """Throw away what nobody asked for, so that the pipe is closed."""
@@ -113,13 +115,22 @@ class SandboxedProgram:
         await self._printed
 
     async def _ask(self, question: object, expected: str) -> object:
+        """Return the child's answer; None asks nothing, and waits for what it says by itself."""
         if self._failure is not None:
             raise self._failure
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
-            await asyncio.wait_for(self._process.stdin.drain(), self._limits.seconds)
-            return await self._answer(expected)
+            # Not `wait_for`, which in Python 3.11 may swallow a cancellation.
+            async with asyncio.timeout(self._limits.seconds):
+                if question is not None:
+                    self._process.stdin.write(json.dumps(question).encode() + b"\n")
+                    await self._process.stdin.drain()
+                return await self._answer(expected)
+        except asyncio.CancelledError:
+            # Its answer is still to come, and would be read as that of the next question.
+            self._failure = self._failure or _failure("cancelled", "a question was withdrawn")
+            self._kill()
+            raise
         except TimeoutError:
             self._failure = _failure("time", f"it took more than {self._limits.seconds:g} s")
         except (BrokenPipeError, ConnectionResetError):
@@ -134,11 +145,10 @@ class SandboxedProgram:
 
         Raises:
             PolicyError: it is another than the expected one, too long, or missing.
-            TimeoutError: it does not come in time.
         """
         assert self._process.stdout is not None
         try:
-            line = await asyncio.wait_for(self._process.stdout.readline(), self._limits.seconds)
+            line = await self._process.stdout.readline()
         except ValueError:  # longer than the stream's limit
             raise _failure("output", "its reply is too long") from None
         if not line.endswith(b"\n"):
@@ -156,8 +166,9 @@ class SandboxedProgram:
     async def _ended(self) -> PolicyError:
         """Say why the child ended."""
         with contextlib.suppress(TimeoutError):
-            code = await asyncio.wait_for(self._process.wait(), self._limits.seconds)
-            await self._printed
+            async with asyncio.timeout(self._limits.seconds):
+                code = await self._process.wait()
+                await self._printed
             if self._failure is not None:
                 return self._failure
             signal = -code if code < 0 else code - 128
@@ -174,8 +185,11 @@ class SandboxedProgram:
             if printed > self._limits.printed_bytes:
                 most = self._limits.printed_bytes
                 self._failure = _failure("output", f"it printed more than {most:,} bytes")
-                with contextlib.suppress(ProcessLookupError):
-                    self._process.kill()
+                self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
 
 
 @asynccontextmanager
