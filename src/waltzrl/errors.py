@@ -9,6 +9,7 @@
     |   `-- MissingFrameworkError  the framework of an adapter is not installed
     |-- SecurityError          an agent without a valid token
     |-- PolicyError            a policy that could not reply: server down, prompt too long
+    |   `-- ProgramError       a program in the sandbox that failed or was stopped
     |-- RequestError           a request that the gateway rejects with an error of the client's API
     |-- AuditError             decisions that cannot be logged, or an altered audit log
     |-- StorageError           a database that is unavailable, locked, full, or too new
@@ -74,6 +75,10 @@ class PolicyError(WaltzError):
         """
         super().__init__(message)
         self.reason = reason
+
+
+class ProgramError(PolicyError):
+    """A program in the sandbox that failed or was stopped; no fault of what it was asked."""
 
 
 class RequestError(WaltzError):

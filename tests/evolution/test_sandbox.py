@@ -226,6 +226,22 @@ def test_after_an_attempt_every_further_reply_is_the_same_error():
     assert str(first) == "the program was stopped, processes: it tried os.fork"
 
 
+def test_an_error_of_one_reply_does_not_end_the_program():
+    code = "divisors = [1, 0, 2]\ndef reply(messages): return str(6 // divisors.pop())"
+
+    async def ask():
+        question = [Message(role="user", content="?")]
+        async with open_program(code) as program:
+            before = await program.reply(question, Sampling())
+            with pytest.raises(PolicyError, match="ZeroDivisionError"):
+                await program.reply(question, Sampling())
+            assert program.stopped is None
+            after = await program.reply(question, Sampling())
+            return before.text, after.text
+
+    assert asyncio.run(ask()) == ("3", "6")  # 6 // 2, and 6 // 1 by the same process
+
+
 def test_after_a_cancelled_question_no_other_gets_its_answer():
     code = "def reply(messages): return messages[-1]['content']"
 

@@ -302,9 +302,9 @@ class Bundles:
             model = self._model_name or short_name(config.folder)
             return PolicyUpstream(model, policy, config.max_new_tokens)
         if isinstance(config, UpstreamConfig) and config.program is not None:
-            from waltzrl.evolution.sandbox import open_program
+            from waltzrl.evolution.served import open_served_program
 
-            opening = open_program(read_text(Path(config.program)))
+            opening = open_served_program(read_text(Path(config.program)))
             program = await self._connections.enter_async_context(opening)
             model = self._model_name or Path(config.program).stem
             return PolicyUpstream(model, program, config.max_new_tokens)

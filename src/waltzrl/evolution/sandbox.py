@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
-from waltzrl.errors import InputError, PolicyError
+from waltzrl.errors import InputError, PolicyError, ProgramError
 from waltzrl.evolution.sandbox_child import FORBIDDEN
 from waltzrl.policies import Sampling
 from waltzrl.records import Message, Reply
@@ -37,6 +37,8 @@ RAISED = {
     "RuntimeError: can't start new thread": "processes",
 }
 """Beginning of an error that a program raised -> the limit that it ran into."""
+ERROR = "error"
+"""`PolicyError.reason` of a program that raised one, and goes on."""
 SIGNALS = {9: "CPU time", 25: "files"}
 """Signal that ends a program -> the limit that it ran into."""
 
@@ -48,7 +50,7 @@ class SandboxLimits:
     seconds: float = 10.0
     """Wall time of its start, and of each reply."""
     cpu_seconds: int = 60
-    """In all."""
+    """Of its process, in all."""
     memory_bytes: int = 512 << 20
     """Of address space."""
     reply_bytes: int = 256 << 10
@@ -59,16 +61,17 @@ class SandboxLimits:
 class SandboxedProgram:
     """A policy that is a Python program with a function `reply(messages) -> str`.
 
-    `messages` is a list of objects with `role` and `content`. A program that tried what it must not
-    do is ended, and every further reply is the same error. So is one whose reply was cancelled,
-    because it may still be at it.
+    `messages` is a list of objects with `role` and `content`. An error that it raises fails one
+    reply. A program that tried what it must not do, or ran into a limit, is ended, and every
+    further reply is the same error; so is one whose reply was cancelled, because it may still be at
+    it.
     """
 
     def __init__(self, process: Process, limits: SandboxLimits) -> None:
         """Talk to a child that is ready; `open_program` starts one."""
         self._process, self._limits = process, limits
         self._turn = asyncio.Lock()
-        self._failure: PolicyError | None = None
+        self._failure: ProgramError | None = None
         self._printed = asyncio.create_task(self._count_printed())
 
     async def reply(self, messages: Sequence[Message], sampling: Sampling) -> Reply:
@@ -83,24 +86,27 @@ class SandboxedProgram:
             text = await self._ask(turns, "text")
         return Reply(text=str(text), milliseconds=(perf_counter() - started) * 1000)
 
-    async def start(self, name: str, code: str) -> None:
-        """Send the program.
+    async def start(self, name: str, code: str, allow_missing: Collection[str]) -> None:
+        """Send the program; see `start_program`.
 
         Raises:
+            InputError: the machine does not give a layer.
             PolicyError: as `reply`.
         """
+        missing = await self._ask(None, "missing")
+        assert isinstance(missing, dict)
+        if refused := {layer: why for layer, why in missing.items() if layer not in allow_missing}:
+            named = "; ".join(f"{layer} ({why})" for layer, why in refused.items())
+            raise InputError(
+                f"this machine cannot isolate a program completely, it lacks: {named}; allow user "
+                "namespaces, or accept that with --allow-missing LAYER"
+            )
         await self._ask({"name": name, "code": code}, "ready")
 
     @property
     def stopped(self) -> PolicyError | None:
         """Why the program was ended; None while it runs."""
         return self._failure
-
-    async def missing(self) -> dict[str, str]:
-        """Return the layers that the machine does not give -> why; the first thing to ask."""
-        missing = await self._ask(None, "missing")
-        assert isinstance(missing, dict)
-        return missing
 
     async def close(self) -> None:
         """End the program, and all that it started."""
@@ -112,7 +118,7 @@ class SandboxedProgram:
             while await self._process.stdout.read(1 << 16):
                 """Throw away what nobody asked for, so that the pipe is closed."""
         await self._process.wait()
-        await self._printed
+        await asyncio.wait({self._printed})  # which a cancellation does not end
 
     async def _ask(self, question: object, expected: str) -> object:
         """Return the child's answer; None asks nothing, and waits for what it says by itself."""
@@ -135,7 +141,9 @@ class SandboxedProgram:
             self._failure = _failure("time", f"it took more than {self._limits.seconds:g} s")
         except (BrokenPipeError, ConnectionResetError):
             self._failure = await self._ended()
-        except PolicyError as error:
+        except ProgramError as error:
+            if error.reason == ERROR:
+                raise
             self._failure = error
         await self.close()
         raise self._failure
@@ -163,12 +171,12 @@ class SandboxedProgram:
         except (json.JSONDecodeError, KeyError, TypeError, RecursionError):
             raise _failure("output", "what it wrote is no reply") from None
 
-    async def _ended(self) -> PolicyError:
+    async def _ended(self) -> ProgramError:
         """Say why the child ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._limits.seconds):
                 code = await self._process.wait()
-                await self._printed
+                await asyncio.wait({self._printed})  # which a cancellation does not end
             if self._failure is not None:
                 return self._failure
             signal = -code if code < 0 else code - 128
@@ -192,15 +200,14 @@ class SandboxedProgram:
             self._process.kill()
 
 
-@asynccontextmanager
-async def open_program(
+async def start_program(
     code: str,
     *,
     name: str = "agent.py",
     limits: SandboxLimits | None = None,
     allow_missing: Collection[str] = (),
-) -> AsyncIterator[SandboxedProgram]:
-    """Start a program for the duration of the block.
+) -> SandboxedProgram:
+    """Start a program, which the caller closes.
 
     Args:
         code: defines `reply`.
@@ -227,14 +234,24 @@ async def open_program(
     )
     program = SandboxedProgram(process, limits)
     try:
-        missing = await program.missing()
-        if refused := {layer: why for layer, why in missing.items() if layer not in allow_missing}:
-            named = "; ".join(f"{layer} ({why})" for layer, why in refused.items())
-            raise InputError(
-                f"this machine cannot isolate a program completely, it lacks: {named}; allow user "
-                "namespaces, or accept that with --allow-missing LAYER"
-            )
-        await program.start(name, code)
+        await program.start(name, code, allow_missing)
+    except BaseException:
+        await program.close()
+        raise
+    return program
+
+
+@asynccontextmanager
+async def open_program(
+    code: str,
+    *,
+    name: str = "agent.py",
+    limits: SandboxLimits | None = None,
+    allow_missing: Collection[str] = (),
+) -> AsyncIterator[SandboxedProgram]:
+    """Start a program for the duration of the block; see `start_program`."""
+    program = await start_program(code, name=name, limits=limits, allow_missing=allow_missing)
+    try:
         yield program
     finally:
         await program.close()
@@ -255,13 +272,13 @@ def _folders() -> list[str]:
     )
 
 
-def _failure(kind: str, what: str) -> PolicyError:
-    return PolicyError(f"the program was stopped, {kind}: {what}", reason=kind)
+def _failure(kind: str, what: str) -> ProgramError:
+    return ProgramError(f"the program was stopped, {kind}: {what}", reason=kind)
 
 
-def _error(error: str) -> PolicyError:
+def _error(error: str) -> ProgramError:
     """Name the error that a program raised; what ran into a limit is named by the limit."""
     for beginning, kind in RAISED.items():
         if error.startswith(beginning):
             return _failure(kind, error)
-    return PolicyError(f"the program failed: {error}", reason="error")
+    return ProgramError(f"the program failed: {error}", reason=ERROR)

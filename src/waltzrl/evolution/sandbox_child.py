@@ -191,15 +191,27 @@ def _serve(send: Callable[[dict[str, object]], None], folders: list[str]) -> Non
         sys.addaudithook(_reporter(send, folders))
         exec(compiled, names)
         reply = names["reply"]
-        send({"ready": True})
-        for line in requests:
-            text = reply(json.loads(line))  # type: ignore[operator]
-            if isinstance(text, str):
-                send({"text": text})
-            else:
-                send({"error": f"reply() returned {type(text).__name__}, not a str"})
     except BaseException as error:  # noqa: BLE001 - whatever it raises, the parent is told
-        send({"error": f"{type(error).__name__}: {error}"[:500]})
+        send(_raised(error))
+        return
+    send({"ready": True})
+    for line in requests:
+        send(_answer(reply, json.loads(line)))
+
+
+def _answer(reply: object, messages: object) -> dict[str, object]:
+    """Call the program once; what it raises fails this reply alone."""
+    try:
+        text = reply(messages)  # type: ignore[operator]
+    except BaseException as error:  # noqa: BLE001 - whatever it raises, the parent is told
+        return _raised(error)
+    if isinstance(text, str):
+        return {"text": text}
+    return {"error": f"reply() returned {type(text).__name__}, not a str"}
+
+
+def _raised(error: BaseException) -> dict[str, object]:
+    return {"error": f"{type(error).__name__}: {error}"[:500]}
 
 
 def _reporter(

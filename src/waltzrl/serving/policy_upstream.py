@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from waltzrl.errors import InputError, PolicyError, RequestError
+from waltzrl.errors import InputError, PolicyError, ProgramError, RequestError
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.json_schema import JsonSchema
 from waltzrl.policies.tool_calls import OPENING, before_calls, read_calls
@@ -145,6 +145,9 @@ class PolicyUpstream:
         sampling = replace(request.sampling, enough=progress.enough)
         try:
             reply = await self.policy.reply(turns_of(request.messages), sampling)
+        except ProgramError as error:  # its text may quote what no reviewer saw
+            message = f"the model {self.name!r} failed: {error.reason}"
+            raise RequestError(502, "upstream", message) from error
         except PolicyError as error:
             raise RequestError(400, "invalid_request", str(error)) from error
         finally:
