@@ -270,7 +270,11 @@ def _crisis() -> Iterator[Exchange]:
 
 
 def _wrapped_test(data: Path, test: Sequence[Exchange]) -> Iterator[Exchange]:
-    """JailbreakBench's goals and benign requests in templates that training never sees."""
+    """JailbreakBench's goals and benign requests in jailbreak templates.
+
+    The requests are unknown to training, but 75 of the 77 templates are not: they are, exactly or
+    nearly, among `training_templates`.
+    """
     templates = [line["prompt"] for line in _read(data / f"{TEMPLATES['test']}.jsonl")]
     for one in test:
         if one.source == "jailbreakbench_behaviors":
