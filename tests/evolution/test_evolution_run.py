@@ -1,6 +1,7 @@
 """Generations over candidates whose replies are known: a run is judged, stopped and resumed."""
 
 import asyncio
+import shutil
 from contextlib import asynccontextmanager
 
 import pytest
@@ -204,6 +205,18 @@ def test_a_folder_of_another_run_is_refused(evolving):
         evolving(Adding("two"), budget, baseline=other)
     with pytest.raises(InputError, match="begun with the seed 0, and this is 1"):
         evolving(Adding("two"), budget, seed=1)
+
+
+def test_scores_of_a_run_whose_folder_was_removed_are_not_taken_for_those_of_a_new_one(
+    evolving, tmp_path
+):
+    budget = Budget(generations=1, candidates=1)
+    evolving(Adding("two"), budget)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(
+        InputError, match=r"pool of an earlier run, whose files are not in .*; choose"
+    ):
+        evolving(Adding("two"), budget, given=cases(("one", "two")))
 
 
 def test_too_few_prompts_for_the_gate_are_refused_before_anything_is_written(evolving):

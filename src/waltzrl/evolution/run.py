@@ -181,13 +181,13 @@ class EvolutionRun:
             operators: take turns in each generation.
 
         Raises:
-            InputError: the baseline cannot be run, the cases are too few for the gate, or the
-                folder is of another baseline or in use.
+            InputError: the baseline cannot be run, the cases are too few for the gate, the folder
+                is of another baseline or in use, or its files are gone and its pool is not.
         """
         started = time.monotonic()
         with RunDirectory(self.folder) as directory:
             pool = self._open_pool(None)
-            self._require_same(directory, baseline, seed)
+            self._require_same(directory, pool, baseline, seed)
             await self._baseline(pool, baseline)
             for generation in range(1, budget.generations + 1):
                 earlier = self._open_pool(generation)
@@ -225,7 +225,9 @@ class EvolutionRun:
         """
         return read_candidate(self.folder / trajectory.id / "files", trajectory.digest)
 
-    def _require_same(self, directory: RunDirectory, baseline: CandidateFiles, seed: int) -> None:
+    def _require_same(
+        self, directory: RunDirectory, pool: TrajectoryPool, baseline: CandidateFiles, seed: int
+    ) -> None:
         """Check that a run which is resumed is the one that was begun."""
         asked = [each.messages for each in (*self.cases.shown, *self.cases.hidden)]
         begun: dict[str, Json] = {
@@ -237,6 +239,11 @@ class EvolutionRun:
         }
         file = self.folder / BEGUN
         if not file.exists():
+            if pool.decisions:
+                raise InputError(
+                    f"the memory has the pool of an earlier run, whose files are not in "
+                    f"{self.folder}; choose another folder or another memory"
+                )
             directory.write_json(BEGUN, begun)
         stored = msgspec.json.decode(file.read_bytes())
         if changed := [name for name, value in begun.items() if stored.get(name) != value]:
