@@ -93,6 +93,15 @@ def test_without_agents_the_conversation_agent_answers_what_is_safety_critical()
     }
 
 
+def test_tasks_that_can_be_read_once_only_are_checked_too():
+    agent = NotingAgent()
+    guarded = router(coached(REFUSAL))
+    plan, coaching = asyncio.run(guarded.route_tasks_with_safety(iter(TASKS), agent))
+    assert set(plan.assignments) == set("abcde")
+    assert coaching["results"]["b"]["state"] == "declined"
+    assert sorted(agent.ran) == ["a", "d", "e"]
+
+
 def test_completed_tasks_are_not_done_again():
     dag, agent = TaskDAG(TASKS), NotingAgent()
     dag.completed = {"a", "b"}

@@ -125,6 +125,8 @@ class HALORouterWithSafety(HALORouter):
         Raises:
             InputError: as of `route_tasks`.
         """
+        if not isinstance(dag_or_tasks, TaskDAG | TaskGraph):
+            dag_or_tasks = tuple(dag_or_tasks)  # read twice, and may be an iterator
         plan = await self.route_tasks(dag_or_tasks, available_agents)
         if self._guard is None and execute is None:
             return plan, _coaching({})
