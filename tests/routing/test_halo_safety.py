@@ -17,12 +17,13 @@ from support.routed import (
 )
 from waltzrl import GuardSettings, Reply, open_guard
 from waltzrl.agents.feedback_json import write_feedback
-from waltzrl.errors import InputError, PolicyError, WaltzError
+from waltzrl.errors import InputError, PolicyError, SecurityError, WaltzError
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import CANNED_REFUSAL
-from waltzrl.routing import HALORouter, TaskDAG
+from waltzrl.routing import AgentCapability, AgentRegistry, HALORouter, TaskDAG
 from waltzrl.routing.execution import ExecutionSettings
 from waltzrl.routing.halo_safety import HALORouterWithSafety
+from waltzrl.routing.tokens import AgentTokens
 
 REFUSAL = "I'm sorry, but I can't help with that."
 TASKS = [
@@ -108,6 +109,47 @@ def test_completed_tasks_are_not_done_again():
     plan, _ = asyncio.run(router(open_guard()).route_tasks_with_safety(dag, agent))
     assert set(plan.assignments) == {"c", "d", "e"}
     assert sorted(agent.ran) == ["c", "d", "e"]
+
+
+def test_with_safety_too_only_agents_with_a_valid_token_work_and_cost_counts():
+    tokens = AgentTokens(b"s" * 32)
+    agents = AgentRegistry(
+        agents=tuple(
+            AgentCapability(
+                agent_name=name, supported_task_types=(CHECKED,), cost_tier=tier, success_rate=rate
+            )
+            for name, tier, rate in (
+                ("dear", "expensive", 0.9),
+                ("cheap", "cheap", 0.4),
+                ("other", "cheap", 0.1),
+            )
+        )
+    )
+
+    def chosen(granted, constraints=None, **options):
+        halo = HALORouterWithSafety(agents, tokens, guard=open_guard(), **options)
+        plan, _ = asyncio.run(
+            halo.route_tasks_with_safety([task("a")], NotingAgent(), None, granted, constraints)
+        )
+        return plan.assignments["a"]
+
+    valid = {name: tokens.issue(name) for name in ("dear", "cheap")}
+    assert chosen(valid) == "dear"
+    assert chosen({"other": tokens.issue("other")}) == "other"
+    assert chosen(valid, enable_cost_optimization=True) == "cheap"
+    assert chosen(valid, {"max_cost_tier": "cheap"}) == "cheap"
+    with pytest.raises(SecurityError, match="the token of agent 'dear' is not valid"):
+        chosen({"dear": tokens.issue("cheap")})
+    with pytest.raises(SecurityError, match="agent_tokens is empty"):
+        chosen(None)
+
+
+def test_the_seed_breaks_ties_with_safety_as_without():
+    agents, tasks = registry(a=1, b=1, c=1), [task(str(number)) for number in range(3)]
+    for seed in range(4):
+        halo = HALORouterWithSafety(agents, guard=open_guard(), seed=seed)
+        plan, _ = asyncio.run(halo.route_tasks_with_safety(tasks, NotingAgent()))
+        assert plan == asyncio.run(HALORouter(agents, seed=seed).route_tasks(tasks))
 
 
 def test_the_switch_is_an_argument_or_the_variable(monkeypatch):

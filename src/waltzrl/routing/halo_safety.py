@@ -29,6 +29,7 @@ from waltzrl.routing.runner import (
 )
 from waltzrl.routing.success import History
 from waltzrl.routing.tasks import Task, TaskGraph, task_as_json
+from waltzrl.routing.tokens import AuthRegistry
 
 if TYPE_CHECKING:  # it needs the extra of the memory
     from waltzrl.memory.safety import SafetyMemory
@@ -66,31 +67,43 @@ class SafetyCoaching(TypedDict):
 class HALORouterWithSafety(HALORouter):
     """Routes tasks, and runs them with a check before and after."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - those of `HALORouter` and of safety
         self,
         agent_registry: AgentRegistry | None = None,
+        auth_registry: AuthRegistry | None = None,
         *,
         guard: Guard | None = None,
         memory: "SafetyMemory | None" = None,
         waltzrl_enabled: bool | None = None,
         settings: ExecutionSettings | None = None,
+        enable_cost_optimization: bool = False,
         history: History | None = None,
+        seed: int = 0,
     ) -> None:
-        """Combine a router and a guard.
+        """Combine a router, whose arguments are those of `HALORouter`, and a guard.
 
         Args:
             agent_registry: agents and rules; None for the sixteen that come with waltzrl.
+            auth_registry: verifies the agents' tokens.
             guard: such as `open_guard(..., settings=GuardSettings(max_rounds=3))`; None only
                 where safety is switched off.
             memory: keeps and finds coaching sessions.
             waltzrl_enabled: None reads the environment variable ENABLE_WALTZRL, true by default.
             settings: of the execution.
+            enable_cost_optimization: whether a cheaper agent goes first if it is about as good.
             history: observed successes, such as `SuccessHistory(memory)`.
+            seed: breaks ties.
 
         Raises:
             InputError: the variable is neither true nor false, or safety has no guard.
         """
-        super().__init__(agent_registry, history=history)
+        super().__init__(
+            agent_registry,
+            auth_registry,
+            enable_cost_optimization=enable_cost_optimization,
+            history=history,
+            seed=seed,
+        )
         self.waltzrl_enabled = _switch() if waltzrl_enabled is None else waltzrl_enabled
         if self.waltzrl_enabled and guard is None:
             raise InputError(
@@ -110,6 +123,8 @@ class HALORouterWithSafety(HALORouter):
         dag_or_tasks: TaskDAG | TaskGraph | Iterable[Task],
         execute: Execute | None = None,
         available_agents: Iterable[str] | None = None,
+        agent_tokens: Mapping[str, str] | None = None,
+        optimization_constraints: Mapping[str, object] | None = None,
     ) -> tuple[RoutingPlan, SafetyCoaching]:
         """Route tasks, then have them done and coach what is safety-critical.
 
@@ -118,16 +133,21 @@ class HALORouterWithSafety(HALORouter):
             execute: does the tasks. None has the guard's conversation agent answer those that are
                 safety-critical, and routes the others only.
             available_agents: names of agents that may be used; None for all.
+            agent_tokens: as of `route_tasks`.
+            optimization_constraints: the same.
 
         Returns:
             The plan, which is that of `route_tasks`, and what safety did.
 
         Raises:
-            InputError: as of `route_tasks`.
+            SecurityError: as of `route_tasks`.
+            InputError: the same.
         """
         if not isinstance(dag_or_tasks, TaskDAG | TaskGraph):
             dag_or_tasks = tuple(dag_or_tasks)  # read twice, and may be an iterator
-        plan = await self.route_tasks(dag_or_tasks, available_agents)
+        plan = await self.route_tasks(
+            dag_or_tasks, available_agents, agent_tokens, optimization_constraints
+        )
         if self._guard is None and execute is None:
             return plan, _coaching({})
         graph = _part(
