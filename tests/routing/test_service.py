@@ -8,7 +8,10 @@ import pytest
 from support.routed import DANGEROUS, HARMLESS
 from support.small_gateway import ask, gateway, with_gateway
 from waltzrl.audit import read_collaborations, read_entries
+from waltzrl.errors import RequestError
+from waltzrl.records import Feedback
 from waltzrl.routing import Router, load_registry, tasks_from_json
+from waltzrl.routing.service import REVIEWS_AT_ONCE, RoutingService
 
 ROUTE, OTHER_ROUTE = "/v1/route", "/orchestrate/route"
 ON = "routing={}"
@@ -64,6 +67,61 @@ def test_every_review_is_in_the_audit_log(tmp_path):
     reviewed = [one.prompt.request for _, one in read_collaborations(tmp_path)]
     assert len(entries) == 2
     assert reviewed == [f"{HARMLESS}\na\napi_call", f"{DANGEROUS}\nb\napi_call"]
+
+
+class OverlappingReviews:
+    """Reviews that last many turns of the event loop; counts those in progress."""
+
+    def __init__(self):
+        self.running = self.most = 0
+        self.order = []
+
+    async def __call__(self, text, _draft, _number):
+        self.running += 1
+        self.most = max(self.most, self.running)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        self.running -= 1
+        self.order.append(text.split("\n")[0])
+        if text.startswith("fail"):
+            raise RequestError(503, "overloaded", "no place was free")
+        return Feedback(unsafe=text.startswith("unsafe"), overrefuse=False, text="")
+
+
+def assessed(tasks):
+    """Return what a service says of tasks, and its reviews."""
+    reviews, body = OverlappingReviews(), json.dumps({"tasks": tasks}).encode()
+    response = asyncio.run(RoutingService(load_registry()).respond(body, "", "id", reviews))
+    return json.loads(response)["tasks"], reviews
+
+
+def api_call(id_, description, depends_on=()):
+    return {"id": id_, "type": "api_call", "description": description, "depends_on": depends_on}
+
+
+def test_tasks_that_do_not_wait_for_each_other_are_reviewed_together():
+    answer, reviews = assessed([api_call(str(number), f"task {number}") for number in range(20)])
+    assert {task["state"] for task in answer.values()} == {"pending"}
+    assert len(reviews.order) == 20
+    assert reviews.most == REVIEWS_AT_ONCE
+
+
+def test_a_task_is_reviewed_after_what_it_needs_and_not_at_all_if_that_is_declined():
+    tasks = [
+        api_call("d", "last", ["b", "c"]),
+        api_call("c", "unsafe", ["a"]),
+        api_call("b", "second", ["a"]),
+        api_call("a", "first"),
+    ]
+    answer, reviews = assessed(tasks)
+    assert reviews.order[0] == "first"
+    assert sorted(reviews.order[1:]) == ["second", "unsafe"]
+    assert answer["d"]["reason"] == "it depends on 'c', which is declined"
+
+
+def test_a_review_that_cannot_be_done_fails_the_request_as_it_would_alone():
+    with pytest.raises(RequestError, match="no place was free"):
+        assessed([api_call("a", "fail"), api_call("b", "other")])
 
 
 def test_the_same_key_gets_the_same_response_and_another_request_is_refused(tmp_path):

@@ -17,20 +17,22 @@ from waltzrl.memory.plans import TaskState
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.records import Feedback, Reply
 from waltzrl.routing.documents import VERSION, converted
-from waltzrl.routing.plan import RoutingPlan
+from waltzrl.routing.plan import Explanation, RoutingPlan
 from waltzrl.routing.progress import SuccessHistory
 from waltzrl.routing.registry import AgentRegistry
 from waltzrl.routing.router import Router
 from waltzrl.routing.runner import Work, names_of, prompt_of
 from waltzrl.routing.tasks import Task, TaskGraph
+from waltzrl.serving.gateway import all_of
 
 MOST_TASKS = 1_000
 REPLAYS = ("routing", "responses")
 """Responses to requests with an idempotency key; those with personal data are not kept."""
 REPLAY_SECONDS = 86_400.0
 RETRY_AFTER_SECONDS = 5.0
-REVIEWS_AT_ONCE = 20
-"""Tasks that are reviewed before other requests get a turn."""
+REVIEWS_AT_ONCE = 8
+"""Most concurrent reviews of one request: a batch of a classifier, and few of the reviews that a
+server of a feedback model gets at once, so that other requests have theirs."""
 OTHER_NAMES = {"task_id": "id", "task_type": "type", "dependencies": "depends_on"}
 """Names that the requirement gives to fields of a task."""
 
@@ -141,26 +143,34 @@ class RoutingService:
         self, graph: TaskGraph, plan: RoutingPlan, review: Review
     ) -> dict[str, AssessedTask]:
         """Review the tasks of the critical types; what depends on a declined one is blocked."""
-        critical = frozenset(self._registry.safety_critical)
         assessed: dict[str, AssessedTask] = {}
-        for number, (task_id, explanation) in enumerate(plan.explanations.items()):
-            task, agent = graph.tasks[task_id], explanation.agent
-            if number % REVIEWS_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        is_assessed = {task_id: asyncio.Event() for task_id in plan.explanations}
+        places = asyncio.Semaphore(REVIEWS_AT_ONCE)
+
+        async def assess(number: int, task: Task, explanation: Explanation) -> None:
+            for needed in task.depends_on:
+                if needed in is_assessed:  # others are completed
+                    await is_assessed[needed].wait()
             stopped = [id_ for id_ in task.depends_on if _stops(assessed.get(id_))]
-            if agent is None:
-                assessed[task_id] = AssessedTask(state="blocked", reason=explanation.words)
+            if explanation.agent is None:
+                outcome = AssessedTask(state="blocked", reason=explanation.words)
             elif stopped:
                 reason = f"it depends on {stopped[0]!r}, which is {assessed[stopped[0]].state}"
-                assessed[task_id] = AssessedTask(state="blocked", reason=reason)
-            elif task.type in critical:
-                request = prompt_of(Work(task=task, agent=agent, results={})).request
-                text = f"{request}\n{names_of(task)}"
-                feedback = await review(text, ACCEPTANCE, number)
-                assessed[task_id] = _assessed(feedback)
+                outcome = AssessedTask(state="blocked", reason=reason)
+            elif task.type in self._registry.safety_critical:
+                async with places:
+                    await asyncio.sleep(0)  # rules alone wait for nothing; others get a turn
+                    outcome = await _reviewed(task, explanation.agent, review, number)
             else:
-                assessed[task_id] = AssessedTask(state="pending")
-        return assessed
+                outcome = AssessedTask(state="pending")
+            assessed[task.id] = outcome
+            is_assessed[task.id].set()
+
+        await all_of(
+            assess(number, graph.tasks[task_id], explanation)
+            for number, (task_id, explanation) in enumerate(plan.explanations.items())
+        )
+        return {task_id: assessed[task_id] for task_id in plan.explanations}
 
     async def _earlier(self, name: str, digest: str) -> bytes | None:
         """Return the response to an earlier request with the key.
@@ -247,7 +257,10 @@ def _renamed(task: object) -> object:
     return {OTHER_NAMES.get(name, name): value for name, value in task.items()}
 
 
-def _assessed(feedback: Feedback) -> AssessedTask:
+async def _reviewed(task: Task, agent: str, review: Review, number: int) -> AssessedTask:
+    """Review the request that an agent would get, and what is said of the task besides."""
+    request = prompt_of(Work(task=task, agent=agent, results={})).request
+    feedback = await review(f"{request}\n{names_of(task)}", ACCEPTANCE, number)
     if not feedback.well_formed:
         reason = f"its request could not be reviewed: {feedback.failure or 'invalid feedback'}"
         return AssessedTask(state="declined", reason=reason)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from msgspec import structs
 
@@ -51,6 +51,7 @@ from waltzrl.serving.model_names import ModelNames
 
 CostOf = Callable[[Collaboration, str], float | None]
 """Returns what a collaboration for a model cost in US dollars; None when a price is unknown."""
+Outcome = TypeVar("Outcome")
 Listener = Callable[[ServedChoice], None]
 """Called with every choice that was served; must not block and must not raise."""
 RETRY_AFTER_SECONDS = 5.0
@@ -346,8 +347,8 @@ class GatewayAgent:
         return {**self.chat.body, "messages": [*messages, *map(chat_message, turns)]}
 
 
-async def all_of(work: Iterable[Coroutine[None, None, Answer]]) -> list[Answer]:
-    """Await answers together; the first failure cancels the others and is raised as itself."""
+async def all_of(work: Iterable[Coroutine[None, None, Outcome]]) -> list[Outcome]:
+    """Await work together; the first failure cancels the others and is raised as itself."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]
