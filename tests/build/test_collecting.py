@@ -221,20 +221,28 @@ def command():
 def test_the_command_prints_statistics_for_people_and_programs(tmp_path, sqlite_url, command):
     remember(sqlite_url, SERVED)
     out = tmp_path / "rounds.jsonl"
-    done = command(out, "--memory", sqlite_url, "--held-out", "0")
+    done = command(out, "--memory", sqlite_url)
     assert done.exit_code == 0
     assert re.search(r"total_interactions +│ +2 ", done.stdout)
     assert re.search(r"left out: without consent +│ +1 ", done.stdout)
     assert re.search(r"avg_dir_score +│ +0\.333 ", done.stdout)  # (0.44 + 0 + 0.56) / 3
-    found = json.loads(command(out, "--memory", sqlite_url, "--held-out", "0", "--json").stdout)
+    found = json.loads(command(out, "--memory", sqlite_url, "--json").stdout)
     assert found["file"] == str(out)
     assert (found["safe_rate"], found["left_out"]) == (1.0, {"without_consent": 1})
-    prompts = command(out, "--memory", sqlite_url, "--held-out", "0", "--prompts", "--json")
+    prompts = command(out, "--memory", sqlite_url, "--prompts", "--json")
     assert json.loads(prompts.stdout)["benign"] == 1
     remember(sqlite_url, [CORRECTED])
-    corrected = command(
-        out, "--memory", sqlite_url, "--held-out", "0", "--demonstrations", "--json"
-    )
+    corrected = command(out, "--memory", sqlite_url, "--demonstrations", "--json")
     assert json.loads(corrected.stdout)["total_demonstrations"] == 1
     assert command(out, "--memory", sqlite_url, "--prompts", "--demonstrations").exit_code == 2
-    assert command(out, "--memory", sqlite_url, "--held-out", "101").exit_code == 2
+
+
+@pytest.mark.parametrize("percentage", ["0", "9.9", "101"])
+def test_the_command_writes_nobody_who_is_evaluated_with(percentage, tmp_path, sqlite_url, command):
+    remember(sqlite_url, SERVED)
+    out = tmp_path / "prompts.jsonl"
+    refused = command(out, "--memory", sqlite_url, "--held-out", percentage, "--prompts")
+    assert refused.exit_code == 2
+    assert "Invalid value for '--held-out'" in refused.output
+    assert not out.exists()
+    assert Selection().held_out_percentage == 10.0

@@ -13,8 +13,8 @@ from waltzrl.cli.options import AsJson, print_json, terminal
 def collect(
     out: Annotated[Path, typer.Argument(help="File to write: .json, .jsonl or .parquet.")],
     memory: Annotated[str, typer.Option(help="URL of the memory: the gateway's memory.url.")],
-    held_out: Annotated[
-        float, typer.Option(min=0, max=100, help="Percentage of users to hold out.")
+    held_out: Annotated[  # `memory:URL` as a held-out set has the same 10 %
+        float, typer.Option(min=10, max=100, help="Percentage of users to hold out.")
     ] = 10.0,
     prompts: Annotated[bool, typer.Option(help="Write prompts to learn from, no rounds.")] = False,
     demonstrations: Annotated[
