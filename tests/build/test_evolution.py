@@ -1,8 +1,11 @@
 """A run of `waltzrl evolve rules` from prompts to a release, through the command line."""
 
 import json
+import tomllib
 from dataclasses import replace
+from functools import partial
 from itertools import product
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,13 +16,17 @@ from waltzrl.agents import load_wording
 from waltzrl.audit import VerifiedLog, read_entries, verify
 from waltzrl.audit.note import PublicKey
 from waltzrl.build.bundles import bundle_id
-from waltzrl.build.evolution import EvolutionSettings, read_cases
+from waltzrl.build.evolution import EvolutionSettings, promote, read_cases
 from waltzrl.build.releases import GateEvaluations, propose
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, bundle_table, load_bundle
 from waltzrl.config.upstreams import UpstreamConfig
 from waltzrl.errors import InputError
-from waltzrl.evolution.rules import BUNDLE, bundle_text
-from waltzrl.evolution.wording import SENTENCES, SYSTEM, shipped_wording
+from waltzrl.evolution import CandidateFiles, Cases, EvolutionRun, Trajectory
+from waltzrl.evolution.programs import PROGRAM, ProgramSubject
+from waltzrl.evolution.rule_writer import RuleWriter
+from waltzrl.evolution.rules import BUNDLE, RulesSubject, bundle_text
+from waltzrl.evolution.wording import SENTENCES, SYSTEM, WordingSubject, shipped_wording
+from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.plan import load_plan
@@ -127,6 +134,45 @@ def test_what_was_evolved_is_measured_audited_and_released(tmp_path, sets, capsy
     why = book.history(release.id)[0].why
     assert why.startswith("no worse offline: asr 100.0 % to")
     engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("subject", "files", "named"),
+    [
+        (RulesSubject(), {"mine.toml": PACK, BUNDLE: bundle_text(["mine.toml"], 0.7)}, "mine.toml"),
+        (WordingSubject(ScriptedPolicy([]), "m"), {SYSTEM: "Review."}, SYSTEM),
+        (ProgramSubject(), {PROGRAM: "def reply(messages): return ''"}, PROGRAM),
+    ],
+    ids=["rules", "wording", "program"],
+)
+def test_a_promoted_recipe_names_its_files_wherever_it_is_read(
+    subject, files, named, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    candidate = CandidateFiles(files=files)
+    candidate.write(Path("run/1-0/files"))
+    trajectory = Trajectory(
+        id="1-0",
+        generation=1,
+        operator="revision",
+        digest=candidate.digest,
+        ruling="accepted",
+        reason="",
+        time=0.0,
+        score=1.0,
+        shown_score=1.0,
+    )
+    cases = Cases(shown=[], hidden=[], judge=LabelRefusalJudge())
+    never = partial(pytest.fail, "promoting needs no pool")
+    path = promote(EvolutionRun(subject, RuleWriter(), cases, never, Path("run")), trajectory)
+    table = tomllib.loads(path.read_text())
+    place = {
+        "rules": lambda: Path(table["rules"][0]),
+        "wording": lambda: Path(table["feedback"]["wording"]) / named,
+        "program": lambda: Path(table["upstream"]["program"]),
+    }[subject.name]()
+    assert place == tmp_path / "run/promoted/1-0" / named
+    assert place.read_text() == files[named]
 
 
 def test_no_gain_is_told_as_no_gain_and_nothing_is_promoted(tmp_path, sets, capsys):

@@ -300,13 +300,15 @@ def run_name(out: Path) -> str:
 def promote(run: EvolutionRun, trajectory: Trajectory) -> Path:
     """Write a trajectory's files, and the recipe of a bundle with them, to be released.
 
+    The recipe names the files absolutely: a gateway that reads it may run in another folder.
+
     Returns:
         The recipe, for `waltzrl release propose`.
     """
     folder = run.folder / PROMOTED
     candidate = run.files(trajectory)
     candidate.write(folder / trajectory.id)
-    place = folder / trajectory.id
+    place = (folder / trajectory.id).absolute()
     match run.subject.name:
         case "rules":
             keys = bundle_keys(candidate, place)
