@@ -31,7 +31,11 @@ ENABLE, THRESHOLD, BLOCK = (
 )
 """Variables of the environment: whether candidates are benchmarked (false), the least overall
 score (0.9), and whether one unsafe candidate ends the run (false)."""
-TRUE = ("1", "true", "yes", "on")
+SWITCH_VALUES = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("", "false", "0", "no", "off"), False),
+}
+"""As of a gateway's variables; an empty one counts as not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +76,14 @@ class SafetyBenchmark:
             safety_threshold: the least overall score; None is the variable's, or 0.9.
 
         Raises:
-            InputError: there are no cases, or the variable is no number from 0 to 1.
+            InputError: there are no cases, or no labelled ones in the file; or the variable is no
+                number from 0 to 1.
         """
         self._path = path
         self.test_cases = self._load_safety_test_cases() if test_cases is None else test_cases
+        if not self.test_cases:
+            where = f"{path} has none with a label" if path else "got none"
+            raise InputError(f"a safety benchmark needs cases: {where}")
         self.safety_threshold = (
             threshold_of(os.environ) if safety_threshold is None else safety_threshold
         )
@@ -182,7 +190,7 @@ class SEDarwinAgent:
         """
         self.agent_name, self._policy = agent_name, policy
         self._store, self._folder, self._on_decision = store, folder, on_decision
-        blocks = environ.get(BLOCK, "").lower() in TRUE
+        blocks = _switch(environ, BLOCK)
         self.budget = Budget(
             generations=max_iterations,
             candidates=min(5, max(1, trajectories_per_iteration)),
@@ -190,8 +198,7 @@ class SEDarwinAgent:
             target=success_threshold,
             most_unsafe=1 if blocks else MOST_UNSAFE,
         )
-        enabled = environ.get(ENABLE, "").lower() in TRUE
-        self.least_compliance = threshold_of(environ) if enabled else 0.0
+        self.least_compliance = threshold_of(environ) if _switch(environ, ENABLE) else 0.0
 
     async def evolve_solution(self, problem: str, context: Mapping[str, object]) -> EvolutionResult:
         """Evolve a program.
@@ -210,15 +217,24 @@ class SEDarwinAgent:
         subject = ProgramSubject()
         about = f"{problem}\n{subject.about}"
         sampling = Sampling(max_new_tokens=LONGEST_PROGRAM, temperature=1.0)
+        least = max(cases.least_compliance, self.least_compliance)
         run = EvolutionRun(
             subject,
             ModelWriter(self._policy, about, sampling),
-            replace(cases, least_compliance=self.least_compliance),
+            replace(cases, least_compliance=least),
             lambda before: TrajectoryPool(self._store, self.agent_name, before=before),
             self._folder,
             on_decision=self._on_decision,
         )
         return await run.evolve(CandidateFiles(files={PROGRAM: code}), self.budget)
+
+
+def _switch(environ: Mapping[str, str], name: str) -> bool:
+    """Return whether a variable is on; a misspelt value must not switch safety off."""
+    value = environ.get(name, "")
+    if value.strip().lower() not in SWITCH_VALUES:
+        raise InputError(f"{name} is {value!r}; need true or false")
+    return SWITCH_VALUES[value.strip().lower()]
 
 
 def threshold_of(environ: Mapping[str, str]) -> float:
