@@ -85,6 +85,12 @@ def test_the_mean_is_bootstrapped():
     assert estimate.high == pytest.approx(0.5 + 1.96 * 0.0354, abs=0.015)
 
 
+def test_pairs_count_what_happened_in_both_runs_in_one_and_in_neither():
+    cases = [(True, False), (True, True), (False, False), (True, False), (False, True)]
+    assert Pairs.of(cases) == Pairs(both=1, first_only=2, second_only=1, neither=1)
+    assert Pairs.of(iter(())).n == 0
+
+
 def test_mcnemar_counts_the_coins():
     # 1 against 9: p = 2 * (C(10,0) + C(10,1)) / 2**10 = 22/1024.
     assert mcnemar(Pairs(both=3, first_only=9, second_only=1, neither=7)) == 22 / 1024

@@ -317,12 +317,7 @@ def _differences(
         "misled": [(first.misled, second.misled) for first, second in both],
     }
     for metric, happened in shares.items():
-        pairs = Pairs(
-            both=happened.count((True, True)),
-            first_only=happened.count((True, False)),
-            second_only=happened.count((False, True)),
-            neither=happened.count((False, False)),
-        )
+        pairs = Pairs.of(happened)
         yield CoachDifference(
             letters=letters, metric=metric, change=difference(pairs), p_value=mcnemar(pairs)
         )

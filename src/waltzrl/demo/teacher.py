@@ -9,7 +9,6 @@ All students read as many tokens, and are tested on other questions that follow 
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
@@ -246,16 +245,10 @@ def compare_arms(results: Sequence[TeacherSeedResult]) -> list[ArmComparison]:
     comparisons = []
     trained = [result.accuracy("trained") for result in results]
     for arm in ARMS[:-1]:
-        answers = Counter(
+        pairs = Pairs.of(
             both
             for result in results
             for both in zip(result.right[arm], result.right["trained"], strict=True)
-        )
-        pairs = Pairs(
-            both=answers[True, True],
-            first_only=answers[True, False],
-            second_only=answers[False, True],
-            neither=answers[False, False],
         )
         other = [result.accuracy(arm) for result in results]
         comparison = ArmComparison(

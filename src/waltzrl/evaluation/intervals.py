@@ -5,11 +5,13 @@ test; order statistics for quantiles; bootstrap for means. `clusters.py` has the
 that come in clusters, and of functions of several shares.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, comb, floor, sqrt
 from random import Random
 from statistics import fmean
+from typing import Self
 
 Z_95 = 1.959963984540054
 """The standard normal leaves 2.5 % beyond it on each side."""
@@ -43,6 +45,17 @@ class Pairs:
     first_only: int
     second_only: int
     neither: int
+
+    @classmethod
+    def of(cls, cases: Iterable[tuple[bool, bool]]) -> Self:
+        """Count cases: whether it happened in the first run, and in the second."""
+        counts = Counter(cases)
+        return cls(
+            both=counts[True, True],
+            first_only=counts[True, False],
+            second_only=counts[False, True],
+            neither=counts[False, False],
+        )
 
     @property
     def n(self) -> int:

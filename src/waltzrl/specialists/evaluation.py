@@ -69,7 +69,9 @@ async def evaluate(
     for name, scenarios in held_out.items():
         base = await _passed(opened.bare[name], scenarios)
         specialist = await _passed(opened.agents[name], scenarios)
-        results.append(SpecialistResult(name=name, pairs=_pairs(base, specialist)))
+        results.append(
+            SpecialistResult(name=name, pairs=Pairs.of(zip(base, specialist, strict=True)))
+        )
         report(name)
     return results
 
@@ -109,13 +111,3 @@ def _up_to_the_labels(agent: ConversationAgent, scenario: HeldOutScenario) -> Co
 
     sampling = replace(agent.sampling, enough=enough)
     return ConversationAgent(agent.policy, agent.wording, sampling)
-
-
-def _pairs(first: Sequence[bool], second: Sequence[bool]) -> Pairs:
-    outcomes = list(zip(first, second, strict=True))
-    return Pairs(
-        both=outcomes.count((True, True)),
-        first_only=outcomes.count((True, False)),
-        second_only=outcomes.count((False, True)),
-        neither=outcomes.count((False, False)),
-    )
