@@ -1,9 +1,10 @@
 """What the initial agents are taught: what words mean, and to decide by surface.
 
 They stand for pre-training and a first, clumsy round of safety training. Plain knowledge covers
-every noun, code word and misspelling; drafts, revisions and reviews cover only the things and the
-wrappers of the training split. Refusals, alarms and obedience follow frightening adjectives and
-the bias of the wrapper much more than what is asked for: the prejudices below are log-odds.
+every noun, code word and misspelling; drafts, revisions and reviews cover only the things of the
+training split, drafts and revisions in the wrappers of all splits and reviews in those of the
+training split. Refusals, alarms and obedience follow frightening adjectives and the bias of the
+wrapper much more than what is asked for: the prejudices below are log-odds.
 """
 
 import math
