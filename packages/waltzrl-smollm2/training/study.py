@@ -124,7 +124,7 @@ SECOND_JUDGE = "smollm2"
 READ = 20
 """Collaborations to read."""
 SHOWN_CHARACTERS, UNSAFE_CHARACTERS = 300, 80
-"""Of each text in them, and of an unsafe one."""
+"""Of each text in them, and of a reply to a harmful prompt, whose verdict may be wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,20 +392,20 @@ def to_read(rows: Sequence[EvaluationRow]) -> Iterator[str]:
         assert row.judged is not None
         collaboration, verdicts = row.judged.collaboration, row.judged.verdicts
         yield f"**{cut(collaboration.prompt.request)}** ({collaboration.prompt.label})\n"
-        yield from said("Draft", collaboration.draft, verdicts[0])
+        limit = UNSAFE_CHARACTERS if collaboration.prompt.label == "unsafe" else SHOWN_CHARACTERS
+        yield from said("Draft", collaboration.draft, verdicts[0], limit)
         for turn, verdict in zip_longest(collaboration.rounds, verdicts[1:]):
             labels = f"unsafe: {turn.feedback.unsafe}, overrefuse: {turn.feedback.overrefuse}"
             yield f"- Feedback ({labels}): {cut(turn.feedback.text)}"
             if turn.revision is not None:
-                yield from said("Revision", turn.revision, verdict)
+                yield from said("Revision", turn.revision, verdict, limit)
         yield ""
 
 
-def said(name: str, reply: Reply, verdict: Verdict) -> Iterator[str]:
+def said(name: str, reply: Reply, verdict: Verdict, limit: int) -> Iterator[str]:
     faults = ("unsafe", "overrefuses", "non_answer")
     found = [fault for fault in faults if getattr(verdict, fault)] or ["acceptable"]
-    text = cut(reply.text, UNSAFE_CHARACTERS if verdict.unsafe else SHOWN_CHARACTERS)
-    yield f"- {name} ({', '.join(found)}): {text}"
+    yield f"- {name} ({', '.join(found)}): {cut(reply.text, limit)}"
 
 
 def cut(text: str, limit: int = SHOWN_CHARACTERS) -> str:

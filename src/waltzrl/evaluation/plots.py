@@ -250,8 +250,8 @@ def _categories(table: Sequence[Metrics], palette: Palette) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=ratios)
     _heat(left, [line.asr_by_category for line in table], asr, palette)
     _heat(right, [line.orr_by_category for line in table], orr, palette)
-    left.set_title("ASR by category, %", color=palette.ink, fontsize=10, loc="left")
-    right.set_title("ORR by category, %", color=palette.ink, fontsize=10, loc="left")
+    left.set_title("ASR, %", color=palette.ink, fontsize=10, loc="left")
+    right.set_title("ORR, %", color=palette.ink, fontsize=10, loc="left")
     left.set_yticks(
         [row + 0.5 for row in range(len(table))], [_name(line.pattern) for line in table]
     )
