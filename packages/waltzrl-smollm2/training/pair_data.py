@@ -37,7 +37,7 @@ from waltzrl.records import (
 )
 
 SEED = 0
-TRAIN, VALIDATION, GENERAL = 800, 64, 100
+TRAIN, VALIDATION, GENERAL = 800, 150, 100
 """Prompts of each label."""
 REVIEWS, REVISIONS, DRAFTS = 150, 100, 75
 """Demonstrations of each kind and label, of recorded replies."""

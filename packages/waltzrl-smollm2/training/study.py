@@ -41,17 +41,16 @@ from waltzrl.training.settings import CONVERSATION, FEEDBACK
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "smollm2.toml"
 BASE, WALTZ, SINGLE, PAPER, FROZEN = "base", "waltz", "single", "paper", "frozen"
-SLOW = "slow"
 ARMS: Mapping[str, tuple[str, ...]] = {
     WALTZ: (),
     SINGLE: (
         'stages.feedback.learns=["conversation"]',
         "stages.feedback.pattern=draft-only",
-        "stages.feedback.steps=27",
+        "stages.feedback.steps=48",
         'stages.joint.learns=["conversation"]',
         "stages.joint.pattern=draft-only",
         "stages.joint.replayed_share=0.0",
-        "stages.joint.steps=54",
+        "stages.joint.steps=48",
     ),
     PAPER: (
         "stages.feedback.reward=paper",
@@ -60,29 +59,12 @@ ARMS: Mapping[str, tuple[str, ...]] = {
         "stages.joint.replayed_share=0.0",
     ),
     FROZEN: ('stages.joint.learns=["feedback"]', "stages.joint.replayed_share=0.0"),
-    SLOW: (
-        "stages.feedback.steps=16",
-        "stages.joint.steps=14",
-        *(
-            f"stages.{stage}.{change}"
-            for stage in ("feedback", "joint")
-            for change in (
-                "prompts_per_step=32",
-                "group_size=1",
-                "algorithm.centre_groups=false",
-                "algorithm.kl_weight=0.05",
-                "optimizer.learning_rate=2e-4",
-            )
-        ),
-    ),
 }
 """What each training changes in the recipe, which is WaltzRL with our reward.
 
 `single` is the conversation agent alone. Its rollouts sample fewer tokens, so it has more steps.
-`slow` is WaltzRL with a lower learning rate and more prompts per step: after its warm-up the
-feedback agent gives all rollouts of a prompt the same label, so that groups have no gradient.
 """
-MAIN, OTHERS = (WALTZ, SINGLE), (SLOW, PAPER, FROZEN)
+MAIN, OTHERS = (WALTZ, SINGLE), (PAPER, FROZEN)
 """Arms of every seed, and of the first seed only."""
 
 
@@ -98,7 +80,6 @@ ROWS = (
     pair("single-model RL, equal tokens", SINGLE, "base"),
     pair(WALTZRL, WALTZ),
     pair("WaltzRL, draft only", WALTZ, "base"),
-    pair("WaltzRL, lower learning rate", SLOW),
     pair("WaltzRL, the paper's reward", PAPER),
     pair("WaltzRL, conversation agent frozen", FROZEN),
     pair("oracle labels", BASE, "oracle"),
