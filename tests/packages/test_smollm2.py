@@ -59,7 +59,7 @@ def weights(base, trained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def classifier(base, weights):
-    return load_classifier(str(base), weights)
+    return load_classifier(str(base), weights, torch.float32)
 
 
 def rows(labels):
@@ -74,6 +74,13 @@ def test_loaded_weights_label_as_the_trained_ones_did(trained, classifier):
     actual = torch.tensor(rows(classifier.classify(EXCHANGES)))
     torch.testing.assert_close(actual, expected, atol=2e-3, rtol=0)
     assert expected.std(0).min() > 0.01  # they tell the exchanges apart
+
+
+def test_bfloat16_labels_as_float32_does_up_to_its_rounding(base, weights, classifier):
+    narrow = load_classifier(str(base), weights, torch.bfloat16)
+    actual, exact = (torch.tensor(rows(one.classify(EXCHANGES))) for one in (narrow, classifier))
+    torch.testing.assert_close(actual, exact, atol=0.05, rtol=0)
+    assert not torch.equal(actual, exact)  # it did compute in bfloat16
 
 
 def test_an_exchange_is_labelled_alone_as_in_a_batch(classifier):

