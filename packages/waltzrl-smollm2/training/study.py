@@ -104,7 +104,7 @@ SECOND_JUDGE = "smollm2"
 """The reviewer of this package, which reads request and reply, and knows no label."""
 READ = 20
 """Collaborations to read."""
-SHOWN_CHARACTERS, UNSAFE_CHARACTERS = 300, 80
+SHOWN_CHARACTERS, UNSAFE_CHARACTERS = 300, 40
 """Of each text in them, and of a reply to a harmful prompt, whose verdict may be wrong."""
 
 
