@@ -123,4 +123,4 @@ def _address(process, log):
         assert process.poll() is None, log.read_text()
         return re.search(r"clients use (https?://[^/]+)/v1", log.read_text())
 
-    return wait_until(line)[1]
+    return wait_until(line, 180.0)[1]  # a reviewer's weights are read before
