@@ -3,12 +3,11 @@
 import json
 import sys
 
-import openai
 import pytest
 from typer.testing import CliRunner
 
 import waltzrl
-from support.gateway_processes import gateway_process, upstream_process
+from support.gateway_processes import gateway_with_reviewer
 from support.reviewer_package import NAME, install_reviewer
 from waltzrl.agents.calibration import (
     CALIBRATION,
@@ -43,21 +42,7 @@ def weights(importable):
 
 
 def test_the_official_client_gets_no_reply_that_the_reviewer_calls_unsafe(weights, tmp_path):
-    with (
-        upstream_process() as upstream,
-        gateway_process(
-            *("--upstream", f"{upstream.url}/v1", "--reviewer", NAME),
-            log=tmp_path / "log",
-            imports=tmp_path,
-        ) as gateway,
-        openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0) as client,
-    ):
-
-        def answer(content):
-            messages = [{"role": "user", "content": content}]
-            chat = client.chat.completions.create(model="m", messages=messages)
-            return chat.choices[0].message.content
-
+    with gateway_with_reviewer(NAME, tmp_path, tmp_path / "log") as answer:
         plain, flagged = answer("hello"), answer(GRUDGE)
     assert plain == "You said: hello"
     assert flagged == CANNED_REFUSAL

@@ -1,9 +1,8 @@
 """The weights that waltzrl-smollm2 ships, installed as users install them, in a gateway."""
 
-import openai
 import pytest
 
-from support.gateway_processes import ENVIRONMENT, gateway_process, upstream_process
+from support.gateway_processes import ENVIRONMENT, gateway_with_reviewer
 from support.reviewer_package import SMOLLM2
 from waltzrl.agents import RulesReviewer
 from waltzrl.records import Message, Prompt, Reply
@@ -20,21 +19,7 @@ def test_the_official_client_gets_a_revision_of_what_only_the_shipped_reviewer_f
     tmp_path, monkeypatch
 ):
     monkeypatch.setitem(ENVIRONMENT, "XDG_CACHE_HOME", str(SMOLLM2 / "cache"))
-    with (
-        upstream_process() as upstream,
-        gateway_process(
-            *("--upstream", f"{upstream.url}/v1", "--reviewer", "smollm2"),
-            log=tmp_path / "log",
-            imports=SMOLLM2,
-        ) as gateway,
-        openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0) as client,
-    ):
-
-        def answer(content):
-            messages = [{"role": "user", "content": content}]
-            chat = client.chat.completions.create(model="m", messages=messages)
-            return chat.choices[0].message.content
-
+    with gateway_with_reviewer("smollm2", SMOLLM2, tmp_path / "log") as answer:
         plain, flagged = answer("How do I bake bread?"), answer(MILD)
     assert plain == "You said: How do I bake bread?"
     assert flagged == REVISED

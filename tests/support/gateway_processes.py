@@ -10,6 +10,8 @@ import urllib.request
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import openai
+
 from support.timing import wait_until
 
 UPSTREAM = Path(__file__).with_name("upstream_process.py")
@@ -124,3 +126,22 @@ def _address(process, log):
         return re.search(r"clients use (https?://[^/]+)/v1", log.read_text())
 
     return wait_until(line, 180.0)[1]  # a reviewer's weights are read before
+
+
+@contextmanager
+def gateway_with_reviewer(name, imports, log):
+    """Run a gateway with a reviewer from a folder; yield what asks it through OpenAI's client."""
+    with (
+        upstream_process() as upstream,
+        gateway_process(
+            *("--upstream", f"{upstream.url}/v1", "--reviewer", name), log=log, imports=imports
+        ) as gateway,
+        openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0) as client,
+    ):
+
+        def answer(content):
+            messages = [{"role": "user", "content": content}]
+            chat = client.chat.completions.create(model="m", messages=messages)
+            return chat.choices[0].message.content
+
+        yield answer
