@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,6 +8,8 @@ import pytest
 
 from support.evaluation_rows import REFUSAL, prompt, row
 from waltzrl.errors import InputError
+from waltzrl.evaluation import measure
+from waltzrl.evaluation.plots import pareto
 from waltzrl.evaluation.report import EvaluationReport, kind_of, read_curve, write_report
 from waltzrl.evaluation.rows import EvaluationRow
 from waltzrl.records import Feedback, JudgedCollaboration, Round
@@ -186,3 +189,12 @@ def test_without_a_package_the_report_says_what_to_install(package):
     assert run.stderr.strip().endswith(
         f"MissingExtraError: the report needs {package}: pip install 'waltzrl[report]'"
     )
+
+
+def test_names_for_which_there_is_no_place_leave_the_axes_as_they_are():
+    def axes(count):
+        names = [f"a row with a long name, number {number}" for number in range(count)]
+        rows = [replace(one, pattern=name) for name in names for one in stories()]
+        return re.search(r'id="patch_2">\s*<path d="([^"]+)"', pareto(measure(rows)).svg)[1]
+
+    assert axes(60) == axes(1)

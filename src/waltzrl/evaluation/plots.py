@@ -198,6 +198,7 @@ def _label(
 ) -> None:
     """Name every point, at the nearest place that no other name or point takes."""
     figure.draw_without_rendering()  # settles the layout, and with it where points lie in pixels
+    figure.set_layout_engine("none")  # a name beyond the axes would shrink them after that
     spots = [axes.transData.transform((_percent(p.orr)[0], _percent(p.asr)[0])) for p in points]
     occupied = [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in spots]
     for point, (x, y) in sorted(zip(points, spots, strict=True), key=lambda pair: -pair[1][1]):
@@ -235,6 +236,7 @@ def _places(width: float) -> list[tuple[float, float]]:
             (-away - width, -18.0),
             (-width / 2, away),
             (away, away),
+            (-away - width, away),
             (-width / 2, -away - 16),
             (away, -away - 16),
         )
