@@ -38,7 +38,7 @@ class Journal:
             path.touch()
             os.truncate(path, _length_until(path, resumed_step))
             self._file = path.open("a", encoding="utf-8")
-        self._events = _TensorBoard.at(folder / "tensorboard", first_step=resumed_step + 1)
+            self._events = _TensorBoard.at(folder / "tensorboard", first_step=resumed_step + 1)
         self._path = path
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -55,8 +55,8 @@ class Journal:
         with disk_errors(self._path):
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()
-        if self._events is not None:
-            self._events.write(step, metrics)
+            if self._events is not None:
+                self._events.write(step, metrics)
 
     def __enter__(self) -> Self:
         return self
@@ -89,14 +89,15 @@ class _TensorBoard:
     def __init__(self, folder: Path, first_step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event, self._summary = Event, Summary
-        self._writer = EventFileWriter(str(folder))
+        folder.mkdir(exist_ok=True)
+        # TensorBoard reads a folder's files in the order of their names.
+        self._records = RecordWriter((folder / f"events.out.tfevents.{time.time_ns()}").open("wb"))
+        self._append(file_version="brain.Event:2")
         # Makes TensorBoard ignore what an interrupted run wrote from this step on.
-        start = SessionLog(status=SessionLog.START)
-        self._writer.add_event(Event(wall_time=time.time(), step=first_step, session_log=start))
-        self._writer.flush()  # its thread must not fail later, on a full disk
+        self._append(step=first_step, session_log=SessionLog(status=SessionLog.START))
 
     @classmethod
     def at(cls, folder: Path, first_step: int) -> Self | None:
@@ -108,9 +109,12 @@ class _TensorBoard:
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         values = [self._summary.Value(tag=name, simple_value=v) for name, v in metrics.items()]
-        summary = self._summary(value=values)
-        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=summary))
-        self._writer.flush()
+        self._append(step=step, summary=self._summary(value=values))
 
     def close(self) -> None:
-        self._writer.close()
+        self._records.close()
+
+    def _append(self, **fields: object) -> None:
+        event = self._event(wall_time=time.time(), **fields)
+        self._records.write(event.SerializeToString())
+        self._records.flush()
