@@ -46,13 +46,17 @@ def numbered(number, model="llama"):
     return replace(one, exchange=exchange)
 
 
+def children(argument):
+    """Return the processes that this one has started with an argument."""
+    me = os.getpid()
+    found = Path(f"/proc/{me}/task/{me}/children").read_text().split()
+    return [int(c) for c in found if argument.encode() in Path(f"/proc/{c}/cmdline").read_bytes()]
+
+
 def child():
     """Return the recorder that this process has started."""
-    me = os.getpid()
-    children = Path(f"/proc/{me}/task/{me}/children").read_text().split()
-    recorder = COMMAND[-1].encode()
-    (one,) = [c for c in children if recorder in Path(f"/proc/{c}/cmdline").read_bytes()]
-    return int(one)
+    (one,) = children(COMMAND[-1])
+    return one
 
 
 def ids(file):
@@ -174,6 +178,21 @@ def test_what_waits_is_bounded_in_bytes_too():
 
     now = telling(ASLEEP, do, finish_seconds=0.2)
     assert (now.accepted, now.dropped) == (64, 36)
+
+
+@pytest.mark.parametrize("passes", range(12))
+def test_a_recorder_that_was_only_being_started_does_not_stay(passes):
+
+    async def start():
+        client = RecorderClient([*ASLEEP, "left-behind"], {}, os.environ, may_learn=True)
+        running = asyncio.create_task(client.run())
+        for _ in range(passes):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await until(lambda: not children("left-behind"))
+
+    uvloop.run(start())
 
 
 def test_a_recorder_that_cannot_be_started_is_told_and_holds_nobody_up(caplog):

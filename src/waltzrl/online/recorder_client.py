@@ -11,7 +11,7 @@ import os
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
@@ -140,6 +140,30 @@ class RecorderClient:
         Raises:
             OSError: it cannot be started.
         """
+        starting = asyncio.create_task(self._start())
+        try:
+            process, pipe = await asyncio.shield(starting)
+        except asyncio.CancelledError:  # it took too long; what is half started cannot be ended
+            with suppress(OSError):
+                process, pipe = await starting
+                pipe.close()
+                process.kill()
+                await process.wait()
+            raise
+        assert process.stdout is not None
+        feeding = asyncio.create_task(self._feed(pipe))
+        try:
+            async for line in process.stdout:
+                self.take_report(line)
+        finally:  # it has ended, or this task was cancelled because it took too long
+            feeding.cancel()
+            if not process.stdout.at_eof():
+                process.kill()
+            await asyncio.gather(feeding, return_exceptions=True)
+            await process.wait()
+
+    async def _start(self) -> tuple[asyncio.subprocess.Process, asyncio.StreamWriter]:
+        """Start a recorder, and open the pipe that it reads."""
         read_end, write_end = large_pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -153,17 +177,7 @@ class RecorderClient:
             raise
         finally:
             os.close(read_end)
-        assert process.stdout is not None
-        feeding = asyncio.create_task(self._feed(await writer_of(write_end)))
-        try:
-            async for line in process.stdout:
-                self.take_report(line)
-        finally:  # it has ended, or this task was cancelled because it took too long
-            feeding.cancel()
-            if not process.stdout.at_eof():
-                process.kill()
-            await asyncio.gather(feeding, return_exceptions=True)
-            await process.wait()
+        return process, await writer_of(write_end)
 
     async def _feed(self, pipe: asyncio.StreamWriter) -> None:
         """Write what waits, as fast as the recorder reads; close the pipe after `stop`."""
