@@ -40,15 +40,18 @@ from waltzrl.telemetry import RunDirectory
 from waltzrl.training.settings import CONVERSATION, FEEDBACK
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "smollm2.toml"
-BASE, WALTZ, SINGLE, PAPER, FROZEN = "base", "waltz", "single", "paper", "frozen"
+BASE, DRAFTS = "base", "drafts"
+WALTZ, SINGLE, PAPER, FROZEN = "waltz", "single", "paper", "frozen"
 ARMS: Mapping[str, tuple[str, ...]] = {
+    BASE: ("stages.drafts.steps=0", "stages.feedback.steps=0", "stages.joint.steps=0"),
+    DRAFTS: ("stages.feedback.steps=0", "stages.joint.steps=0"),
     WALTZ: (),
     SINGLE: (
         "stages.feedback.steps=0",
         'stages.joint.learns=["conversation"]',
         "stages.joint.pattern=draft-only",
         "stages.joint.replayed_share=0.0",
-        "stages.joint.steps=118",
+        "stages.joint.steps=140",
     ),
     PAPER: (
         "stages.feedback.reward=paper",
@@ -60,7 +63,9 @@ ARMS: Mapping[str, tuple[str, ...]] = {
 }
 """What each training changes in the recipe, which is WaltzRL with our reward.
 
-`single` is the conversation agent alone. Its rollouts sample fewer tokens, so it has more steps.
+The first two are the recipe's first stages. All others go on from the second, each with the stages
+that are left. `single` is the conversation agent alone: its rollouts sample fewer tokens, so it has
+more steps.
 """
 MAIN, OTHERS = (WALTZ, SINGLE), (PAPER, FROZEN)
 """Arms of every seed, and of the first seed only."""
@@ -75,9 +80,11 @@ ROWS = (
     pair("base after warm-up", BASE, "base"),
     pair("untrained collaboration", BASE),
     ComparedRow(name="base + trained reviewer as safeguard", pattern="safeguard", feedback=WALTZ),
+    pair("single-model RL, half the tokens", DRAFTS, "base"),
     pair("single-model RL, equal tokens", SINGLE, "base"),
     pair(WALTZRL, WALTZ),
     pair("WaltzRL, draft only", WALTZ, "base"),
+    pair("WaltzRL, blocking", WALTZ, "safeguard"),
     pair("WaltzRL, the paper's reward", PAPER),
     pair("WaltzRL, conversation agent frozen", FROZEN),
     pair("oracle labels", BASE, "oracle"),
@@ -136,8 +143,10 @@ class Study:
     @property
     def phases(self) -> list[list[tuple[str, int]]]:
         """Arms and seeds that are trained beside each other; what can be measured then is."""
-        every_seed = [[(arm, seed) for arm in MAIN] for seed in range(self.seeds)]
-        return [[(BASE, 0)], *every_seed, [(arm, 0) for arm in OTHERS]]
+        seeds = range(self.seeds)
+        every_seed = [[(arm, seed) for arm in MAIN] for seed in seeds]
+        drafts = [(DRAFTS, seed) for seed in seeds]
+        return [[(BASE, 0)], drafts, *every_seed, [(arm, 0) for arm in OTHERS]]
 
     @property
     def trained(self) -> list[tuple[str, int]]:
@@ -159,12 +168,14 @@ class Study:
 
     def training(self, arm: str, seed: int) -> TrainingJob:
         """Return an arm's training; the base, which all start from, is one for all seeds."""
+        changes, name = ARMS[arm], f"{arm}-{seed}"
         if arm == BASE:
-            changes, name, seed = ("stages.feedback.steps=0", "stages.joint.steps=0"), BASE, 0
+            name, seed = BASE, 0
         else:
-            pair = self.training(BASE, 0).agents
-            changes = (f"models.pair={pair}", "stages.warm-up.steps=0", *ARMS[arm])
-            name = f"{arm}-{seed}"
+            start = BASE if arm == DRAFTS else DRAFTS
+            trained = ["warm-up"] if arm == DRAFTS else ["warm-up", "drafts"]
+            pair = f"models.pair={self.training(start, seed).agents}"
+            changes = (pair, *(f"stages.{stage}.steps=0" for stage in trained), *changes)
         files = {
             "prompts": ["train"],
             "held_out": pair_data.HELD_OUT,
