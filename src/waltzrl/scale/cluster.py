@@ -53,27 +53,27 @@ def joined_cluster(address: str) -> Iterator[None]:
         InputError: there is none.
     """
     host, colon, port = address.rpartition(":")
-    try:
-        if colon and "/" not in host:  # Ray itself would try for a minute, and then end us
-            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-        ray.init(address=address, logging_level=logging.WARNING)
-    except (OSError, ValueError, RuntimeError, RayError) as error:
-        raise InputError(
-            f"no Ray cluster at {address} ({brief(error)}); start one with `ray start --head`, or"
-            " use --ray local for this machine alone"
-        ) from error
-    try:
-        with redirect_stdout(sys.stderr):  # to which Ray prints what its processes log
+    with redirect_stdout(sys.stderr):  # Ray prints there what its processes log, to its very end
+        try:
+            if colon and "/" not in host:  # Ray itself would try for a minute, and then end us
+                socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+            ray.init(address=address, logging_level=logging.WARNING)
+        except (OSError, ValueError, RuntimeError, RayError) as error:
+            raise InputError(
+                f"no Ray cluster at {address} ({brief(error)}); start one with `ray start --head`,"
+                " or use --ray local for this machine alone"
+            ) from error
+        try:
             yield
-    except RayTaskError:
-        raise
-    except RayError as error:
-        raise RankError(
-            f"the Ray cluster at {address} is lost ({brief(error)}); what was saved is kept: run"
-            " the same command again, with a cluster or without --ray, to resume"
-        ) from error
-    finally:
-        ray.shutdown()
+        except RayTaskError:
+            raise
+        except RayError as error:
+            raise RankError(
+                f"the Ray cluster at {address} is lost ({brief(error)}); what was saved is kept:"
+                " run the same command again, with a cluster or without --ray, to resume"
+            ) from error
+        finally:
+            ray.shutdown()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
