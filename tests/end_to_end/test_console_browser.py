@@ -107,6 +107,7 @@ def opened(chromium, url, *, forgiven=0, **settings):
 
 def log_in(page, site, role):
     page.goto("/desk/login")
+    page.locator("[name=key]:focus").wait_for()  # the page puts the cursor there by itself
     page.get_by_label("API key").fill(site.keys[role])
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Overview").wait_for()

@@ -5,7 +5,7 @@
 DATA_DIR holds the public sets of `data.py`, whose roles and leak gate are kept. Writes prompts to
 train and validate on, the held-out sets, plain questions with answers, and demonstrations of
 drafts, reviews and revisions: of recorded replies, and of what BASE writes to further training
-prompts, which takes ten minutes.
+prompts, which takes about nine minutes.
 """
 
 import asyncio

@@ -44,7 +44,13 @@ BASE, DRAFTS = "base", "drafts"
 WALTZ, SINGLE, PAPER, FROZEN = "waltz", "single", "paper", "frozen"
 ARMS: Mapping[str, tuple[str, ...]] = {
     BASE: ("stages.drafts.steps=0", "stages.feedback.steps=0", "stages.joint.steps=0"),
-    DRAFTS: ("stages.feedback.steps=0", "stages.joint.steps=0"),
+    DRAFTS: (
+        "stages.feedback.steps=0",
+        'stages.joint.learns=["conversation"]',
+        "stages.joint.pattern=draft-only",  # of the last stage, and so of validation
+        "stages.joint.replayed_share=0.0",
+        "stages.joint.steps=0",
+    ),
     WALTZ: (),
     SINGLE: (
         "stages.feedback.steps=0",
@@ -63,9 +69,9 @@ ARMS: Mapping[str, tuple[str, ...]] = {
 }
 """What each training changes in the recipe, which is WaltzRL with our reward.
 
-The first two are the recipe's first stages. All others go on from the second, each with the stages
-that are left. `single` is the conversation agent alone: its rollouts sample fewer tokens, so it has
-more steps.
+The first two are the recipe's first stages, each a run of its own. All others go on from the
+second, whose best agents are the reference of their KL penalty, each with the stages that are left.
+`single` is the conversation agent alone: its rollouts sample fewer tokens, so it has more steps.
 """
 MAIN, OTHERS = (WALTZ, SINGLE), (PAPER, FROZEN)
 """Arms of every seed, and of the first seed only."""
@@ -167,15 +173,14 @@ class Study:
         ]
 
     def training(self, arm: str, seed: int) -> TrainingJob:
-        """Return an arm's training; the base, which all start from, is one for all seeds."""
+        """Return an arm's training; the base is one for all seeds, the drafts one for each."""
         changes, name = ARMS[arm], f"{arm}-{seed}"
         if arm == BASE:
             name, seed = BASE, 0
         else:
-            start = BASE if arm == DRAFTS else DRAFTS
-            trained = ["warm-up"] if arm == DRAFTS else ["warm-up", "drafts"]
-            pair = f"models.pair={self.training(start, seed).agents}"
-            changes = (pair, *(f"stages.{stage}.steps=0" for stage in trained), *changes)
+            start, over = (BASE, [WARM_UP]) if arm == DRAFTS else (DRAFTS, [WARM_UP, DRAFTS])
+            agents = f"models.pair={self.training(start, seed).agents}"
+            changes = (agents, *(f"stages.{stage}.steps=0" for stage in over), *changes)
         files = {
             "prompts": ["train"],
             "held_out": pair_data.HELD_OUT,
@@ -382,8 +387,9 @@ def to_read(rows: Sequence[EvaluationRow]) -> Iterator[str]:
     for row in ours[:READ]:
         assert row.judged is not None
         collaboration, verdicts = row.judged.collaboration, row.judged.verdicts
-        yield f"**{cut(collaboration.prompt.request)}** ({collaboration.prompt.label})\n"
-        limit = UNSAFE_CHARACTERS if collaboration.prompt.label == "unsafe" else SHOWN_CHARACTERS
+        label = collaboration.prompt.label
+        yield f"**{cut(collaboration.prompt.request)}** ({label or 'no label'})\n"
+        limit = UNSAFE_CHARACTERS if label == "unsafe" else SHOWN_CHARACTERS
         yield from said("Draft", collaboration.draft, verdicts[0], limit)
         for turn, verdict in zip_longest(collaboration.rounds, verdicts[1:]):
             labels = f"unsafe: {turn.feedback.unsafe}, overrefuse: {turn.feedback.overrefuse}"
