@@ -56,6 +56,20 @@ def test_every_recipe_of_the_project_is_read_and_written_as_json(path):
     assert validated(Recipe, again, "again") == recipe
 
 
+def test_agents_are_validated_in_the_pattern_of_the_last_stage_that_has_steps():
+    def validated_stage(*changes):
+        stage = load_recipe(RECIPES / "smollm2.toml", changes).validated_stage
+        return stage.name, stage.pattern
+
+    no_feedback, no_joint = "stages.feedback.steps=0", "stages.joint.steps=0"
+    assert validated_stage() == ("joint", "collaborate")
+    assert validated_stage(no_joint) == ("feedback", "collaborate")
+    assert validated_stage(no_joint, no_feedback) == ("drafts", "draft-only")
+    assert validated_stage(no_joint, no_feedback, "stages.drafts.steps=0")[0] == "joint"
+    in_epochs = load_recipe(RECIPES / "llama-8b.toml")
+    assert in_epochs.validated_stage == in_epochs.reinforcements[-1]
+
+
 def test_the_papers_setting_is_in_the_8b_recipe():
     recipe = load_recipe(RECIPES / "llama-8b.toml")
     feedback, joint = recipe.reinforcements

@@ -44,13 +44,7 @@ BASE, DRAFTS = "base", "drafts"
 WALTZ, SINGLE, PAPER, FROZEN = "waltz", "single", "paper", "frozen"
 ARMS: Mapping[str, tuple[str, ...]] = {
     BASE: ("stages.drafts.steps=0", "stages.feedback.steps=0", "stages.joint.steps=0"),
-    DRAFTS: (
-        "stages.feedback.steps=0",
-        'stages.joint.learns=["conversation"]',
-        "stages.joint.pattern=draft-only",  # of the last stage, and so of validation
-        "stages.joint.replayed_share=0.0",
-        "stages.joint.steps=0",
-    ),
+    DRAFTS: ("stages.feedback.steps=0", "stages.joint.steps=0"),
     WALTZ: (),
     SINGLE: (
         "stages.feedback.steps=0",

@@ -124,8 +124,9 @@ class _Run:
         opening = open_judge(recipe.judge, judges_prompts=recipe.judge_prompts, cached=True)
         async with opening as judge:
             team, _ = open_team(recipe, folder, resolve_compute(recipe.compute))
-            greedy, last = team.greedy(), recipe.reinforcements[-1]
             parts = [(stage.name, team, stage) for stage in recipe.reinforcements]
+            if (last := recipe.validated_stage) is not None:
+                parts.append((VALIDATION, team.greedy(), last))
             judge = RunJudge(judge, folder)
             yield Crew(
                 weights=team.weights,
@@ -135,7 +136,7 @@ class _Run:
                         pattern=bound_pattern(recipe, stage, agents.feedback),
                         judge=judge,
                     )
-                    for name, agents, stage in [*parts, (VALIDATION, greedy, last)]
+                    for name, agents, stage in parts
                 },
             )
 

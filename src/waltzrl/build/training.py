@@ -350,14 +350,14 @@ def _validation(
     recipe: Recipe, data: DataSettings, samplers: Samplers, judge: Judge, count: Count | None
 ) -> Validation | None:
     """Make what measures the agents as the last stage leaves them: in its pattern, greedily."""
-    prompts = validation_prompts(data)
-    if not prompts or not recipe.reinforcements:
+    prompts, last = validation_prompts(data), recipe.validated_stage
+    if not prompts or last is None:
         return None
     greedy = samplers.team.greedy()
     return Validation(
         prompts=prompts,
         drafter=greedy.conversation,
-        pattern=bound_pattern(recipe, recipe.reinforcements[-1], greedy.feedback),
+        pattern=bound_pattern(recipe, last, greedy.feedback),
         judge=judge,
         least_scored_share=recipe.checkpointing.least_scored_share,
         spread=samplers.spread(VALIDATION),

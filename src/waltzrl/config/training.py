@@ -177,6 +177,15 @@ class Recipe:
     def reinforcements(self) -> list[ReinforcementStage]:
         return [stage for stage in self.stages if isinstance(stage, ReinforcementStage)]
 
+    @property
+    def validated_stage(self) -> ReinforcementStage | None:
+        """The stage in whose pattern agents are validated: the last one that has steps, or else the
+        last one; None where all stages imitate.
+        """
+        stages = self.reinforcements
+        trained = [stage for stage in stages if stage.steps != 0]  # None: counted in epochs
+        return next(reversed(trained or stages), None)
+
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe.

@@ -143,7 +143,7 @@ class RecorderClient:
         starting = asyncio.create_task(self._start())
         try:
             process, pipe = await asyncio.shield(starting)
-        except asyncio.CancelledError:  # it took too long; what is half started cannot be ended
+        except asyncio.CancelledError:  # it took too long; to be ended, it must have started
             with suppress(OSError):
                 process, pipe = await starting
                 pipe.close()
