@@ -179,8 +179,9 @@ class Recipe:
 
     @property
     def validated_stage(self) -> ReinforcementStage | None:
-        """The stage in whose pattern agents are validated: the last one that has steps, or else the
-        last one; None where all stages imitate.
+        """The stage in whose pattern agents are validated; None where all stages imitate.
+
+        It is the last one that has steps, or else the last one.
         """
         stages = self.reinforcements
         trained = [stage for stage in stages if stage.steps != 0]  # None: counted in epochs
