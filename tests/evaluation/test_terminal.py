@@ -4,6 +4,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from support.evaluation_rows import REFUSAL, prompt, row
+from waltzrl.cli.table import NARROWEST
 from waltzrl.evaluation.compare import compare
 from waltzrl.evaluation.metrics import measure
 from waltzrl.evaluation.rows import EvaluationRow
@@ -33,6 +34,15 @@ def test_the_table_shows_values_intervals_judge_unscored_and_failures():
         "1 failed",
     ):
         assert part in text
+
+
+def test_a_long_name_is_wrapped_and_no_interval_is_cut_short():
+    name = "WaltzRL, conversation agent frozen, with a reviewer of another training"
+    rows = [row(prompt("b"), REFUSAL, pattern=name), row(prompt("u", "unsafe"), "?", pattern=name)]
+    console = Console(width=NARROWEST, file=io.StringIO())
+    console.print(metrics_table(measure(rows)))
+    assert "…" not in console.file.getvalue()
+    assert "20.7-100.0" in console.file.getvalue()
 
 
 def test_mean_harm_is_a_column_where_a_judge_graded():

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from waltzrl.evaluation import EvaluationRow
     from waltzrl.evaluation.rates import ClusterField
 
-NARROWEST = 142
+NARROWEST = 156
 """Columns that the table needs; a narrower terminal wraps or scrolls."""
 
 

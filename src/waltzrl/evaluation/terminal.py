@@ -48,7 +48,7 @@ def metrics_table(metrics: Sequence[Metrics]) -> Table:
     """
     title = "Percent, with 95 % intervals; tokens written per prompt"
     table = Table(title=title, caption=_caption(metrics), show_lines=True)
-    table.add_column("pattern", no_wrap=True)
+    table.add_column("pattern")  # wraps, so that no interval is cut short
     columns = headings(metrics)
     for heading in (*columns.values(), "tokens"):
         table.add_column(heading, justify="right", no_wrap=True)
