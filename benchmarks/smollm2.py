@@ -15,10 +15,14 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, Pipe
 
 import aiohttp
 import torch
@@ -90,8 +94,8 @@ def generate(dtype: torch.dtype) -> Way:
     return sample
 
 
-def llama_cpp(threads: int) -> tuple[Way, object]:
-    """Start llama.cpp's server in this process; return it too, so that it stays alive."""
+def serve_llama_cpp(threads: int, told: Connection) -> None:
+    """Serve llama.cpp in a process of its own, and tell its address."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -101,7 +105,22 @@ def llama_cpp(threads: int) -> tuple[Way, object]:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.verbosity = 0
     server = xllamacpp.Server(params)
-    return served(f"{server.listening_address}/v1"), server
+    told.send(f"{server.listening_address}/v1")
+    signal.pause()
+
+
+@contextmanager
+def llama_cpp(threads: int) -> Iterator[Way]:
+    """Run llama.cpp's server: in this process its idle threads would cost the others a fifth."""
+    ours, its = Pipe()
+    process = get_context("spawn").Process(target=serve_llama_cpp, args=(threads, its), daemon=True)
+    process.start()
+    its.close()  # if the process fails, `recv` does not wait for it
+    try:
+        yield served(ours.recv())
+    finally:
+        process.terminate()
+        process.join()
 
 
 def served(url: str) -> Way:
@@ -158,11 +177,12 @@ def main() -> None:
     for dtype in (torch.float32, torch.bfloat16) if multiplies_bfloat16() else (torch.float32,):
         name = str(dtype).removeprefix("torch.")
         ways[OURS, name], ways["generate", name] = ours(dtype), generate(dtype)
-    if find_spec("xllamacpp") is not None:
-        ways["llama.cpp", "Q4_1"], _server = llama_cpp(given.threads)
     if given.vllm:
         ways["vLLM", "the server's"] = served(given.vllm.rstrip("/"))
-    rates = measure(ways, given.rounds)
+    with ExitStack() as servers:
+        if find_spec("xllamacpp") is not None:
+            ways["llama.cpp", "Q4_1"] = servers.enter_context(llama_cpp(given.threads))
+        rates = measure(ways, given.rounds)
     fastest: dict[str, float] = {}
     for (system, dtype_name), rate in rates.items():
         fastest[system] = max(rate, fastest.get(system, 0.0))
