@@ -164,6 +164,7 @@ def explain(error: Exception) -> WaltzError | None:
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"  # torch's, of a GPU
         or "can't allocate memory" in str(error)  # torch's RuntimeError, of a CPU
+        or "Cannot allocate memory" in str(error)  # a file of weights that cannot be mapped
     )
     if not refused:
         return None

@@ -7,10 +7,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from support.small_runs import run, save_model, save_prompts, save_recipe
 from support.tiny_gguf import save_gguf
 from support.tiny_models import tiny_tokenizer
+from waltzrl.errors import explain
 
 
 @pytest.fixture
@@ -140,6 +142,20 @@ def test_memory_that_is_refused_while_a_command_runs(tmp_path, recipe, capsys):
     size = "models.base={hidden=400000,layers=1,heads=2,context=64}"  # 640 GB a matrix
     line = complaint(capsys, "train", recipe, "--set", size, "--out", tmp_path / "run")
     assert line.startswith("error: out of memory; what was saved is kept. End other programs, or")
+
+
+def test_weights_that_memory_has_no_room_to_map(tmp_path):
+    file = tmp_path / "weights"
+    with file.open("wb") as sparse:
+        sparse.truncate(2**40)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**39, before[1]))  # this process is smaller
+    try:
+        with pytest.raises(RuntimeError, match="unable to mmap") as refused:
+            torch.UntypedStorage.from_file(str(file), shared=False, nbytes=2**40)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert str(explain(refused.value)).startswith("out of memory; what was saved is kept.")
 
 
 def test_a_tokenizer_without_chat_template(tmp_path, recipe, capsys):
