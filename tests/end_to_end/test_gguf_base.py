@@ -3,6 +3,7 @@
 import asyncio
 import json
 import warnings
+from shutil import copytree
 from types import SimpleNamespace
 
 import pytest
@@ -16,8 +17,9 @@ from support.small_runs import run, save_prompts, save_recipe
 from support.tiny_gguf import save_gguf
 from waltzrl.build.gateway import open_gateway
 from waltzrl.config.gateway import load_gateway
+from waltzrl.errors import CheckpointError
 from waltzrl.policies.gguf import find_gguf
-from waltzrl.policies.weights import base_digest
+from waltzrl.policies.weights import base_digest, load_causal_lm, load_config
 
 IDS = torch.tensor([[7, 8, 9, 10, 11]])
 TITLE = "Tiny, Q4_1, dequantised"
@@ -62,6 +64,38 @@ def test_its_adapters_name_it_by_place_and_hash_and_peft_loads_them(pair):
     merged = AutoModelForCausalLM.from_pretrained(pair.agents / "waltzrl_feedback_stage2")
     with torch.no_grad():
         assert torch.allclose(adapted(IDS).logits, merged(IDS).logits, atol=1e-4)
+
+
+def test_an_adapter_alone_is_the_model_that_its_export_merged(pair):
+    adapter = pair.agents / "adapters" / "feedback"
+    loaded, merged = (
+        load_causal_lm(str(folder), "cpu")
+        for folder in (adapter, pair.agents / "waltzrl_feedback_stage2")
+    )
+    assert not isinstance(loaded.model, PeftModel)
+    assert loaded.source == str(adapter)
+    assert load_config(str(adapter)).to_dict() == load_config(str(pair.file)).to_dict()
+    with torch.no_grad():
+        assert torch.allclose(loaded.model(IDS).logits, merged.model(IDS).logits, atol=1e-5)
+        assert not torch.allclose(loaded.model(IDS).logits, pair.base.model(IDS).logits, atol=1e-5)
+
+
+def test_an_adapter_alone_of_another_base_or_of_none_is_refused(pair, tmp_path):
+    other = tmp_path / "Other.Q4_1.gguf"
+    save_gguf(other, seed=1)
+    adapter = tmp_path / "adapter"
+    copytree(pair.agents / "adapters" / "feedback", adapter)
+    file = adapter / "adapter_config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"base_model_name_or_path": str(other)}))
+    with pytest.raises(CheckpointError, match=f"was trained on another base than {other} "):
+        load_causal_lm(str(adapter), "cpu")
+    file.write_text(json.dumps(config | {"base_model_name_or_path": None}))
+    with pytest.raises(CheckpointError, match="names no base_model_name_or_path; give the merged"):
+        load_causal_lm(str(adapter), "cpu")
+    file.write_text("[")
+    with pytest.raises(CheckpointError, match="names no base_model_name_or_path"):
+        load_config(str(adapter))
 
 
 def test_its_pair_goes_on_and_on_another_base_it_is_refused(pair, tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Weights from disk or the Hugging Face hub, as two full models or one base with two adapters."""
 
 import hashlib
+import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ transformers_logging.disable_progress_bar()  # a training run and a server show 
 
 logger = logging.getLogger(__name__)
 
+ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 BASE_DIGEST = "base_sha256"
 """Key in the metadata of an exported adapter's weights: `base_digest` of what it was trained on."""
@@ -81,32 +83,27 @@ def load_causal_lm(
 
     Args:
         name_or_path: a folder in Hugging Face format, a GGUF file, `package:NAME` of a package that
-            holds one, or a name on the hub. A GGUF file is dequantised once, into the cache.
+            holds one, a name on the hub, or a folder with an adapter in PEFT format, which is
+            merged into the base that it names. A GGUF file is dequantised once, into the cache.
         device: to load to.
         dtype: of the weights.
 
     Raises:
         InputError: the package is not installed, the memory is too small, or the cache cannot be
             written.
-        CheckpointError: there is no such model, or a file of it is missing, truncated or altered.
+        CheckpointError: there is no such model, or a file of it is missing, truncated or altered,
+            or the adapter is of another base.
     """
-    file = find_gguf(name_or_path)
-    folder = Path(name_or_path) if file is None else _dequantised(file)
-    if folder.is_dir():
-        size = sum(weights.stat().st_size for weights in folder.glob("*.safetensors"))
-        require_memory(size, name_or_path)
-        _check_weights(folder)
-    causal_lm = _from_pretrained(name_or_path if file is None else str(folder), dtype)
+    base = _base_of_adapter(name_or_path)
+    if base is None:
+        causal_lm = _load(name_or_path, dtype)
+    else:
+        causal_lm = _merged(Path(name_or_path), base, dtype)
     model = causal_lm.model.to(device).eval()
     fuse(model)
     if model.device.type == "cpu":
         store_transposed(model)
-    if file is None:
-        source = str(folder.resolve()) if folder.is_dir() else name_or_path
-    else:
-        source, model.config.name_or_path = file.source, file.title
-        logger.info("%s is %s", name_or_path, file.title)
-    return replace(causal_lm, model=model, source=source)
+    return replace(causal_lm, model=model)
 
 
 def load_config(name_or_path: str) -> PretrainedConfig:
@@ -115,13 +112,57 @@ def load_config(name_or_path: str) -> PretrainedConfig:
     Raises:
         OSError: there is none here.
         ValueError: its architecture is unknown.
-        InputError: as in `load_causal_lm`.
+        InputError, CheckpointError: as in `load_causal_lm`.
     """
+    name_or_path = _base_of_adapter(name_or_path) or name_or_path
     file = find_gguf(name_or_path)
     if file is None or file.cached.is_dir():
         place = name_or_path if file is None else file.cached
         return AutoConfig.from_pretrained(place, local_files_only=True)
     return AutoConfig.from_pretrained(file.path.parent, gguf_file=file.path.name)
+
+
+def _load(name_or_path: str, dtype: torch.dtype) -> CausalLM:
+    """Load a whole model, as it is stored."""
+    file = find_gguf(name_or_path)
+    folder = Path(name_or_path) if file is None else _dequantised(file)
+    if folder.is_dir():
+        size = sum(weights.stat().st_size for weights in folder.glob("*.safetensors"))
+        require_memory(size, name_or_path)
+        _check_weights(folder)
+    causal_lm = _from_pretrained(name_or_path if file is None else str(folder), dtype)
+    if file is None:
+        source = str(folder.resolve()) if folder.is_dir() else name_or_path
+    else:
+        source, causal_lm.model.config.name_or_path = file.source, file.title
+        logger.info("%s is %s", name_or_path, file.title)
+    return replace(causal_lm, source=source)
+
+
+def _base_of_adapter(name_or_path: str) -> str | None:
+    """Return the name of the base of the adapter in a folder; None where there is no adapter."""
+    config = Path(name_or_path) / ADAPTER_CONFIG
+    if not config.is_file():
+        return None
+    try:
+        base = json.loads(config.read_bytes()).get("base_model_name_or_path")
+    except (ValueError, AttributeError):
+        base = None
+    if not isinstance(base, str):
+        raise CheckpointError(
+            f"{config} names no base_model_name_or_path; give the merged model, or copy the"
+            " adapter again"
+        )
+    return base
+
+
+def _merged(folder: Path, base: str, dtype: torch.dtype) -> CausalLM:
+    """Merge an adapter into its base in float32, so that no small change is lost."""
+    adapted = load_adapters(_load(base, torch.float32), {"merged": folder})
+    assert isinstance(adapted.model, PeftModel)
+    model = adapted.model.merge_and_unload()
+    narrow(model, dtype)
+    return replace(adapted, model=model, source=str(folder.resolve()))
 
 
 def _dequantised(file: GgufFile) -> Path:
