@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +18,7 @@ from waltzrl.agents.calibration import (
 )
 from waltzrl.build.bundles import bundle_id
 from waltzrl.build.identity import identity
-from waltzrl.build.reviewers import open_reviewer
+from waltzrl.build.reviewers import find_pair, open_reviewer
 from waltzrl.cli import app
 from waltzrl.config.gateway import load_gateway, reviewer_settings
 from waltzrl.demo.serving import ENGLISH
@@ -46,6 +47,14 @@ def test_the_official_client_gets_no_reply_that_the_reviewer_calls_unsafe(weight
         plain, flagged = answer("hello"), answer(GRUDGE)
     assert plain == "You said: hello"
     assert flagged == CANNED_REFUSAL
+
+
+def test_a_pair_is_a_folder_or_what_a_package_brings(weights, tmp_path):
+    assert find_pair(tmp_path) == tmp_path
+    with pytest.raises(InputError, match=f"{NAME}: no such folder; --pair needs one"):
+        find_pair(Path(NAME))
+    (weights.parent / "pair").mkdir()
+    assert find_pair(Path(NAME)) == weights.parent / "pair"
 
 
 def test_a_guard_reviews_with_it_and_with_the_rules(weights):

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from waltzrl.agents import load_wording, save_wording
 from waltzrl.build.bundles import bundle_id
 from waltzrl.config.gateway import (
     BundleRecipe,
@@ -82,6 +83,13 @@ def test_a_pair_is_both_agents_or_the_reviewer_of_another_model():
     reviewer = load(UPSTREAM, defaults=pair_settings(Path("agents"), with_upstream=False))
     assert reviewer.upstream.url == "http://localhost:8000/v1"
     assert reviewer.feedback.model == "agents/waltzrl_feedback_stage2"
+
+
+def test_a_pair_is_served_with_the_prompts_that_it_was_trained_with(tmp_path):
+    assert load(defaults=pair_settings(tmp_path, with_upstream=True)).upstream.wording == "plain"
+    save_wording(load_wording("short"), tmp_path / "wording")
+    recipe = load(defaults=pair_settings(tmp_path, with_upstream=True))
+    assert recipe.upstream.wording == recipe.feedback.wording == str(tmp_path / "wording")
 
 
 def test_every_setting_is_explained_with_its_origin(tmp_path):

@@ -11,11 +11,13 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
 from support.tiny_roles import activate, adapters, full_models, model
+from waltzrl.agents import load_wording, pair_wording, wording_name
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.policies.weights import base_digest, narrow
 from waltzrl.training.checkpoints import export_roles, verify_export, weights_digest
 
 IDS = torch.tensor([[3, 4, 5, 6, 7, 8]])
+WORDING = load_wording("short")
 NAMES = {
     "conversation": "waltzrl_conversation_stage2",
     "feedback": "waltzrl_feedback_stage2",
@@ -31,7 +33,7 @@ def folder(tmp_path):
 def test_each_exported_agent_loads_and_replies_as_the_trained_one(tmp_path, layout):
     roles = layout(seed=0)
     before = weights_digest(roles["feedback"].model)
-    export_roles(roles, tmp_path / "export")
+    export_roles(roles, tmp_path / "export", WORDING)
     for name, role in roles.items():
         folder = tmp_path / "export" / NAMES[name]
         loaded = AutoModelForCausalLM.from_pretrained(folder)
@@ -47,7 +49,7 @@ def test_each_exported_agent_loads_and_replies_as_the_trained_one(tmp_path, layo
 
 def test_two_adapters_become_two_different_models(tmp_path):
     roles = adapters(seed=0)
-    export_roles(roles, tmp_path / "export")
+    export_roles(roles, tmp_path / "export", WORDING)
     first, second = (
         AutoModelForCausalLM.from_pretrained(tmp_path / "export" / name) for name in NAMES.values()
     )
@@ -56,7 +58,7 @@ def test_two_adapters_become_two_different_models(tmp_path):
 
 def test_exported_adapters_are_loaded_by_peft_and_are_the_trained_ones(folder):
     roles = adapters(seed=0)
-    export_roles(roles, folder)
+    export_roles(roles, folder, WORDING)
     for name, role in roles.items():
         base = AutoModelForCausalLM.from_pretrained(folder / "base")
         with warnings.catch_warnings():  # PEFT uses a deprecated name of transformers
@@ -76,7 +78,7 @@ def test_a_base_that_is_elsewhere_is_named_with_its_hash_and_not_copied(folder):
     roles = {
         name: replace(role, base="somewhere/a-base") for name, role in adapters(seed=0).items()
     }
-    export_roles(roles, folder)
+    export_roles(roles, folder, WORDING)
     assert not (folder / "base").exists()
     adapter = folder / "adapters" / "feedback"
     config = json.loads((adapter / "adapter_config.json").read_text())
@@ -85,8 +87,20 @@ def test_a_base_that_is_elsewhere_is_named_with_its_hash_and_not_copied(folder):
         assert weights.metadata()["base_sha256"] == base_digest(model(seed=0))
 
 
+@pytest.mark.parametrize("name", ["plain", "tiny", "short", "labels_first"])
+def test_an_export_says_with_which_prompts_its_agents_were_trained(folder, name):
+    export_roles(full_models(seed=0), folder, load_wording(name))
+    own = pair_wording(folder)
+    assert own == str(folder / "wording")
+    assert load_wording(own) == load_wording(name)
+    assert wording_name(own) == name  # so a calibration with the named set is of the same agents
+    assert "wording/review.md" in json.loads((folder / "manifest.json").read_text())["files"]
+    shutil.rmtree(own)
+    assert pair_wording(folder) == "plain"
+
+
 def test_two_full_models_have_no_adapters(folder):
-    export_roles(full_models(seed=0), folder)
+    export_roles(full_models(seed=0), folder, WORDING)
     assert not (folder / "adapters").exists()
     assert not (folder / "base").exists()
 
@@ -112,7 +126,7 @@ def test_adapters_are_merged_one_after_the_other(folder):
     gc.collect()
     roles = Watched(adapters(seed=0))
     before = models()
-    export_roles(roles, folder)
+    export_roles(roles, folder, WORDING)
     assert set(roles.alive) == {before}
 
 
@@ -126,7 +140,7 @@ def test_a_change_too_small_for_bfloat16_survives_merging(folder):
         half.weight.data = torch.full_like(half.weight, 1e-3, dtype=torch.float32)
     change = layer.scaling["feedback"] * up.weight @ down.weight
     assert (base + change.bfloat16() == base).float().mean() > 0.5  # lost where it is rounded
-    export_roles(roles, folder)
+    export_roles(roles, folder, WORDING)
     merged = AutoModelForCausalLM.from_pretrained(folder / NAMES["feedback"])
     found = merged.model.layers[0].self_attn.q_proj.weight
     assert found.dtype == torch.float32
@@ -136,7 +150,7 @@ def test_a_change_too_small_for_bfloat16_survives_merging(folder):
 def test_the_manifest_lists_every_file_and_the_export_verifies(tmp_path):
     roles = full_models(seed=0)
     folder = tmp_path / "export"
-    export_roles(roles, folder)
+    export_roles(roles, folder, WORDING)
     verify_export(folder)
     listed = set(json.loads((folder / "manifest.json").read_text())["files"])
     files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
@@ -149,7 +163,7 @@ def test_the_manifest_lists_every_file_and_the_export_verifies(tmp_path):
 
 def test_an_altered_export_is_named(tmp_path):
     roles = full_models(seed=0)
-    export_roles(roles, tmp_path / "export")
+    export_roles(roles, tmp_path / "export", WORDING)
     weights = tmp_path / "export" / NAMES["feedback"] / "model.safetensors"
     shutil.copy(tmp_path / "export" / NAMES["conversation"] / "model.safetensors", weights)
     with pytest.raises(CheckpointError, match=r"waltzrl_feedback_stage2/model\.safetensors was"):
@@ -158,9 +172,9 @@ def test_an_altered_export_is_named(tmp_path):
 
 def test_an_export_replaces_an_export_and_nothing_else(tmp_path):
     roles = full_models(seed=0)
-    export_roles(roles, tmp_path / "export")
+    export_roles(roles, tmp_path / "export", WORDING)
     (tmp_path / "export" / "stray").touch()
-    export_roles(roles, tmp_path / "export")
+    export_roles(roles, tmp_path / "export", WORDING)
     assert not (tmp_path / "export" / "stray").exists()
     with pytest.raises(InputError, match="is not an export"):
-        export_roles(roles, tmp_path)
+        export_roles(roles, tmp_path, WORDING)

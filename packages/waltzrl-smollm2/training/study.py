@@ -46,13 +46,7 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     BASE: ("stages.drafts.steps=0", "stages.feedback.steps=0", "stages.joint.steps=0"),
     DRAFTS: ("stages.feedback.steps=0", "stages.joint.steps=0"),
     WALTZ: (),
-    SINGLE: (
-        "stages.feedback.steps=0",
-        'stages.joint.learns=["conversation"]',
-        "stages.joint.pattern=draft-only",
-        "stages.joint.replayed_share=0.0",
-        "stages.joint.steps=140",
-    ),
+    SINGLE: ("stages.drafts.steps=140", "stages.feedback.steps=0", "stages.joint.steps=0"),
     PAPER: (
         "stages.feedback.reward=paper",
         "stages.joint.reward=paper",
@@ -65,7 +59,8 @@ ARMS: Mapping[str, tuple[str, ...]] = {
 
 The first two are the recipe's first stages, each a run of its own. All others go on from the
 second, whose best agents are the reference of their KL penalty, each with the stages that are left.
-`single` is the conversation agent alone: its rollouts sample fewer tokens, so it has more steps.
+`single` goes on with the second stage, for as many tokens: its rollouts sample fewer, so there are
+more steps.
 """
 MAIN, OTHERS = (WALTZ, SINGLE), (PAPER, FROZEN)
 """Arms of every seed, and of the first seed only."""
@@ -82,6 +77,7 @@ ROWS = (
     ComparedRow(name="base + trained reviewer as safeguard", pattern="safeguard", feedback=WALTZ),
     pair("single-model RL, half the tokens", DRAFTS, "base"),
     pair("single-model RL, equal tokens", SINGLE, "base"),
+    pair("the same drafts, untrained reviewer", DRAFTS),
     pair(WALTZRL, WALTZ),
     pair("WaltzRL, draft only", WALTZ, "base"),
     pair("WaltzRL, blocking", WALTZ, "safeguard"),

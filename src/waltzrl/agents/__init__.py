@@ -5,7 +5,13 @@ from waltzrl.agents.feedback import FeedbackAgent, Reviewer
 from waltzrl.agents.hybrid import HybridReviewer
 from waltzrl.agents.refusals import RefusalTexts
 from waltzrl.agents.rules import RulesReviewer
-from waltzrl.agents.wording import Wording, load_wording, wording_name
+from waltzrl.agents.wording import (
+    Wording,
+    load_wording,
+    pair_wording,
+    save_wording,
+    wording_name,
+)
 
 __all__ = [
     "ConversationAgent",
@@ -18,5 +24,7 @@ __all__ = [
     "RulesReviewer",
     "Wording",
     "load_wording",
+    "pair_wording",
+    "save_wording",
     "wording_name",
 ]

@@ -19,6 +19,8 @@ LABELS_FIRST = "labels_first"
 PARTS = ("conversation_system", "feedback_system", "review", "revise")
 FIELDS = {"review": ("{conversation}", "{reply}"), "revise": ("{feedback}",)}
 """What a part must have a place for."""
+EXPORTED = "wording"
+"""Folder of an exported pair with the prompts that it was trained with."""
 NO_CATEGORY = "none"
 HARMS = tuple(name for name in CATEGORIES if name != "refusal")
 REASONING = JsonField("reasoning")
@@ -76,15 +78,36 @@ def load_wording(name: str) -> Wording:
 
 
 def wording_name(name: str) -> str:
-    """Return what stands for a set where results depend on it: a folder is named with its hash.
+    """Return what stands for a set where results depend on it.
+
+    A folder is named with its hash, unless its texts are those of a set in the package.
 
     Raises:
         InputError: there is no such set or folder, or a part of it is missing.
     """
     if name in SETS:
         return name
+    if same := [each for each in SETS if load_wording(each) == load_wording(name)]:
+        return same[0]
     digest = hashlib.sha256(repr(sorted(_folder_texts(name).items())).encode())
     return f"{name}@{digest.hexdigest()[:12]}"
+
+
+def save_wording(wording: Wording, folder: Path) -> None:
+    """Write a set of prompts as a new folder, which `load_wording` reads.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    folder.mkdir()
+    for part in PARTS:
+        (folder / f"{part}.md").write_text(getattr(wording, part), "utf-8")
+
+
+def pair_wording(pair: Path) -> str:
+    """Return the name of an exported pair's own prompts; `plain` if the export has none."""
+    folder = pair / EXPORTED
+    return str(folder) if folder.is_dir() else "plain"
 
 
 def _folder_texts(name: str) -> dict[str, str]:

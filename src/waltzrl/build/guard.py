@@ -12,6 +12,7 @@ from waltzrl.agents import (
     Reviewer,
     RulesReviewer,
     load_wording,
+    pair_wording,
 )
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
 from waltzrl.build.identity import calibration_of
@@ -42,8 +43,8 @@ class GuardSettings:
     is the pair's own; without one the model challenges none."""
     wording: str | None = None
     """Prompts of the agents: plain, labels_first, tiny, or a folder, see `load_wording`. None is
-    plain for a pair, and labels_first for a model, which need not have been trained to review; tiny
-    is for the pairs of `make demo`."""
+    what a pair was trained with, as its export says (plain, if it does not), and labels_first for
+    a model, which need not have been trained to review."""
     max_new_tokens: int = LONGEST_REPLY
     """Longest draft, revision or feedback of a model, in tokens."""
 
@@ -106,7 +107,7 @@ def open_guard(
             )
         return GatewayGuard(gateway)
     settings = settings or GuardSettings()
-    wording = settings.wording or ("plain" if pair is not None else "labels_first")
+    wording = settings.wording or ("labels_first" if pair is None else pair_wording(Path(pair)))
     calibration = UNCALIBRATED
     agent: Reviewer | None = None
     if reviewer is not None:

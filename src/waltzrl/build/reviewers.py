@@ -2,7 +2,7 @@
 
 A package's entry point in the group `waltzrl.reviewers` names a function without arguments that
 loads an `ExchangeClassifier`. The files of its folder `weights` are its weights and its
-calibration.
+calibration. A folder `pair` beside it is an exported pair, whose agents may be adapters alone.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,7 @@ from waltzrl.agents.classifier import ClassifierReviewer, ExchangeClassifier
 from waltzrl.errors import InputError, missing_extra
 
 GROUP = "waltzrl.reviewers"
+PAIR = "pair"
 REVIEWER = "reviewer:"
 """Before the name of such a reviewer, where a model is named."""
 
@@ -42,15 +43,35 @@ def reviewer_folder(model: str) -> Path | None:
     """
     if not model.startswith(REVIEWER):
         return None
-    spec = find_spec(_entry(model.removeprefix(REVIEWER)).module)
-    assert spec is not None, "entry points are of packages that are installed"
-    assert spec.origin is not None, "a reviewer's package has an __init__.py"
-    return Path(spec.origin).parent / "weights"
+    return _package(_entry(model.removeprefix(REVIEWER))) / "weights"
+
+
+def find_pair(name: Path) -> Path:
+    """Return the folder of a pair: one that `waltzrl export` wrote, or an installed package's.
+
+    Raises:
+        InputError: there is no such folder, and no such pair.
+    """
+    packaged = [_package(entry) / PAIR for entry in entry_points(group=GROUP, name=str(name))]
+    found = [folder for folder in (name, *packaged) if folder.is_dir()]
+    if not found:  # a hub would be asked for a model of that name
+        raise InputError(
+            f"{name}: no such folder; --pair needs one that waltzrl export wrote, or the name of an"
+            " installed package that brings a pair, such as smollm2"
+        )
+    return found[0]
 
 
 def installed_reviewers() -> list[str]:
     """Return the names of all reviewers that packages provide."""
     return sorted(entry_points(group=GROUP).names)
+
+
+def _package(entry: EntryPoint) -> Path:
+    spec = find_spec(entry.module)
+    assert spec is not None, "entry points are of packages that are installed"
+    assert spec.origin is not None, "a reviewer's package has an __init__.py"
+    return Path(spec.origin).parent
 
 
 def _entry(name: str) -> EntryPoint:

@@ -256,7 +256,7 @@ def export_agents(team: Team, folder: Path) -> None:
     model = next(iter(team.weights.values())).causal_lm.model
     if (title := getattr(model.config, BASE_TITLE, None)) is not None:
         facts["base"] = title
-    export_roles(role_states(team.weights, {}), folder, facts)
+    export_roles(role_states(team.weights, {}), folder, team.feedback.wording, facts)
 
 
 def joined_ranks(recipe: Recipe) -> AbstractContextManager[None]:

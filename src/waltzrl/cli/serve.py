@@ -43,7 +43,10 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 8080,
     pair: Annotated[
         Path | None,
-        typer.Option(help="Folder of a trained pair, from `waltzrl export`: stage 2."),
+        typer.Option(
+            help="Folder of a trained pair, from `waltzrl export`, or the name of one that a"
+            " package brings, such as smollm2: stage 2."
+        ),
     ] = None,
     reviewer: Annotated[
         str | None,
@@ -159,11 +162,10 @@ def _sources(
 
         base |= reviewer_settings(reviewer)
     if pair:
-        if not pair.is_dir():  # else a hub would be asked for a model of that name
-            raise InputError(f"{pair}: no such folder; --pair needs one that waltzrl export wrote")
+        from waltzrl.build.reviewers import find_pair
         from waltzrl.config.gateway import pair_settings
 
-        base |= pair_settings(pair, with_upstream="upstream" not in options)
+        base |= pair_settings(find_pair(pair), with_upstream="upstream" not in options)
     return recipe, base | options, settings, os.environ
 
 

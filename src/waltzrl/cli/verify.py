@@ -96,7 +96,9 @@ def verify(  # noqa: PLR0913, PLR0917 - each parameter is an option
         sets = build.read_verification_sets(data, limit)
         checked = build.VerificationSettings(sets=sets, most_milliseconds=max_milliseconds)
     if pair:
-        options = pair_settings(pair, with_upstream=True)
+        from waltzrl.build.reviewers import find_pair
+
+        options = pair_settings(find_pair(pair), with_upstream=True)
     asks = bool(given) or any(setting.startswith("upstream") for setting in settings or [])
     checked = replace(checked, model=model, asks_upstream=asks)
     if gateway:

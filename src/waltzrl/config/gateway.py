@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from waltzrl.agents import pair_wording
 from waltzrl.agents.coaching import MOST_EXAMPLES, ExampleReader
 from waltzrl.agents.failsafe import OnFailure
 from waltzrl.agents.refusals import DEFAULT
@@ -386,12 +387,13 @@ def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
         folder: of the pair.
         with_upstream: its conversation agent drafts and revises, and not another upstream.
     """
+    wording = pair_wording(folder)
     settings: Table = {
         "stage": 2,
-        "feedback": {"model": str(folder / FEEDBACK), "wording": "plain"},
+        "feedback": {"model": str(folder / FEEDBACK), "wording": wording},
     }
     if with_upstream:
-        settings["upstream"] = {"folder": str(folder / CONVERSATION)}
+        settings["upstream"] = {"folder": str(folder / CONVERSATION), "wording": wording}
     return settings
 
 

@@ -37,6 +37,7 @@ from safetensors.torch import save
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from waltzrl.agents.wording import EXPORTED, Wording, save_wording
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.policies.weights import (
     ADAPTER_WEIGHTS,
@@ -173,9 +174,12 @@ def step_of(path: Path) -> int:
 
 
 def export_roles(
-    roles: Mapping[str, RoleState], folder: Path, facts: Mapping[str, Json] = NO_FACTS
+    roles: Mapping[str, RoleState],
+    folder: Path,
+    wording: Wording,
+    facts: Mapping[str, Json] = NO_FACTS,
 ) -> None:
-    """Write every role as a plain model, replacing an earlier export.
+    """Write every role as a plain model, and their prompts, replacing an earlier export.
 
     A role that is an adapter is merged into a float32 copy of its base, so that no small change is
     lost, and written as an adapter too, from which training can continue. The copies are made in
@@ -184,6 +188,7 @@ def export_roles(
     Args:
         roles: by name.
         folder: becomes the export, whole or not at all.
+        wording: of both roles.
         facts: of the run, which the manifest repeats.
 
     Raises:
@@ -200,6 +205,7 @@ def export_roles(
             del model, plain  # or the next role's copy would be made beside this one's
         if unfinished is not None:
             _export_adapters(unfinished, roles)
+            save_wording(wording, unfinished / EXPORTED)
             _write_manifest(unfinished, EXPORT_MANIFEST, facts)
 
 
