@@ -17,7 +17,7 @@ from waltzrl.agents import (
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
 from waltzrl.build.identity import calibration_of
 from waltzrl.build.models import local_policy
-from waltzrl.build.reviewers import REVIEWER, open_reviewer
+from waltzrl.build.reviewers import REVIEWER, find_pair, open_reviewer
 from waltzrl.collaboration import guarded
 from waltzrl.errors import InputError, missing_extra
 from waltzrl.guard import LONGEST_REPLY, GatewayGuard, Guard, LocalGuard
@@ -72,8 +72,9 @@ def open_guard(
             package waltzrl-smollm2. It reviews together with the rules. Loading takes seconds.
         model: reviews together with the rules; such as
             `RemotePolicy("http://localhost:8000/v1", "guard")`.
-        pair: folder that `waltzrl export` wrote. Its feedback agent reviews, and its conversation
-            agent drafts and revises where there is no upstream. Loading takes seconds.
+        pair: folder that `waltzrl export` wrote, or a name, such as `smollm2` with the package
+            waltzrl-smollm2. Its feedback agent reviews, and its conversation agent drafts and
+            revises where there is no upstream. Loading takes seconds.
         gateway: a waltzrl gateway that drafts, reviews and revises. Its URL ends in `/v1`; its
             model is one that the gateway's upstream serves.
         upstream: drafts and revises; without one, only a pair or a gateway can, and an unsafe
@@ -84,8 +85,8 @@ def open_guard(
         A guard, to be closed with `aclose` or `async with`, or `sync.close` or `with`.
 
     Raises:
-        InputError: the arguments do not go together, or rules cannot be read.
-        CheckpointError: the pair is missing, incomplete or altered.
+        InputError: the arguments do not go together, the pair is missing, or rules cannot be read.
+        CheckpointError: the pair is incomplete or altered.
         MissingExtraError: a pair needs torch, which is not installed.
 
     Example:
@@ -107,7 +108,8 @@ def open_guard(
             )
         return GatewayGuard(gateway)
     settings = settings or GuardSettings()
-    wording = settings.wording or ("labels_first" if pair is None else pair_wording(Path(pair)))
+    folder = None if pair is None else find_pair(Path(pair))
+    wording = settings.wording or ("labels_first" if folder is None else pair_wording(folder))
     calibration = UNCALIBRATED
     agent: Reviewer | None = None
     if reviewer is not None:
@@ -116,8 +118,8 @@ def open_guard(
             calibration_of(f"{REVIEWER}{reviewer}", None, wording, settings.calibration)
             or UNCALIBRATED
         )
-    elif pair is not None:
-        model, upstream, calibration = _load_pair(Path(pair), upstream, settings, wording)
+    elif folder is not None:
+        model, upstream, calibration = _load_pair(folder, upstream, settings, wording)
     elif settings.calibration is not None:
         calibration = load_calibration(Path(settings.calibration))
     prompts = load_wording(wording)

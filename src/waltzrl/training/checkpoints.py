@@ -206,7 +206,7 @@ def export_roles(
         if unfinished is not None:
             _export_adapters(unfinished, roles)
             save_wording(wording, unfinished / EXPORTED)
-            _write_manifest(unfinished, EXPORT_MANIFEST, facts)
+            write_export_manifest(unfinished, facts)
 
 
 def _cpu_copy(model: PeftModel, dtype: torch.dtype | None = None) -> PeftModel:
@@ -271,6 +271,11 @@ def require_exportable(folder: Path) -> None:
     """
     if folder.exists() and not (folder / EXPORT_MANIFEST).exists():
         raise InputError(f"{folder} exists and is not an export; choose a new folder")
+
+
+def write_export_manifest(folder: Path, facts: Mapping[str, Json]) -> None:
+    """Write the manifest of an export that is otherwise whole, with facts of its run."""
+    _write_manifest(folder, EXPORT_MANIFEST, facts)
 
 
 def verify_export(folder: Path) -> None:
