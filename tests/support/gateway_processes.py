@@ -131,17 +131,23 @@ def _address(process, log):
 @contextmanager
 def gateway_with_reviewer(name, imports, log):
     """Run a gateway with a reviewer from a folder; yield what asks it through OpenAI's client."""
+    with upstream_process() as upstream:
+        options = ("--upstream", f"{upstream.url}/v1", "--reviewer", name)
+        with asked_gateway(*options, log=log, imports=imports, model="m") as answer:
+            yield answer
+
+
+@contextmanager
+def asked_gateway(*options, log, imports, model):
+    """Run a gateway with packages from a folder; yield what asks it through OpenAI's client."""
     with (
-        upstream_process() as upstream,
-        gateway_process(
-            *("--upstream", f"{upstream.url}/v1", "--reviewer", name), log=log, imports=imports
-        ) as gateway,
+        gateway_process(*options, log=log, imports=imports) as gateway,
         openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0) as client,
     ):
 
         def answer(content):
             messages = [{"role": "user", "content": content}]
-            chat = client.chat.completions.create(model="m", messages=messages)
+            chat = client.chat.completions.create(model=model, messages=messages, temperature=0)
             return chat.choices[0].message.content
 
         yield answer

@@ -1,0 +1,48 @@
+"""Write the pair that this package ships: adapters in float16, and their prompts.
+
+    python training/package_pair.py AGENTS
+
+AGENTS is what `waltzrl export` wrote for a run of recipes/smollm2.toml.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from waltzrl.agents import pair_wording
+from waltzrl.policies.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from waltzrl.telemetry.files import whole_folder
+from waltzrl.training.checkpoints import (
+    ADAPTERS,
+    EXPORT_MANIFEST,
+    verify_export,
+    write_export_manifest,
+)
+from waltzrl.training.settings import ROLES, export_name
+
+SHIPPED = Path(__file__).parents[1] / "src" / "waltzrl_smollm2" / "pair"
+
+
+def main(agents: Path, out: Path = SHIPPED) -> None:
+    verify_export(agents)
+    facts = json.loads((agents / EXPORT_MANIFEST).read_bytes())
+    del facts["files"]
+    with whole_folder(out) as unfinished:
+        for role in ROLES:
+            adapter, folder = agents / ADAPTERS / role, unfinished / export_name(role)
+            folder.mkdir()
+            shutil.copy(adapter / ADAPTER_CONFIG, folder)
+            with safe_open(adapter / ADAPTER_WEIGHTS, "pt") as tensors:
+                half = {name: tensors.get_tensor(name).half() for name in tensors.keys()}  # noqa: SIM118
+                save_file(half, folder / ADAPTER_WEIGHTS, tensors.metadata())
+        wording = Path(pair_wording(agents))
+        shutil.copytree(wording, unfinished / wording.name)
+        write_export_manifest(unfinished, facts)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
