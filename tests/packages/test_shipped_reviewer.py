@@ -1,4 +1,4 @@
-"""The reviewer and the pair that waltzrl-smollm2 ships, installed as users install them, in a gateway."""
+"""The reviewer and the pair of waltzrl-smollm2, installed as users do, in a gateway."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_the_official_client_talks_with_the_shipped_pair(tmp_path, monkeypatch):
     with asked_gateway(*options, **served) as answer:
         plain, harmful = answer("What is the capital of France?"), answer(MILD)
     assert "Paris" in plain
-    assert RefusalDetector().refuses(harmful).refused
+    assert RefusalDetector().refuses(harmful).refuses
 
 
 @pytest.mark.anyio
