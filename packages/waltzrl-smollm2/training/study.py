@@ -81,6 +81,12 @@ ROWS = (
     pair(WALTZRL, WALTZ),
     pair("WaltzRL, draft only", WALTZ, "base"),
     pair("WaltzRL, blocking", WALTZ, "safeguard"),
+    ComparedRow(
+        name="single-model RL, reviewed by WaltzRL",
+        pattern="collaborate",
+        conversation=SINGLE,
+        feedback=WALTZ,
+    ),
     pair("WaltzRL, the paper's reward", PAPER),
     pair("WaltzRL, conversation agent frozen", FROZEN),
     pair("oracle labels", BASE, "oracle"),
