@@ -56,7 +56,7 @@ def test_a_run_of_imitation_alone_leaves_a_checkpoint_and_an_export(tmp_path, ca
     assert (out / "warm-up" / "checkpoints" / "step-000003").is_dir()
     parts = {path.name for path in agents.iterdir()}
     agents_of_both = {"waltzrl_conversation_stage2", "waltzrl_feedback_stage2"}
-    assert parts == {*agents_of_both, "manifest.json"} | (
+    assert parts == {*agents_of_both, "manifest.json", "wording"} | (
         {"adapters"} if layout == "adapters" else set()
     )
     assert run("train", recipe, "--out", out, "--json") == 0  # nothing is left to do

@@ -1,4 +1,7 @@
-"""A small reviewer of English exchanges on the first layers of SmolLM2-135M-Instruct."""
+"""A small reviewer of English exchanges on the first layers of SmolLM2-135M-Instruct.
+
+The folder `pair` is an export of a pair of adapters on the same base, for `waltzrl serve --pair`.
+"""
 
 from typing import TYPE_CHECKING
 
