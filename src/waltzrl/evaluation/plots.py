@@ -235,6 +235,7 @@ def _places(width: float) -> list[tuple[float, float]]:
             (-away - width, 4.0),
             (-away - width, -18.0),
             (-width / 2, away),
+            (-width, away),
             (away, away),
             (-away - width, away),
             (-width / 2, -away - 16),
