@@ -87,8 +87,10 @@ def wording_name(name: str) -> str:
     """
     if name in SETS:
         return name
-    if same := [each for each in SETS if load_wording(each) == load_wording(name)]:
-        return same[0]
+    wording = load_wording(name)
+    for packaged in SETS:
+        if wording == load_wording(packaged):
+            return packaged
     digest = hashlib.sha256(repr(sorted(_folder_texts(name).items())).encode())
     return f"{name}@{digest.hexdigest()[:12]}"
 
