@@ -191,10 +191,20 @@ def test_without_a_package_the_report_says_what_to_install(package):
     )
 
 
-def test_names_for_which_there_is_no_place_leave_the_axes_as_they_are():
-    def axes(count):
+def test_names_for_which_there_is_no_place_stay_within_the_same_axes():
+    def picture(count):
         names = [f"a row with a long name, number {number}" for number in range(count)]
         rows = [replace(one, pattern=name) for name in names for one in stories()]
-        return re.search(r'id="patch_2">\s*<path d="([^"]+)"', pareto(measure(rows)).svg)[1]
+        svg = pareto(measure(rows)).svg
+        axes = re.search(r'id="patch_2">\s*<path d="([^"]+)"', svg)[1]
+        places = re.findall(r'x="([\d.-]+)" y="([\d.-]+)"[^>]*>a row', svg)
+        return axes, [(float(x), float(y)) for x, y in places]
 
-    assert axes(60) == axes(1)
+    axes, places = picture(60)
+    assert axes == picture(1)[0]
+    numbers = [float(number) for number in re.findall(r"[\d.]+", axes)]
+    (left, right), (top, bottom) = ((min(way), max(way)) for way in (numbers[::2], numbers[1::2]))
+    assert len(places) == 60
+    for x, y in places:
+        assert left <= x <= right - 200  # a name is 247 points wide
+        assert top <= y <= bottom

@@ -196,7 +196,7 @@ def _equal_f1(axes: Axes, reach: float, palette: Palette) -> None:
 def _label(
     figure: Figure, axes: Axes, points: Sequence[Metrics], winner: Metrics | None, palette: Palette
 ) -> None:
-    """Name every point, at the nearest place that no other name or point takes."""
+    """Name every point, within the axes, at the nearest place where least is covered."""
     figure.draw_without_rendering()  # settles the layout, and with it where points lie in pixels
     figure.set_layout_engine("none")  # a name beyond the axes would shrink them after that
     spots = [axes.transData.transform((_percent(p.orr)[0], _percent(p.asr)[0])) for p in points]
@@ -206,10 +206,16 @@ def _label(
         name = figure.text(0, 0, _name(point.pattern), fontweight=weight)
         size = name.get_window_extent()
         name.remove()
-        for right, up in _places(size.width):
-            box = Bbox.from_bounds(x + right, y + up, size.width, size.height)
-            if axes.bbox.count_contains(box.corners()) == 4 and not box.count_overlaps(occupied):
-                break
+        boxes = [
+            Bbox.from_bounds(
+                min(max(x + right, axes.bbox.x0), axes.bbox.x1 - size.width),
+                min(max(y + up, axes.bbox.y0), axes.bbox.y1 - size.height),
+                size.width,
+                size.height,
+            )
+            for right, up in _places(size.width)
+        ]
+        box = min(boxes, key=lambda box: box.count_overlaps(occupied))  # the first of the fewest
         occupied.append(box)
         to_fraction = figure.transFigure.inverted().transform  # pixels change with the format
         axes.annotate(
