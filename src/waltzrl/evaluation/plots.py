@@ -200,7 +200,8 @@ def _label(
     figure.draw_without_rendering()  # settles the layout, and with it where points lie in pixels
     figure.set_layout_engine("none")  # a name beyond the axes would shrink them after that
     spots = [axes.transData.transform((_percent(p.orr)[0], _percent(p.asr)[0])) for p in points]
-    occupied = [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in spots]
+    occupied = [text.get_window_extent() for text in axes.texts]
+    occupied += [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in spots]
     for point, (x, y) in sorted(zip(points, spots, strict=True), key=lambda pair: -pair[1][1]):
         weight = "bold" if point is winner else "normal"
         name = figure.text(0, 0, _name(point.pattern), fontweight=weight)
