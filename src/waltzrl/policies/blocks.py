@@ -7,6 +7,7 @@ Shapes: N tokens, E size of a hidden state, H heads, D size of a head; I inputs 
 linear layer, R rank of an adapter.
 """
 
+import inspect
 from types import FunctionType, MethodType
 from typing import Protocol
 
@@ -20,12 +21,13 @@ from torch.nn import functional as F  # noqa: N812
 from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.models.llama import modeling_llama as llama
+from transformers.utils.deprecation import deprecate_kwarg
 
 
 def fuse(model: PreTrainedModel) -> None:
     """Replace the norms, the activations and the rotary embeddings of the blocks, in place."""
     for module in model.modules():
-        forward = type(module).forward
+        forward = inspect.unwrap(type(module).forward, stop=lambda each: not _same(each, RENAMES))
         if _same(forward, llama.LlamaRMSNorm.forward):
             module.forward = MethodType(_norm, module)
         elif _same(forward, llama.LlamaMLP.forward) and isinstance(
@@ -45,6 +47,11 @@ def fuse_adapters(model: PeftModel) -> None:
 
 ROTARY = "apply_rotary_pos_emb"
 """What transformers calls the rotary embedding wherever an attention uses one."""
+RENAMES = deprecate_kwarg("old", "0")(lambda: None)
+"""Takes an argument's former name too, as attentions do since transformers 5.24.
+
+A replaced forward takes the present name only, which is the one that blocks pass.
+"""
 
 
 def _same(function: object, other: FunctionType) -> bool:
