@@ -4,7 +4,7 @@ import logging
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -13,13 +13,14 @@ from typing import Literal
 import msgspec
 
 from waltzrl.errors import InputError
+from waltzrl.rules.calls import CALL_SIDES, CallSide, as_read
 from waltzrl.rules.pattern import RulePattern
 from waltzrl.rules.scan import compiled
 
 logger = logging.getLogger(__name__)
 
 HARMFUL_PACKS = ("violence", "crime", "hate", "self_harm", "sexual", "misinformation")
-DEFAULT_PACKS = (*HARMFUL_PACKS, "malicious", "privacy", "refusals")
+DEFAULT_PACKS = (*HARMFUL_PACKS, "malicious", "privacy", "refusals", "tool_calls")
 """Packs that a gateway loads unless told otherwise; each is `packs/NAME.toml` of this folder."""
 SHIPPED_PACKS = (*DEFAULT_PACKS, "injection")
 """All packs that come with waltzrl; `injection` is for what a model reads, not for what it says."""
@@ -36,14 +37,17 @@ CATEGORIES = (
     "sexual_content",
     "child_safety",
     "misinformation",
+    "dangerous_call",
     "refusal",
 )
 """The subjects of rules; `refusal` is for replies that decline and is not a harm."""
+NO_HARM_OF_TEXT = ("dangerous_call", "refusal")
+"""Subjects of rules that are no subject of what a text says."""
 
-Side = Literal["request", "reply", "refusal", "support", "method"]
+Side = Literal["request", "reply", "refusal", "support", "method", CallSide]
 """The text that a rule reads: the user's request, the reply, or the opening of a reply that
-declines; and in a reply to somebody in a crisis the words that support, and those that say how to
-harm oneself."""
+declines; in a reply to somebody in a crisis the words that support, and those that say how to
+harm oneself; and parts of tool calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +165,9 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     if not (twins := (*row.twins, *filter(None, [row.twin]))):
         raise InputError(f"{where} has no twins; add harmless texts that it must not match")
     try:
-        patterns = tuple(RulePattern(source=source, words=words) for source in row.patterns)
-        exceptions = tuple(RulePattern(source=source, words=words) for source in row.exceptions)
+        pattern_of = partial(RulePattern, words=words, whole_words=row.side not in CALL_SIDES)
+        patterns = tuple(pattern_of(source=source) for source in row.patterns)
+        exceptions = tuple(pattern_of(source=source) for source in row.exceptions)
         if pack not in SHIPPED_PACKS:  # ours are compiled by the tests, and then when needed
             for pattern in (*patterns, *exceptions):
                 compiled(pattern.regex)
@@ -175,8 +180,8 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         side=row.side,
         patterns=patterns,
         exceptions=exceptions,
-        example=row.example,
-        twins=twins,
+        example=as_read(row.side, row.example),
+        twins=tuple(as_read(row.side, twin) for twin in twins),
     )
 
 

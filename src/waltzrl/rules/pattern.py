@@ -1,10 +1,12 @@
 """The pattern language of the packs: re2 with named word lists and bounded gaps.
 
 <make> .. <bomb>        `make` and `bomb` are word lists, of the pack or shared
+[ ]                     one space exactly
 a space                 one to three characters that neither are part of a word nor end a sentence
 a space and ?           the same, or nothing
 ` .. `, ` ... `         up to two, up to five words between, within one sentence
-!                       before a word: it is rare, so texts are searched for it first
+!                       before a word, or behind what ends before one, such as a list: the word is
+                        rare, so texts are searched for it first
 everything else         re2, without `*`, `+` and `{n,}`, so that every match is short
 """
 
@@ -19,7 +21,7 @@ _UNCOUNTED_GAP = r"[^\w.!?\n](?:[^.!?\n]*?[^\w.!?\n])?"
 GAPS = {" .. ": 2, " ... ": 5}
 """Words that each kind of gap may contain."""
 
-_MARK = re.compile(r"(?:^|(?<=[ }?]))!")
+_MARK = re.compile(r"(?:^|(?<=[\] }?>])|(?<=\\[bn.]))!")
 _OUTER = re.compile(r"\\.|\[\^?\]?[^\]]*\]|.")
 _GROUP = r"\(\?:[^()]*(?:\([^()]*\)[^()]*)*\)(?:\?|\{0,\d\})"
 _OPTIONAL = re.compile(rf"^{_GROUP}|{_GROUP}$")
@@ -36,6 +38,8 @@ class RulePattern:
     """As written in the pack."""
     words: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Alternatives by name, each a piece of the same language without gaps."""
+    whole_words: bool = True
+    """Whether a match begins and ends where a word does; commands may end in a sign."""
 
     @cached_property
     def regex(self) -> str:
@@ -44,7 +48,7 @@ class RulePattern:
         Raises:
             ValueError: an unknown name, or a part without an upper bound.
         """
-        regex = rf"\b(?:{_expanded(_MARK.sub('', self.source), self.words, _counted)})\b"
+        regex = self._between_words(_expanded(_MARK.sub("", self.source), self.words, _counted))
         refuse_unbounded(regex)
         return regex
 
@@ -55,17 +59,23 @@ class RulePattern:
         It is faster, because words need not be counted.
         """
         plain = _MARK.sub("", self.source)
-        return rf"\b(?:{_expanded(plain, self.words, lambda _gap: _UNCOUNTED_GAP)})\b"
+        return self._between_words(_expanded(plain, self.words, lambda _gap: _UNCOUNTED_GAP))
 
     @cached_property
     def key(self) -> str:
         """A word without which `regex` cannot match, and which few texts contain."""
-        return _expanded_key(_key(self.source), self.words)
+        key = _key(self.source)
+        if not self.whole_words:
+            return f"(?:{_expanded(_needed(key), self.words, _counted)})"
+        return _expanded_key(key, self.words)
 
     @property
     def longest(self) -> int:
         """Characters of the longest text that it can match."""
         return longest(self.regex)
+
+    def _between_words(self, regex: str) -> str:
+        return rf"\b(?:{regex})\b" if self.whole_words else f"(?:{regex})"
 
 
 def _expanded_key(word: str, words: Mapping[str, str]) -> str:
@@ -94,7 +104,7 @@ def _words(source: str) -> list[str]:
         depth += (token == "(") - (token == ")")
         if token == "|" and not depth:
             return []
-        if token == " " and not depth:
+        if token in {" ", "[ ]"} and not depth:
             words.append("")
         else:
             words[-1] += token

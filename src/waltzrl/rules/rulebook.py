@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from waltzrl.errors import InputError
+from waltzrl.rules.calls import CALL_SIDES, read_call
 from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, TextReading, readings
 from waltzrl.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
@@ -75,6 +76,9 @@ class Rulebook:
         self._refusal = RuleReader(by_side["refusal"])
         self._support = RuleReader(by_side["support"])
         self._method = RuleReader(by_side["method"])
+        self._calls = {
+            side: RuleReader(by_side[side], weighed=False) for side in CALL_SIDES if by_side[side]
+        }
         self.horizon = self._reply.horizon
         """Characters around a finding in a reply that can influence it.
 
@@ -90,6 +94,23 @@ class Rulebook:
     def reply(self, text: str) -> tuple[RuleFinding, ...]:
         """Return what the rules find in a reply, in order of position."""
         return self._reply.read(text)
+
+    def call(self, name: str, arguments: str) -> tuple[RuleFinding, ...]:
+        """Return what the rules find in a tool call; positions are those in `read_call`'s texts.
+
+        Args:
+            name: of the tool.
+            arguments: JSON, which need not be well formed.
+        """
+        if not self._calls:
+            return ()
+        texts = read_call(name, arguments)
+        return tuple(
+            finding
+            for side, reader in self._calls.items()
+            if side in texts
+            for finding in reader.read(texts[side])
+        )
 
     def refuses(self, text: str) -> bool:
         """Whether the opening of a reply declines, wholly or in part."""
@@ -114,14 +135,18 @@ class Rulebook:
 class RuleReader:
     """The compiled rules of one side."""
 
-    def __init__(self, rules: Sequence[Rule], *, local: bool = False) -> None:
+    def __init__(
+        self, rules: Sequence[Rule], *, local: bool = False, weighed: bool = True
+    ) -> None:
         """Compile `rules`.
 
         Args:
             rules: all of one side.
             local: ignore matches that hidden characters or an encoding stretch beyond the longest
                 pattern, so that only characters within `horizon` can influence a finding.
+            weighed: let the words around a match lower or raise its severity.
         """
+        self._weighed = weighed
         self._rules = [rule for rule in rules for _pattern in rule.patterns]
         self._exceptions: dict[str, TextScanner] = {}
         """By rule; compiled when the rule first matches: few texts need any."""
@@ -178,7 +203,9 @@ class RuleReader:
         return RuleFinding(
             rule=rule.id,
             category=rule.category,
-            severity=weigh(rule.severity, before, match, after),
+            severity=weigh(rule.severity, before, match, after)
+            if self._weighed
+            else rule.severity,
             start=start,
             end=end,
         )

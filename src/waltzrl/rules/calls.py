@@ -1,0 +1,349 @@
+"""Reads a tool call as the tool will: which of its arguments are commands, SQL, HTTP or mail.
+
+Text that is only stored, shown or searched for, such as the content of a file, is none of them: a
+page that names a destructive command destroys nothing.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+CallSide = Literal["shell", "sql", "http", "mail"]
+"""What of a tool call a rule reads: commands, statements of SQL, HTTP requests, or messages."""
+CALL_SIDES: tuple[CallSide, ...] = get_args(CallSide)
+BEGINS = "\x01"
+"""Stands where a command begins."""
+LONGEST_NAMED = 200
+"""Characters of a value that may stand in the command that a tool's name begins."""
+
+_NAME_PART = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
+_ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|([bfnrt"/\\]))')
+_FIELD = re.compile(r'[{,\[]\s{0,4}"[\w.-]{1,40}"\s{0,4}:\s{0,4}[\["]{0,2}')
+"""What stands before a value, in JSON that is not well formed."""
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_TYPES = _set("stdin terminal console tmux keys keystrokes")
+"""Words in the names of tools that type what they are given into a shell."""
+_RUNS = _TYPES | _set(
+    "bash sh zsh shell exec execute command cmd powershell pwsh ssh python py code repl interpreter"
+    " subprocess process run sql mysql psql postgres sqlite mssql redis mongo db database eval"
+    " script docker kubectl"
+)
+"""Words in the names of tools that run what they are given."""
+_LOOKS_UP = _set("search grep rg lookup browse google wikipedia docs retrieve rag")
+_WRITES = _set("write create edit save append put replace insert patch update str overwrite")
+_DELETES = _set("delete remove rm unlink rmdir rmtree erase wipe purge trash")
+_MAILS = _set("mail email gmail outlook smtp mailgun mailer sendgrid sms slack gist paste pastebin")
+_PROGRAMS = _set(
+    "rm git docker podman kubectl helm terraform tofu pulumi aws gcloud az gsutil curl wget scp"
+    " rsync redis systemctl drop truncate mkfs dd chmod shutdown reboot gh"
+)
+"""Words in the names of tools that are a program, or a statement of SQL, with arguments."""
+
+_RUN = _set("command cmd script argv commands")
+_TEXTS = _set(
+    "description explanation reason reasoning thought thoughts title summary comment rationale"
+    " purpose justification message commit_message body content contents text"
+)
+"""Names of arguments that are text in whatever a tool's name begins."""
+_NOTES = _TEXTS - _set("message body content contents text")
+"""Names of arguments that no tool runs."""
+_STORED = _TEXTS | _set(
+    "file_text new_str old_str new_string old_string new_text old_text insert_text replacement"
+    " replace diff patch html markdown subject comments note notes prompt instructions pattern"
+    " regex search search_query keyword keywords question answer documentation caption label data"
+    " json payload headers value name todos task plan observations"
+)
+"""Names of arguments that are text where the tool's name does not say that it runs them."""
+_URLS = _set("url uri endpoint href link address path")
+_METHODS = _set("method verb http_method request_method")
+_HEADERS = _set("headers header auth authorization cookies api_key token")
+"""Where a secret goes to those who gave it."""
+_PATHS = _set("path file file_path filepath filename target destination directory dir folder paths")
+_RECIPIENTS = _set("to recipient recipients cc bcc to_email email_to to_address")
+_PROGRAM = _set("command cmd program executable exec binary")
+_ARGUMENTS = _set("args argv arguments parameters flags options")
+_SCRIPT = re.compile(r"\.(?:sh|bash|zsh|ksh|ps1|psm1|bat|cmd)$", re.IGNORECASE)
+
+_CONTINUED = re.compile(r"[\\`^]\r?\n[ \t]{0,40}")
+_BLANKS = re.compile(r"[ \t\r\f\v\xa0]+|\$\{?IFS\}?(?:\$9)?")
+_SPLIT_WORD = re.compile(r"""(?<=\w)(?:''|"")(?=\w)""")
+_LIST_COMMA = re.compile(r"""['"] ?, ?[rbf]?['"]""")
+_SAYS = re.compile(
+    r"""(?:\b(?:echo|printf|[ef]?grep|rg|ag|ack|sed|say|logger|wall|notify-send|findstr)\b"""
+    r"""|\bWrite-(?:Host|Output)\b|\bSelect-String\b|\bgit (?:commit|tag|stash|log)\b"""
+    r"""|\bgh (?:issue|pr|release)\b|(?m:^) ?\#)[^\n'"|;&]{0,120}"""
+)
+"""A command whose quoted words are text, up to the first of them."""
+_QUOTED = re.compile(r"""'[^']{0,4000}'|"(?:[^"\\]|\\.){0,4000}\"""", re.DOTALL)
+_SUBSTITUTED = re.compile(r"\$\(|(?<!\\)`")
+_BETWEEN_QUOTED = re.compile(r"""[^\n'"|;&]{0,120}""")
+_TO_INTERPRETER = re.compile(
+    r"[^\n;&|]{0,80}\) ?\||[^\n;&|]{0,80}\| ?(?:sudo (?:-\S{1,20} )?)?(?:/\S{1,30}/)?"
+    r"(?:(?:ba|z|k|da|fi)?sh|python\d?|perl|ruby|node|psql|mysql|sqlite3|mongosh?|redis-cli|xargs"
+    r"|at|ssh|crontab|powershell|pwsh|iex|base64|xxd|rev|tr|nc|curl|mail)\b",
+    re.IGNORECASE,
+)
+_HEREDOC = re.compile(r"<<-? ?(['\"]?)(\w{1,40})\1[^\n]{0,200}\n")
+_STORES = re.compile(r"(?:^|[;&|(] ?)(?:sudo )?(?:cat|tee|git|gh)\b[^|;&]{0,200}$")
+_BEGIN = re.compile(
+    r"""(?:^['"]?|[;&|{`\n]['"]?|(?<![\w:])\(|-exec(?:dir)? |\b(?:(?:ba|z|k|da|a|fi)?sh"""
+    r"""|cmd(?:\.exe)?|powershell(?:\.exe)?|pwsh|su|wsl)(?: [-/]{1,2}\w{0,20}(?: \w{1,20})?){1,4}"""
+    r""" ['"]{0,2}|\b(?:system|popen|run|call|check_call|check_output|getoutput|exec|execSync"""
+    r"""|spawn|spawnSync|execv?p?e?|subprocess)\( ?\[?[fr]?['"`]) {0,2}"""
+    r"""(?:\w{1,30}=[^\s;]{0,60} ){0,3}""",
+    re.IGNORECASE,
+)
+"""What a command begins behind: a separator, or a program or function that runs its argument."""
+_PREFIX = re.compile(
+    r"""(?:sudo|doas|nohup|exec|env|command|builtin|time|then|do|else|xargs|busybox|nice|setsid"""
+    r"""|stdbuf|timeout|watch|chroot|flock|ionice|eval|start)(?: (?:-{1,2}[\w=./{}-]{1,24}"""
+    r"""|\d{1,5}[smh]?|\w{1,20}=\S{0,40}|\{\})){0,5} ['"]?|(?:/usr)?(?:/local)?/s?bin/|\\(?=\w)""",
+    re.IGNORECASE,
+)
+_ELSEWHERE = re.compile(
+    r"(?<![\w./-])(?:ssh|(?:docker|podman|kubectl|lxc|docker[ -]compose) (?:exec|run)|adb shell"
+    r"|tmux send-keys)\b[^\n;|&]{0,300}",
+    re.IGNORECASE,
+)
+"""A program that runs some of its arguments as a command in another place."""
+_ARGUMENT = re.compile(r"""(?<= )['"]?(?=[\w/])""")
+_STATEMENT = re.compile(
+    r"\s{0,20}(?:--|/\*|(?:select|insert|update|delete|drop|with|create|alter|truncate|grant"
+    r"|revoke|exec|execute|begin|merge|copy|set|use|explain|call|replace|declare|show|load)\s)",
+    re.IGNORECASE,
+)
+_SQL_COMMENT = re.compile(r"/\*[^*]{0,1000}\*/|--[^\n]{0,1000}|\s+")
+_SQL_TEXT = re.compile(r"'(?:[^']|''){0,4000}'")
+_RUNS_SQL_TEXT = re.compile(
+    r"\b(?:exec|execute|prepare|xp_cmdshell|sp_executesql|dblink)\b|\bcopy\b|into (?:out|dump)file",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A text among the arguments."""
+
+    name: str
+    """Of the innermost argument that holds it, in lower case; empty where there is none."""
+    text: str
+
+
+class _Object(list[tuple[str, object]]):
+    """A JSON object with all its members: a tool may use either of two with the same name."""
+
+
+def read_call(name: str, arguments: str) -> Mapping[CallSide, str]:
+    """Return what the rules of each side read of a call; a side without text is missing.
+
+    Args:
+        name: of the tool.
+        arguments: JSON, which need not be well formed.
+    """
+    words = [word.lower() for word in _NAME_PART.split(name) if word]
+    values = list(_values(arguments))
+    commands = [value.text for value in values if _is_run(words, value, values)]
+    statements = [text for text in commands if _STATEMENT.match(text)]
+    shell = [_as_run(text) for text in commands if not _STATEMENT.match(text)]
+    shell += _named(words, values)
+    texts: dict[CallSide, Sequence[str]] = {
+        "shell": [*shell, *_files(words, values)],
+        "sql": [*shell, *map(_without_literals, statements)],
+        "http": [*shell, *_request(words, values)],
+        "mail": _message(words, values),
+    }
+    return {side: "\n" + "\n".join(lines) + "\n" for side, lines in texts.items() if lines}
+
+
+def as_read(side: str, text: str) -> str:
+    """Return a part of a call as the rules of a side read it; other text as it is."""
+    if side not in CALL_SIDES:
+        return text
+    return f"\n{_as_run(text) if side == 'shell' else text}\n"
+
+
+def _values(arguments: str) -> Iterator[_Value]:
+    """Yield all text in the arguments, also in JSON within a string."""
+    pending: list[tuple[str, object]] = [("", arguments)]
+    while pending:
+        name, item = pending.pop()
+        match item:
+            case _Object():
+                pending += reversed(_with_joined_arguments(item))
+            case list() if item and all(isinstance(part, str) for part in item):
+                yield _Value(name, _joined(name, item))
+            case list():
+                pending += [(name, part) for part in reversed(item)]
+            case str() if (decoded := _decoded(item)) is not None:
+                pending.append((name, decoded))
+            case str():
+                yield _Value(name, item)
+            case None | bool():
+                pass
+            case _:
+                yield _Value(name, str(item))
+
+
+def _decoded(text: str) -> object:
+    """Return the array or object that a text is, of broken JSON the values; else None."""
+    if text.lstrip()[:1] not in {"{", "["}:
+        return None
+    try:
+        decoded = json.loads(text, strict=False, object_pairs_hook=_Object)
+    except (ValueError, RecursionError):
+        if len(broken := _FIELD.split(text)) == 1:
+            return None
+        return [_unescaped(part) for part in broken] + [0]  # no list of texts, so not joined
+    return decoded if decoded else None
+
+
+def _unescaped(text: str) -> str:
+    letters = {"b": " ", "f": " ", "n": "\n", "r": "\n", "t": " "}
+    return _ESCAPE.sub(
+        lambda match: chr(int(match[1], 16)) if match[1] else letters.get(match[2], match[2]), text
+    ).strip(' "{}[]\n')
+
+
+def _with_joined_arguments(members: _Object) -> list[tuple[str, object]]:
+    """Return the members with lower names; a program and its arguments become one command."""
+    named = [("_".join(_NAME_PART.split(name)).lower(), value) for name, value in members]
+    program = [value for name, value in named if name in _PROGRAM and isinstance(value, str)]
+    arguments = [value for name, value in named if name in _ARGUMENTS]
+    if not program or not arguments:
+        return list(named)
+    lists = [value if isinstance(value, list) else [value] for value in arguments]
+    words = [str(part) for value in lists for part in value if not isinstance(part, _Object)]
+    return [("command", " ".join([*program, *words])), *named]
+
+
+def _joined(name: str, items: Sequence[str]) -> str:
+    """Join a list: the words of one command, or texts with a line each."""
+    if name in _RECIPIENTS:
+        return ", ".join(items)
+    if name in _PATHS or " " in items[0].strip():
+        return "\n".join(items)
+    return " ".join(item if item and " " not in item else shlex.quote(item) for item in items)
+
+
+def _is_run(words: Sequence[str], value: _Value, values: Sequence[_Value]) -> bool:
+    """Whether a tool may run a value, or writes it into a file that is made to be run."""
+    if value.name in _RUN:
+        return True
+    if not _LOOKS_UP.isdisjoint(words) or not _MAILS.isdisjoint(words):
+        return False
+    if not _TYPES.isdisjoint(words):
+        return value.name not in _NOTES
+    if not _WRITES.isdisjoint(words) and value.name in _STORED | {""}:
+        return any(other.name in _PATHS and _SCRIPT.search(other.text) for other in values)
+    if not _RUNS.isdisjoint(words):
+        return value.name not in _NOTES
+    return value.name not in _STORED | _PATHS | _URLS
+
+
+def _as_run(text: str) -> str:
+    """Return a command without line continuations, runs of blanks and words that it only says."""
+    text = _without_documents(text)
+    text = _BLANKS.sub(" ", _CONTINUED.sub(" ", text))
+    text = _LIST_COMMA.sub(" ", _SPLIT_WORD.sub("", _without_said(text)))
+    text = _ELSEWHERE.sub(lambda match: _ARGUMENT.sub(rf"\g<0>{BEGINS}", match[0]), text)
+    return _with_beginnings(text)
+
+
+def _with_beginnings(text: str) -> str:
+    """Put `BEGINS` before each command, also behind what may stand before it, such as sudo."""
+    parts, place = [], 0
+    for begin in _BEGIN.finditer(text):
+        if begin.end() < place:
+            continue
+        parts += [text[place : begin.end()], BEGINS]
+        place = begin.end()
+        while prefix := _PREFIX.match(text, place):
+            parts += [prefix[0], BEGINS]
+            place = prefix.end()
+    return "".join([*parts, text[place:]])
+
+
+def _without_documents(text: str) -> str:
+    """Leave out here-documents that a command only stores, if not in a script."""
+    parts, place = [], 0
+    while opened := _HEREDOC.search(text, place):
+        parts.append(text[place : opened.end()])
+        line = text[text.rfind("\n", 0, opened.start()) + 1 : opened.start()]
+        ended = re.compile(rf"(?m)^[ \t]{{0,40}}{opened[2]}\b").search(text, opened.end())
+        place = ended.start() if ended else len(text)
+        target = text[opened.start() - len(line) : opened.end()]
+        if not _STORES.search(line) or re.search(r"\.(?:sh|bash|ps1)\b|\|", target):
+            parts.append(text[opened.end() : place])
+    return "".join([*parts, text[place:]])
+
+
+def _without_said(text: str) -> str:
+    """Leave out quoted words that commands print, look for or note, if no interpreter reads them."""
+    parts, place = [], 0
+    while says := _SAYS.search(text, place):
+        end, said = says.end(), []
+        while quoted := _QUOTED.match(text, end):
+            said.append((end, quoted.end()))
+            between = _BETWEEN_QUOTED.match(text, quoted.end())
+            end = between.end() if between else quoted.end()
+        if said and not _TO_INTERPRETER.match(text, said[-1][1]):
+            for first, last in said:
+                if text[first] == "'" or not _SUBSTITUTED.search(text, first, last):
+                    parts.append(text[place:first] + text[first] * 2)
+                    place = last
+        parts.append(text[place:end])
+        place = end
+    return "".join([*parts, text[place:]])
+
+
+def _without_literals(statement: str) -> str:
+    """Empty the texts in a statement of SQL, unless it may run them, and drop its comments."""
+    statement = _SQL_COMMENT.sub(" ", statement)
+    return statement if _RUNS_SQL_TEXT.search(statement) else _SQL_TEXT.sub("''", statement)
+
+
+def _named(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
+    """Return the command that a tool's name begins, such as `kubectl_delete`, or nothing."""
+    starts = [place for place, word in enumerate(words) if word in _PROGRAMS]
+    if not starts:
+        return []
+    short = (v.text for v in values if len(v.text) <= LONGEST_NAMED and v.name not in _TEXTS)
+    return [_as_run(" ".join([*words[starts[0] :], *short]))]
+
+
+def _files(words: Sequence[str], values: Sequence[_Value]) -> Iterator[str]:
+    """Yield the shell's words for what a tool does to files."""
+    paths = [value.text for value in values if value.name in _PATHS]
+    if not _DELETES.isdisjoint(words):
+        yield from (f"{BEGINS}rm -rf {path}" for path in paths)
+    if not _WRITES.isdisjoint(words):
+        yield from (f"> {path}" for path in paths)
+
+
+def _request(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
+    """Return the method, URL and content of an HTTP request, or nothing."""
+    urls = [v.text for v in values if v.name in _URLS and ("://" in v.text or "/" in v.text[:1])]
+    methods = [value.text for value in values if value.name in _METHODS]
+    methods += [word for word in words if word in {"delete", "get", "post", "put", "patch"}]
+    if not urls or not (methods or any("://" in url for url in urls)):
+        return []
+    method = (methods or ["get"])[0].upper()
+    rest = (v for v in values if v.name not in _METHODS | _HEADERS and v.text not in urls)
+    return [*(f"{method} {url}" for url in urls), *(f"{v.name}: {v.text}" for v in rest)]
+
+
+def _message(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
+    """Return the recipients and content of a mail or another message, or nothing."""
+    if _MAILS.isdisjoint(words) and all(value.name not in _RECIPIENTS for value in values):
+        return []
+    count = sum(v.text.count("@") for v in values if v.name in _RECIPIENTS)
+    lines = [f"{v.name}: {v.text}" for v in values if v.name not in _HEADERS]
+    return [*lines, f"number of recipients: {count}"]
