@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -28,7 +28,12 @@ class RulesReviewer:
     """Rules in the role of the feedback agent: no model, deterministic, in microseconds."""
 
     def __init__(
-        self, rulebook: Rulebook, threshold: float = 0.7, *, flag_overrefusals: bool = False
+        self,
+        rulebook: Rulebook,
+        threshold: float = 0.7,
+        *,
+        flag_overrefusals: bool = False,
+        allow_calls: Collection[str] = (),
     ) -> None:
         """Make a reviewer of a rulebook.
 
@@ -38,13 +43,17 @@ class RulesReviewer:
             flag_overrefusals: flag a refusal as an over-refusal if the rules find nothing in the
                 request and it is English. They miss harm in many requests, and then ask for an
                 answer to them.
+            allow_calls: what the rules for tool calls let pass: `TOOL`, `PACK/RULE`, or
+                `TOOL:PACK/RULE` for one rule on one tool.
         """
         self.rulebook = rulebook
         self.threshold = threshold
         self.flag_overrefusals = flag_overrefusals
+        self.allow_calls = frozenset(allow_calls)
         suffix = "" if flag_overrefusals else ", refusals left"
         # Hashed into the ids of bundles: changing it changes the ids of existing bundles.
-        self.name = f"rules@{rulebook.digest[:12]}, threshold {threshold}{suffix}"
+        allowed = f", allow {', '.join(sorted(self.allow_calls))}" if self.allow_calls else ""
+        self.name = f"rules@{rulebook.digest[:12]}, threshold {threshold}{suffix}{allowed}"
         """For logs and bundle ids."""
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
@@ -66,7 +75,7 @@ class RulesReviewer:
         in_reply = self.rulebook.reply(reply.reviewed_text)
         if reply.calls:
             calls = "\n".join(_words_of(call) for call in reply.calls)
-            in_reply = (*in_reply, *self.rulebook.reply(calls))
+            in_reply = (*in_reply, *self.rulebook.reply(calls), *self._in_calls(reply.calls))
         if not (in_reply or in_request or self.flag_overrefusals):
             return NO_FINDINGS
         refuses = not reply.calls and self.rulebook.refuses(reply.text)
@@ -95,6 +104,14 @@ class RulesReviewer:
             category=categories[0] if unsafe else "",
             rules=_distinct(finding.rule for finding in findings),
         )
+
+    def _in_calls(self, calls: Iterable[ToolCall]) -> Iterator[RuleFinding]:
+        """Yield what calls would do, as far as the operator did not allow it by name."""
+        for call in calls:
+            for finding in self.rulebook.call(call.name, call.arguments):
+                names = {call.name, finding.rule, f"{call.name}:{finding.rule}"}
+                if self.allow_calls.isdisjoint(names):
+                    yield finding
 
     def _without_crisis(self, findings: Sequence[RuleFinding], reply: str) -> Sequence[RuleFinding]:
         """Leave out what a person in a crisis said, as far as the reply is right for them."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from waltzrl.errors import InputError
 from waltzrl.policies.json_format import LABEL_VALUES, JsonField, JsonFormat
-from waltzrl.rules import CATEGORIES
+from waltzrl.rules.pack import CATEGORIES, NO_HARM_OF_TEXT
 
 SETS = ("plain", "tiny", "short", "labels_first")
 """For instruction-tuned models; for the demo's small ones; for instruction-tuned models so small
@@ -22,7 +22,7 @@ FIELDS = {"review": ("{conversation}", "{reply}"), "revise": ("{feedback}",)}
 EXPORTED = "wording"
 """Folder of an exported pair with the prompts that it was trained with."""
 NO_CATEGORY = "none"
-HARMS = tuple(name for name in CATEGORIES if name != "refusal")
+HARMS = tuple(name for name in CATEGORIES if name not in NO_HARM_OF_TEXT)
 REASONING = JsonField("reasoning")
 LABELS = (JsonField("unsafe", LABEL_VALUES), JsonField("overrefuse", LABEL_VALUES))
 CATEGORY = JsonField("category", tuple(f'"{name}"' for name in (*HARMS, NO_CATEGORY)))

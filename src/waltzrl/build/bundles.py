@@ -56,7 +56,7 @@ HASHED_AS = {
     "review_timeout_ms": "budget_ms",
 }
 """Renamed keys of recipes; ids are hashes of the old names, so that they do not change."""
-ADDED = ("refusals", "upstreams", "retries", "fallback", "specialists", "program")
+ADDED = ("refusals", "upstreams", "retries", "fallback", "specialists", "program", "allow_calls")
 """Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """With the name of an upstream, the variable of its API key."""
@@ -338,7 +338,12 @@ def _badness(named: tuple[str, BreakerState]) -> int:
 
 
 def _rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:
-    return RulesReviewer(rules, recipe.threshold, flag_overrefusals=recipe.rules_flag_overrefusals)
+    return RulesReviewer(
+        rules,
+        recipe.threshold,
+        flag_overrefusals=recipe.rules_flag_overrefusals,
+        allow_calls=recipe.allow_calls,
+    )
 
 
 def _pattern(recipe: BundleRecipe, rules: Rulebook) -> Pattern:

@@ -38,6 +38,8 @@ class GuardSettings:
     rules_flag_overrefusals: bool = False
     """Without a model: flag a refusal where the rules find nothing in the request. They often
     find nothing in a harmful one, and then ask for an answer to it."""
+    allow_calls: tuple[str, ...] = ()
+    """Tool calls that the rules for them let pass: `TOOL`, `PACK/RULE`, or `TOOL:PACK/RULE`."""
     calibration: str | None = None
     """File that `waltzrl calibrate` wrote, which says which refusals the model may challenge. None
     is the pair's own; without one the model challenges none."""
@@ -128,6 +130,7 @@ def open_guard(
         load_rulebook(settings.rules),
         settings.threshold,
         flag_overrefusals=settings.rules_flag_overrefusals,
+        allow_calls=settings.allow_calls,
     )
     if model is not None:
         agent = FeedbackAgent(model, prompts, sampling, formatted=True)

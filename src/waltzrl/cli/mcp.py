@@ -82,6 +82,13 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
         list[str] | None,
         typer.Option(metavar="NAME@DIGEST", help="List a refused description; may be repeated."),
     ] = None,
+    allow_call: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOOL | RULE | TOOL:RULE",
+            help="Make calls that the rules for calls flag; may be repeated.",
+        ),
+    ] = None,
     log: Annotated[
         Path | None, typer.Option(help="Append each decision as a line of JSON, without content.")
     ] = None,
@@ -107,7 +114,7 @@ def mcp_proxy(  # noqa: PLR0913, PLR0917 - each parameter is an option
     if clash := sorted(configured.keys() & given.keys()):
         raise typer.BadParameter(f"{config} has a server {clash[0]!r} too; rename it there")
     entries = configured | given
-    address, rules = _address(http), GuardSettings(rules=PACKS)
+    address, rules = _address(http), GuardSettings(rules=PACKS, allow_calls=tuple(allow_call or ()))
     settings = ProxySettings(
         timeout_seconds=timeout, allowed=frozenset(allow or ()), pins=pins, log=log
     )

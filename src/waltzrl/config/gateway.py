@@ -226,6 +226,8 @@ class BundleRecipe:
     """Texts of refusals by category, or `default`, and language; others are ours."""
     rules: tuple[str, ...] = DEFAULT_PACKS
     """Names of built-in rule packs, or TOML files."""
+    allow_calls: tuple[str, ...] = ()
+    """Tool calls that the rules for them let pass: TOOL, PACK/RULE, or TOOL:PACK/RULE."""
 
     def __post_init__(self) -> None:
         check_fallbacks(self.upstream, self.upstreams)

@@ -77,7 +77,7 @@ _BLANKS = re.compile(r"[ \t\r\f\v\xa0]+|\$\{?IFS\}?(?:\$9)?")
 _SPLIT_WORD = re.compile(r"""(?<=\w)(?:''|"")(?=\w)""")
 _LIST_COMMA = re.compile(r"""['"] ?, ?[rbf]?['"]""")
 _SAYS = re.compile(
-    r"""(?:\b(?:echo|printf|[ef]?grep|rg|ag|ack|sed|say|logger|wall|notify-send|findstr)\b"""
+    r"""(?:\b(?:echo|printf|[ef]?grep|rg|ag|ack|sed|say|logger|wall|print(?:ln)?|console\.log|puts|notify-send|findstr)\b"""
     r"""|\bWrite-(?:Host|Output)\b|\bSelect-String\b|\bgit (?:commit|tag|stash|log)\b"""
     r"""|\bgh (?:issue|pr|release)\b|(?m:^) ?\#)[^\n'"|;&]{0,120}"""
 )
@@ -94,18 +94,18 @@ _TO_INTERPRETER = re.compile(
 _HEREDOC = re.compile(r"<<-? ?(['\"]?)(\w{1,40})\1[^\n]{0,200}\n")
 _STORES = re.compile(r"(?:^|[;&|(] ?)(?:sudo )?(?:cat|tee|git|gh)\b[^|;&]{0,200}$")
 _BEGIN = re.compile(
-    r"""(?:^['"]?|[;&|{`\n]['"]?|(?<![\w:])\(|-exec(?:dir)? |\b(?:(?:ba|z|k|da|a|fi)?sh"""
-    r"""|cmd(?:\.exe)?|powershell(?:\.exe)?|pwsh|su|wsl)(?: [-/]{1,2}\w{0,20}(?: \w{1,20})?){1,4}"""
-    r""" ['"]{0,2}|\b(?:system|popen|run|call|check_call|check_output|getoutput|exec|execSync"""
-    r"""|spawn|spawnSync|execv?p?e?|subprocess)\( ?\[?[fr]?['"`]) {0,2}"""
-    r"""(?:\w{1,30}=[^\s;]{0,60} ){0,3}""",
+    r"""(?:^['"]?|[;&|]{1,2}|[`\n]['"]?|(?<![\w:])\(|\{(?= )|(?<!-)-exec(?:dir)? """
+    r"""|\b(?:(?:ba|z|k|da|a|fi)?sh|cmd(?:\.exe)?|powershell(?:\.exe)?|pwsh|su|wsl)(?: [-/]{1,2}\w{0,20}"""
+    r"""(?: \w{1,20})?){0,4}? [-/]{1,2}(?:\w{0,3}c|k|command|e)[ ]['"]{0,2}"""
+    r"""|\b(?:system|popen|run|call|check_call|check_output|getoutput|exec|execSync|spawn|spawnSync"""
+    r"""|execv?p?e?|subprocess)\( ?\[?[fr]?['"`]) {0,2}(?:\w{1,30}=[^\s;]{0,60} ){0,3}""",
     re.IGNORECASE,
 )
 """What a command begins behind: a separator, or a program or function that runs its argument."""
 _PREFIX = re.compile(
     r"""(?:sudo|doas|nohup|exec|env|command|builtin|time|then|do|else|xargs|busybox|nice|setsid"""
-    r"""|stdbuf|timeout|watch|chroot|flock|ionice|eval|start)(?: (?:-{1,2}[\w=./{}-]{1,24}"""
-    r"""|\d{1,5}[smh]?|\w{1,20}=\S{0,40}|\{\})){0,5} ['"]?|(?:/usr)?(?:/local)?/s?bin/|\\(?=\w)""",
+    r"""|stdbuf|timeout|watch|chroot|flock|ionice|eval|start)(?: (?:-[ugI] \S{1,30}"""
+    r"""|-{1,2}[\w=./{}-]{1,24}|\d{1,5}[smh]?|\w{1,20}=\S{0,40}|\{\})){0,5} ['"]?|(?:/usr)?(?:/local)?/s?bin/|\\(?=\w)""",
     re.IGNORECASE,
 )
 _ELSEWHERE = re.compile(
@@ -114,7 +114,7 @@ _ELSEWHERE = re.compile(
     re.IGNORECASE,
 )
 """A program that runs some of its arguments as a command in another place."""
-_ARGUMENT = re.compile(r"""(?<= )['"]?(?=[\w/])""")
+_ARGUMENT = re.compile(r"""(?<= )['"]?(?=[a-z]|/(?:usr/)?bin/)""")
 _STATEMENT = re.compile(
     r"\s{0,20}(?:--|/\*|(?:select|insert|update|delete|drop|with|create|alter|truncate|grant"
     r"|revoke|exec|execute|begin|merge|copy|set|use|explain|call|replace|declare|show|load)\s)",
@@ -286,7 +286,7 @@ def _without_documents(text: str) -> str:
 
 
 def _without_said(text: str) -> str:
-    """Leave out quoted words that commands print, look for or note, if no interpreter reads them."""
+    """Leave out quoted words that are printed or looked for, if no interpreter reads them."""
     parts, place = [], 0
     while says := _SAYS.search(text, place):
         end, said = says.end(), []
@@ -294,11 +294,14 @@ def _without_said(text: str) -> str:
             said.append((end, quoted.end()))
             between = _BETWEEN_QUOTED.match(text, quoted.end())
             end = between.end() if between else quoted.end()
-        if said and not _TO_INTERPRETER.match(text, said[-1][1]):
-            for first, last in said:
-                if text[first] == "'" or not _SUBSTITUTED.search(text, first, last):
-                    parts.append(text[place:first] + text[first] * 2)
-                    place = last
+        is_read = said and _TO_INTERPRETER.match(text, said[-1][1])
+        for first, last in said:
+            if is_read:
+                parts += [text[place : first + 1], BEGINS]
+                place = first + 1
+            elif text[first] == "'" or not _SUBSTITUTED.search(text, first, last):
+                parts += [text[place:first], text[first] * 2]
+                place = last
         parts.append(text[place:end])
         place = end
     return "".join([*parts, text[place:]])

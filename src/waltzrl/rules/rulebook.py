@@ -135,9 +135,7 @@ class Rulebook:
 class RuleReader:
     """The compiled rules of one side."""
 
-    def __init__(
-        self, rules: Sequence[Rule], *, local: bool = False, weighed: bool = True
-    ) -> None:
+    def __init__(self, rules: Sequence[Rule], *, local: bool = False, weighed: bool = True) -> None:
         """Compile `rules`.
 
         Args:
@@ -203,9 +201,7 @@ class RuleReader:
         return RuleFinding(
             rule=rule.id,
             category=rule.category,
-            severity=weigh(rule.severity, before, match, after)
-            if self._weighed
-            else rule.severity,
+            severity=weigh(rule.severity, before, match, after) if self._weighed else rule.severity,
             start=start,
             end=end,
         )
