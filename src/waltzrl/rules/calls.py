@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-CallSide = Literal["shell", "sql", "http", "mail"]
-"""What of a tool call a rule reads: commands, statements of SQL, HTTP requests, or messages."""
+CallSide = Literal["shell", "sql", "http", "body", "mail"]
+"""What of a tool call a rule reads: commands, statements of SQL, methods and URLs of HTTP requests,
+what they send, or messages."""
 CALL_SIDES: tuple[CallSide, ...] = get_args(CallSide)
 BEGINS = "\x01"
 """Stands where a command begins."""
@@ -40,12 +41,17 @@ _RUNS = _TYPES | _set(
 _LOOKS_UP = _set("search grep rg lookup browse google wikipedia docs retrieve rag")
 _WRITES = _set("write create edit save append put replace insert patch update str overwrite")
 _DELETES = _set("delete remove rm unlink rmdir rmtree erase wipe purge trash")
-_MAILS = _set("mail email gmail outlook smtp mailgun mailer sendgrid sms slack gist paste pastebin")
+_MAILS = _set(
+    "mail email gmail outlook smtp mailgun mailer sendgrid sms slack gist paste pastebin upload share"
+)
+"""Words in the names of tools that give to others what they are given."""
 _PROGRAMS = _set(
     "rm git docker podman kubectl helm terraform tofu pulumi aws gcloud az gsutil curl wget scp"
-    " rsync redis systemctl drop truncate mkfs dd chmod shutdown reboot gh"
+    " rsync redis systemctl drop truncate mkfs dd chmod shutdown reboot gh delete destroy terminate"
+    " wipe purge"
 )
-"""Words in the names of tools that are a program, or a statement of SQL, with arguments."""
+"""Words in the names of tools that are a program, or what it does, with arguments."""
+_ALIASES = {"kubernetes": "kubectl", "k8s": "kubectl", "mongodb": "mongo"}
 
 _RUN = _set("command cmd script argv commands")
 _TEXTS = _set(
@@ -68,6 +74,7 @@ _HEADERS = _set("headers header auth authorization cookies api_key token")
 """Where a secret goes to those who gave it."""
 _PATHS = _set("path file file_path filepath filename target destination directory dir folder paths")
 _RECIPIENTS = _set("to recipient recipients cc bcc to_email email_to to_address")
+_SEVERAL = _set("commands cmds queries statements scripts steps lines")
 _PROGRAM = _set("command cmd program executable exec binary")
 _ARGUMENTS = _set("args argv arguments parameters flags options")
 _SCRIPT = re.compile(r"\.(?:sh|bash|zsh|ksh|ps1|psm1|bat|cmd)$", re.IGNORECASE)
@@ -95,8 +102,8 @@ _HEREDOC = re.compile(r"<<-? ?(['\"]?)(\w{1,40})\1[^\n]{0,200}\n")
 _STORES = re.compile(r"(?:^|[;&|(] ?)(?:sudo )?(?:cat|tee|git|gh)\b[^|;&]{0,200}$")
 _BEGIN = re.compile(
     r"""(?:^['"]?|[;&|]{1,2}|[`\n]['"]?|(?<![\w:])\(|\{(?= )|(?<!-)-exec(?:dir)? """
-    r"""|\b(?:(?:ba|z|k|da|a|fi)?sh|cmd(?:\.exe)?|powershell(?:\.exe)?|pwsh|su|wsl)(?: [-/]{1,2}\w{0,20}"""
-    r"""(?: \w{1,20})?){0,4}? [-/]{1,2}(?:\w{0,3}c|k|command|e)[ ]['"]{0,2}"""
+    r"""|\b(?:(?:ba|z|k|da|a|fi)?sh|cmd(?:\.exe)?|powershell(?:\.exe)?|pwsh|su|wsl)"""
+    r"""(?: [-/]{1,2}\w{0,20}(?: \w{1,20})?){0,4}? [-/]{1,2}(?:\w{0,3}c|k|command|e) ['"]{0,2}"""
     r"""|\b(?:system|popen|run|call|check_call|check_output|getoutput|exec|execSync|spawn|spawnSync"""
     r"""|execv?p?e?|subprocess)\( ?\[?[fr]?['"`]) {0,2}(?:\w{1,30}=[^\s;]{0,60} ){0,3}""",
     re.IGNORECASE,
@@ -105,7 +112,8 @@ _BEGIN = re.compile(
 _PREFIX = re.compile(
     r"""(?:sudo|doas|nohup|exec|env|command|builtin|time|then|do|else|xargs|busybox|nice|setsid"""
     r"""|stdbuf|timeout|watch|chroot|flock|ionice|eval|start)(?: (?:-[ugI] \S{1,30}"""
-    r"""|-{1,2}[\w=./{}-]{1,24}|\d{1,5}[smh]?|\w{1,20}=\S{0,40}|\{\})){0,5} ['"]?|(?:/usr)?(?:/local)?/s?bin/|\\(?=\w)""",
+    r"""|-{1,2}[\w=./{}-]{1,24}|\d{1,5}[smh]?|\w{1,20}=\S{0,40}|\{\})){0,5} ['"]?"""
+    r"""|(?:/usr)?(?:/local)?/s?bin/|\\(?=\w)""",
     re.IGNORECASE,
 )
 _ELSEWHERE = re.compile(
@@ -149,6 +157,7 @@ def read_call(name: str, arguments: str) -> Mapping[CallSide, str]:
         arguments: JSON, which need not be well formed.
     """
     words = [word.lower() for word in _NAME_PART.split(name) if word]
+    words = [_ALIASES.get(word, word) for word in words]
     values = list(_values(arguments))
     commands = [value.text for value in values if _is_run(words, value, values)]
     statements = [text for text in commands if _STATEMENT.match(text)]
@@ -158,6 +167,7 @@ def read_call(name: str, arguments: str) -> Mapping[CallSide, str]:
         "shell": [*shell, *_files(words, values)],
         "sql": [*shell, *map(_without_literals, statements)],
         "http": [*shell, *_request(words, values)],
+        "body": _sent(words, values),
         "mail": _message(words, values),
     }
     return {side: "\n" + "\n".join(lines) + "\n" for side, lines in texts.items() if lines}
@@ -186,7 +196,9 @@ def _values(arguments: str) -> Iterator[_Value]:
                 pending.append((name, decoded))
             case str():
                 yield _Value(name, item)
-            case None | bool():
+            case True:
+                yield _Value(name, f"--{name}")  # as in a command
+            case None | False:
                 pass
             case _:
                 yield _Value(name, str(item))
@@ -228,7 +240,7 @@ def _joined(name: str, items: Sequence[str]) -> str:
     """Join a list: the words of one command, or texts with a line each."""
     if name in _RECIPIENTS:
         return ", ".join(items)
-    if name in _PATHS or " " in items[0].strip():
+    if name in _PATHS or name in _SEVERAL or " " in items[0].strip():
         return "\n".join(items)
     return " ".join(item if item and " " not in item else shlex.quote(item) for item in items)
 
@@ -332,15 +344,24 @@ def _files(words: Sequence[str], values: Sequence[_Value]) -> Iterator[str]:
 
 
 def _request(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
-    """Return the method, URL and content of an HTTP request, or nothing."""
+    """Return the method and URL of an HTTP request, or nothing."""
     urls = [v.text for v in values if v.name in _URLS and ("://" in v.text or "/" in v.text[:1])]
     methods = [value.text for value in values if value.name in _METHODS]
     methods += [word for word in words if word in {"delete", "get", "post", "put", "patch"}]
     if not urls or not (methods or any("://" in url for url in urls)):
         return []
     method = (methods or ["get"])[0].upper()
-    rest = (v for v in values if v.name not in _METHODS | _HEADERS and v.text not in urls)
-    return [*(f"{method} {url}" for url in urls), *(f"{v.name}: {v.text}" for v in rest)]
+    return [f"{method} {url}" for url in urls]
+
+
+def _sent(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
+    """Return what an HTTP request sends, without its headers, or nothing."""
+    if not _request(words, values):
+        return []
+    names = _METHODS | _HEADERS
+    return [
+        f"{v.name}: {v.text}" for v in values if v.name not in names and "://" not in v.text[:9]
+    ]
 
 
 def _message(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
