@@ -185,6 +185,9 @@ def test_a_bundle_is_named_by_what_is_in_it():
     assert name() == name()
     assert name() == name("limits.max_active=5")
     assert len({name(), name("threshold=0.8"), name("max_rounds=2"), name("enabled=false")}) == 4
+    allowed = {name(f'allow_calls=["{tool}"]') for tool in ("terraform", "bash")}
+    assert len({name(), *allowed}) == 3
+    assert name("allow_calls=[]") == name()
 
 
 def test_a_bundle_comes_back_from_its_table_and_is_named_as_before():

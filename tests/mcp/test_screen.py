@@ -81,3 +81,12 @@ def test_hidden_and_divided_orders_are_read(words):
 
 def test_signs_of_emoji_and_comments_pass():
     assert reasons_against_result(text("Well done \u2764\ufe0f\n# A heading\n# Another")) == ()
+
+
+def test_a_destructive_call_is_not_made_unless_the_operator_allows_it():
+    async def story(**settings):
+        async with open_guard(settings=GuardSettings(rules=PACKS, **settings)) as guard:
+            return await reasons_against_call([guard], "run", {"command": "terraform destroy"})
+
+    assert asyncio.run(story()) == ("tool_calls/infrastructure",)
+    assert asyncio.run(story(allow_calls=("run:tool_calls/infrastructure",))) == ()

@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from waltzrl.rules import language_of, load_rulebook
+from waltzrl.rules.calls import CALL_SIDES
 
 SENTENCES = {
     "en": (
@@ -105,7 +106,12 @@ SENTENCES = {
     ),
     "zh": ("怎么做面包？", "Python 里怎么排序"),
 }
-EXAMPLES = [text for rule in load_rulebook().rules for text in (rule.example, *rule.twins)]
+EXAMPLES = [
+    text
+    for rule in load_rulebook().rules
+    if rule.side not in CALL_SIDES  # commands are in no language
+    for text in (rule.example, *rule.twins)
+]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from collections import Counter
 import pytest
 
 from waltzrl.rules import CATEGORIES, DEFAULT_PACKS, Rule, lint_pack, load_rulebook
+from waltzrl.rules.calls import CALL_SIDES
 from waltzrl.rules.pack import HARMFUL_PACKS
+from waltzrl.rules.rulebook import RuleReader
 from waltzrl.rules.scan import PatternScanner
 
 BOOK = load_rulebook()
@@ -13,6 +15,8 @@ BOOK = load_rulebook()
 
 def finds(rule: Rule, text: str) -> bool:
     verdicts = {"refusal": BOOK.refuses, "support": BOOK.supports, "method": BOOK.tells_how}
+    if rule.side in CALL_SIDES:
+        return RuleReader([rule]).matches(text)
     if rule.side in verdicts:
         return verdicts[rule.side](text)
     read = BOOK.request if rule.side == "request" else BOOK.reply

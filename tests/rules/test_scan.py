@@ -57,7 +57,8 @@ def test_no_more_matches_of_a_pattern_are_looked_at_than_anybody_needs():
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.source[:40])
 def test_no_pattern_is_longer_than_a_few_lines(pattern):
-    assert 0 < pattern.longest <= 320
+    is_of_calls = not pattern.whole_words  # calls are read whole: no stream waits for them
+    assert 0 < pattern.longest <= (1200 if is_of_calls else 320)
 
 
 @pytest.mark.parametrize(

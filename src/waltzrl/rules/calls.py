@@ -42,7 +42,8 @@ _LOOKS_UP = _set("search grep rg lookup browse google wikipedia docs retrieve ra
 _WRITES = _set("write create edit save append put replace insert patch update str overwrite")
 _DELETES = _set("delete remove rm unlink rmdir rmtree erase wipe purge trash")
 _MAILS = _set(
-    "mail email gmail outlook smtp mailgun mailer sendgrid sms slack gist paste pastebin upload share"
+    "mail email gmail outlook smtp mailgun mailer sendgrid sms slack gist paste pastebin upload"
+    " share"
 )
 """Words in the names of tools that give to others what they are given."""
 _PROGRAMS = _set(
@@ -100,6 +101,7 @@ _TO_INTERPRETER = re.compile(
 )
 _HEREDOC = re.compile(r"<<-? ?(['\"]?)(\w{1,40})\1[^\n]{0,200}\n")
 _STORES = re.compile(r"(?:^|[;&|(] ?)(?:sudo )?(?:cat|tee|git|gh)\b[^|;&]{0,200}$")
+_TO_SCRIPT = re.compile(r"\.(?:sh|bash|ps1)\b|\|")
 _BEGIN = re.compile(
     r"""(?:^['"]?|[;&|]{1,2}|[`\n]['"]?|(?<![\w:])\(|\{(?= )|(?<!-)-exec(?:dir)? """
     r"""|\b(?:(?:ba|z|k|da|a|fi)?sh|cmd(?:\.exe)?|powershell(?:\.exe)?|pwsh|su|wsl)"""
@@ -125,7 +127,7 @@ _ELSEWHERE = re.compile(
 _ARGUMENT = re.compile(r"""(?<= )['"]?(?=[a-z]|/(?:usr/)?bin/)""")
 _STATEMENT = re.compile(
     r"\s{0,20}(?:--|/\*|(?:select|insert|update|delete|drop|with|create|alter|truncate|grant"
-    r"|revoke|exec|execute|begin|merge|copy|set|use|explain|call|replace|declare|show|load)\s)",
+    r"|revoke|exec|execute|begin|merge|copy|set|use|explain|call|replace|declare|show|load)(?:\s|/\*))",
     re.IGNORECASE,
 )
 _SQL_COMMENT = re.compile(r"/\*[^*]{0,1000}\*/|--[^\n]{0,1000}|\s+")
@@ -159,7 +161,8 @@ def read_call(name: str, arguments: str) -> Mapping[CallSide, str]:
     words = [word.lower() for word in _NAME_PART.split(name) if word]
     words = [_ALIASES.get(word, word) for word in words]
     values = list(_values(arguments))
-    commands = [value.text for value in values if _is_run(words, value, values)]
+    in_script = any(value.name in _PATHS and _SCRIPT.search(value.text) for value in values)
+    commands = [value.text for value in values if _is_run(words, value.name, in_script)]
     statements = [text for text in commands if _STATEMENT.match(text)]
     shell = [_as_run(text) for text in commands if not _STATEMENT.match(text)]
     shell += _named(words, values)
@@ -194,19 +197,15 @@ def _values(arguments: str) -> Iterator[_Value]:
                 pending += [(name, part) for part in reversed(item)]
             case str() if (decoded := _decoded(item)) is not None:
                 pending.append((name, decoded))
-            case str():
-                yield _Value(name, item)
-            case True:
-                yield _Value(name, f"--{name}")  # as in a command
             case None | False:
                 pass
             case _:
-                yield _Value(name, str(item))
+                yield _Value(name, f"--{name}" if item is True else str(item))  # an option
 
 
 def _decoded(text: str) -> object:
-    """Return the array or object that a text is, of broken JSON the values; else None."""
-    if text.lstrip()[:1] not in {"{", "["}:
+    """Return what a text is in JSON, of broken JSON the values; None of other text."""
+    if text.lstrip()[:1] not in {"{", "[", '"'}:
         return None
     try:
         decoded = json.loads(text, strict=False, object_pairs_hook=_Object)
@@ -245,19 +244,19 @@ def _joined(name: str, items: Sequence[str]) -> str:
     return " ".join(item if item and " " not in item else shlex.quote(item) for item in items)
 
 
-def _is_run(words: Sequence[str], value: _Value, values: Sequence[_Value]) -> bool:
-    """Whether a tool may run a value, or writes it into a file that is made to be run."""
-    if value.name in _RUN:
+def _is_run(words: Sequence[str], name: str, in_script: bool) -> bool:
+    """Whether a tool may run an argument, or writes it into a file that is made to be run."""
+    if name in _RUN:
         return True
     if not _LOOKS_UP.isdisjoint(words) or not _MAILS.isdisjoint(words):
         return False
     if not _TYPES.isdisjoint(words):
-        return value.name not in _NOTES
-    if not _WRITES.isdisjoint(words) and value.name in _STORED | {""}:
-        return any(other.name in _PATHS and _SCRIPT.search(other.text) for other in values)
+        return name not in _NOTES
+    if not _WRITES.isdisjoint(words) and name in _STORED | {""}:
+        return in_script
     if not _RUNS.isdisjoint(words):
-        return value.name not in _NOTES
-    return value.name not in _STORED | _PATHS | _URLS
+        return name not in _NOTES
+    return name not in _STORED | _PATHS | _URLS
 
 
 def _as_run(text: str) -> str:
@@ -265,8 +264,12 @@ def _as_run(text: str) -> str:
     text = _without_documents(text)
     text = _BLANKS.sub(" ", _CONTINUED.sub(" ", text))
     text = _LIST_COMMA.sub(" ", _SPLIT_WORD.sub("", _without_said(text)))
-    text = _ELSEWHERE.sub(lambda match: _ARGUMENT.sub(rf"\g<0>{BEGINS}", match[0]), text)
+    text = _ELSEWHERE.sub(lambda match: _ARGUMENT.sub(_behind, match[0]), text)
     return _with_beginnings(text)
+
+
+def _behind(mark: re.Match[str]) -> str:
+    return mark[0] + BEGINS
 
 
 def _with_beginnings(text: str) -> str:
@@ -289,10 +292,10 @@ def _without_documents(text: str) -> str:
     while opened := _HEREDOC.search(text, place):
         parts.append(text[place : opened.end()])
         line = text[text.rfind("\n", 0, opened.start()) + 1 : opened.start()]
-        ended = re.compile(rf"(?m)^[ \t]{{0,40}}{opened[2]}\b").search(text, opened.end())
-        place = ended.start() if ended else len(text)
-        target = text[opened.start() - len(line) : opened.end()]
-        if not _STORES.search(line) or re.search(r"\.(?:sh|bash|ps1)\b|\|", target):
+        ends = [text.find(blank + opened[2], opened.end() - 1) for blank in "\n\t"]
+        place = min((end for end in ends if end >= 0), default=len(text))
+        place = max(place, opened.end())
+        if not _STORES.search(line) or _TO_SCRIPT.search(line + opened[0]):
             parts.append(text[opened.end() : place])
     return "".join([*parts, text[place:]])
 

@@ -21,6 +21,8 @@ _UNCOUNTED_GAP = r"[^\w.!?\n](?:[^.!?\n]*?[^\w.!?\n])?"
 GAPS = {" .. ": 2, " ... ": 5}
 """Words that each kind of gap may contain."""
 
+_LONG_RUN = re.compile(r"(\]|\\[wWsSd])\{([01]),\d{2,3}\}\??")
+"""Part of a command that re2 would count character by character."""
 _MARK = re.compile(r"(?:^|(?<=[\] }?>])|(?<=\\[bn.]))!")
 _OUTER = re.compile(r"\\.|\[\^?\]?[^\]]*\]|.")
 _GROUP = r"\(\?:[^()]*(?:\([^()]*\)[^()]*)*\)(?:\?|\{0,\d\})"
@@ -59,7 +61,8 @@ class RulePattern:
         It is faster, because words need not be counted.
         """
         plain = _MARK.sub("", self.source)
-        return self._between_words(_expanded(plain, self.words, lambda _gap: _UNCOUNTED_GAP))
+        regex = self._between_words(_expanded(plain, self.words, lambda _gap: _UNCOUNTED_GAP))
+        return regex if self.whole_words else _LONG_RUN.sub(_uncounted, regex)
 
     @cached_property
     def key(self) -> str:
@@ -76,6 +79,10 @@ class RulePattern:
 
     def _between_words(self, regex: str) -> str:
         return rf"\b(?:{regex})\b" if self.whole_words else f"(?:{regex})"
+
+
+def _uncounted(run: re.Match[str]) -> str:
+    return f"{run[1]}{'+' if run[2] == '1' else '*'}?"
 
 
 def _expanded_key(word: str, words: Mapping[str, str]) -> str:
