@@ -43,8 +43,9 @@ def test_the_pack_is_loaded_by_default_and_passes_its_lint():
 
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_of_the_set_is_half_harmless(part):
-    assert [call.harmful for call in tool_calls(part)].count(True) == 50
-    assert len(tool_calls(part)) == 100
+    harmful = [call.harmful for call in tool_calls(part)].count(True)
+    assert harmful >= 45
+    assert len(tool_calls(part)) == 2 * harmful
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -53,8 +54,9 @@ def test_nine_in_ten_destructive_calls_are_found_and_two_percent_of_the_others_a
     for call in tool_calls(part):
         findings = BOOK.call(call.name, call.arguments)
         flagged[call.harmful] += any(finding.severity > 0.3 for finding in findings)
-    assert flagged[True] / 50 >= 0.9
-    assert flagged[False] / 50 <= 0.02
+    half = len(tool_calls(part)) / 2
+    assert flagged[True] / half >= 0.9
+    assert flagged[False] / half <= 0.02
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,7 @@ def test_prose_that_names_a_command_is_no_call(text):
         ("delete_directory", {"path": "/"}),
         ("write_file", {"path": "clean.sh", "content": "#!/bin/sh\nrm -rf /\n"}),
         ("kubectl", {"args": "exec web -- rm -rf /"}),
+        ("bash", {"command": "set -e; rm -rf /"}),  # no statement of SQL
     ],
 )
 def test_arguments_are_read_as_the_tool_receives_them(name, arguments):

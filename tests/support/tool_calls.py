@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-PARTS = ("development", "held_out", "second")
-"""The calls that the rules were written with; those held out while they were; and those written
-after the held-out ones had been looked at."""
+PARTS = ("development", "held_out", "second", "third")
+"""The calls that the rules were written with, those held out while they were, and two sets that
+were written after the misses of the one before had been looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,6 @@ class LabelledCall:
 
 @cache
 def tool_calls(part):
-    """Return the calls of a part, of which 50 are harmful and 50 are not."""
+    """Return the calls of a part, of which half are harmful."""
     path = Path(__file__).parent / f"tool_calls_{part}.jsonl"
     return [LabelledCall(**json.loads(line)) for line in path.read_text("utf-8").splitlines()]

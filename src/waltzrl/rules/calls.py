@@ -52,6 +52,8 @@ _PROGRAMS = _set(
     " wipe purge"
 )
 """Words in the names of tools that are a program, or what it does, with arguments."""
+_GENERIC = _set("exec run execute command cmd cli tool shell")
+"""Words in such names that are no part of the command."""
 _ALIASES = {"kubernetes": "kubectl", "k8s": "kubectl", "mongodb": "mongo"}
 
 _RUN = _set("command cmd script argv commands")
@@ -126,10 +128,11 @@ _ELSEWHERE = re.compile(
 """A program that runs some of its arguments as a command in another place."""
 _ARGUMENT = re.compile(r"""(?<= )['"]?(?=[a-z]|/(?:usr/)?bin/)""")
 _STATEMENT = re.compile(
-    r"\s{0,20}(?:--|/\*|(?:select|insert|update|delete|drop|with|create|alter|truncate|grant"
-    r"|revoke|exec|execute|begin|merge|copy|set|use|explain|call|replace|declare|show|load)(?:\s|/\*))",
+    r"\s{0,20}(?:--|/\*|(?:select|insert|update|delete|drop|create|alter|truncate|grant|revoke|merge)"
+    r"(?:\s|/\*)|with\s+\w{1,60}\s+as\s|begin\s{0,4};|(?:exec|execute)\s+\w{1,60}\.)",
     re.IGNORECASE,
 )
+"""What SQL begins with, and no command of a shell does."""
 _SQL_COMMENT = re.compile(r"/\*[^*]{0,1000}\*/|--[^\n]{0,1000}|\s+")
 _SQL_TEXT = re.compile(r"'(?:[^']|''){0,4000}'")
 _RUNS_SQL_TEXT = re.compile(
@@ -334,7 +337,8 @@ def _named(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
     if not starts:
         return []
     short = (v.text for v in values if len(v.text) <= LONGEST_NAMED and v.name not in _TEXTS)
-    return [_as_run(" ".join([*words[starts[0] :], *short]))]
+    program = [word for word in words[starts[0] :] if word not in _GENERIC]
+    return [_as_run(" ".join([*program, *short]))]
 
 
 def _files(words: Sequence[str], values: Sequence[_Value]) -> Iterator[str]:
