@@ -34,5 +34,6 @@ def show(name: str, calls: list) -> None:
 print("| calls | destructive, flagged | harmless, flagged |\n| --- | ---: | ---: |")
 for part in PARTS:
     show(part.replace("_", " "), tool_calls(part))
+show("together", [call for part in PARTS for call in tool_calls(part)])
 for kind in Counter(call.kind for part in PARTS for call in tool_calls(part)):
     show(kind, [call for part in PARTS for call in tool_calls(part) if call.kind == kind])

@@ -361,6 +361,13 @@ def test_forbidden_words_in_the_name_or_id_of_a_call_leave_in_no_api(dialect, mo
     assert words.encode() not in bytes_of(dialect, mode, Script("One moment. ", calls=(call,)))
 
 
+@each_api
+@each_mode
+def test_a_destructive_call_leaves_in_no_api(dialect, mode):
+    call = ToolCall(id="c1", name="bash", arguments=json.dumps({"command": "rm -rf /home"}))
+    assert b"rm -rf" not in bytes_of(dialect, mode, Script("One moment. ", calls=(call,)))
+
+
 @pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda dialect: dialect.api)
 def test_arguments_of_a_harmless_call_leave_whole(dialect):
     call = ToolCall(id="c1", name="send", arguments='{"body":"See you at eight."}')
