@@ -40,6 +40,7 @@ _RUNS = _TYPES | _set(
 """Words in the names of tools that run what they are given."""
 _LOOKS_UP = _set("search grep rg lookup browse google wikipedia docs retrieve rag")
 _WRITES = _set("write create edit save append put replace insert patch update str overwrite")
+_READS = _set("read view open cat get load")
 _DELETES = _set("delete remove rm unlink rmdir rmtree erase wipe purge trash")
 _MAILS = _set(
     "mail email gmail outlook smtp mailgun mailer sendgrid sms slack gist paste pastebin upload"
@@ -346,6 +347,8 @@ def _files(words: Sequence[str], values: Sequence[_Value]) -> Iterator[str]:
     paths = [value.text for value in values if value.name in _PATHS]
     if not _DELETES.isdisjoint(words):
         yield from (f"{BEGINS}rm -rf {path}" for path in paths)
+    if not _READS.isdisjoint(words):
+        yield from (f"{BEGINS}cat {path}" for path in paths)
     if not _WRITES.isdisjoint(words):
         yield from (f"> {path}" for path in paths)
 
@@ -365,10 +368,7 @@ def _sent(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
     """Return what an HTTP request sends, without its headers, or nothing."""
     if not _request(words, values):
         return []
-    names = _METHODS | _HEADERS
-    return [
-        f"{v.name}: {v.text}" for v in values if v.name not in names and "://" not in v.text[:9]
-    ]
+    return [f"{v.name}: {v.text}" for v in values if v.name not in _METHODS | _HEADERS]
 
 
 def _message(words: Sequence[str], values: Sequence[_Value]) -> list[str]:
