@@ -20,6 +20,7 @@ from waltzrl.demo.arms import (
     BASE,
     CELL_ROWS,
     FACTORS,
+    MAX_NEW_TOKENS,
     PAPER_CLAIMS,
     STUDY_TABLES,
     TUNING_TABLES,
@@ -28,14 +29,7 @@ from waltzrl.demo.arms import (
     changes_of,
 )
 from waltzrl.demo.jobs import EvaluationJob, TrainingJob
-from waltzrl.demo.paper import (
-    FULL,
-    GENERAL_REPEATS,
-    MAX_NEW_TOKENS,
-    MEASURED,
-    DemoSize,
-    PaperDemo,
-)
+from waltzrl.demo.paper import FULL, GENERAL_REPEATS, MEASURED, DemoSize, PaperDemo
 from waltzrl.demo.world import (
     TRAINING_NOISE,
     Split,
