@@ -188,7 +188,7 @@ def study_rounds(
     """Return the jobs of a study in rounds, one for each table.
 
     Jobs of one round are of one size and of different seeds, so they can run at the same time. Jobs
-    of different rounds can not: they share the weights and the results of a seed.
+    of different rounds cannot: they share the weights and the results of a seed.
     """
     return [
         [SeedJob(seed=seed, plan=plan, table=table, folder=folder, keep=keep) for seed in seeds]

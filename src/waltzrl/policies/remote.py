@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
+from types import UnionType
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -71,7 +72,16 @@ class RemotePolicy:
             concurrency: most concurrent requests; further calls wait.
             timeout_seconds: for one attempt, until the reply is complete.
             retries: attempts after the first, for transient failures.
+
+        Raises:
+            InputError: the URL is not one of a server, or an argument is of another type.
         """
+        server_address(base_url)
+        self._check("model", model, str, "the model's name on the server, a string")
+        self._check("api_key", api_key, str | None, "a string, or None for a server without keys")
+        self._check("concurrency", concurrency, int, "a whole number, 1 or more", least=1)
+        self._check("timeout_seconds", timeout_seconds, int | float, "seconds, above 0", least=1e-9)
+        self._check("retries", retries, int, "a whole number, 0 or more", least=0)
         self.model = model
         self.revision = ""
         """What the server called its model in the last reply, and its fingerprint, if any."""
@@ -82,6 +92,8 @@ class RemotePolicy:
         self._timeout_seconds = timeout_seconds
         self._retries = retries
         self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Of the session, whose connections work in no other."""
         self._slots = asyncio.Semaphore(concurrency)
         self._accepted: tuple[tuple[str, ...], ...] = EXTRAS
         """What to try; one option once the server has accepted it."""
@@ -252,8 +264,13 @@ class RemotePolicy:
         return await self._send(_Request(path=path, body=None, read=_read_body))
 
     async def aclose(self) -> None:
-        """Close the connections; the next reply opens new ones."""
-        if self._session is not None:
+        """Close the connections; the next reply opens new ones, in any event loop."""
+        if self._session is None or self._loop is None:
+            return
+        if self._loop is not asyncio.get_running_loop() and self._loop.is_running():
+            closing = asyncio.run_coroutine_threadsafe(self._session.close(), self._loop)
+            await asyncio.wrap_future(closing)
+        else:
             await self._session.close()
 
     async def __aenter__(self) -> "RemotePolicy":
@@ -262,13 +279,46 @@ class RemotePolicy:
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
+    @staticmethod
+    def _check(
+        name: str,
+        value: object,
+        kind: type | UnionType,
+        need: str,
+        *,
+        least: float | None = None,
+    ) -> None:
+        """Refuse an argument that would fail in the middle of a call, or let all calls wait.
+
+        Raises:
+            InputError: it is of another type, or smaller than `least`.
+        """
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        if fits and (least is None or (isinstance(value, int | float) and value >= least)):
+            return
+        got = type(value).__name__ if name == "api_key" else repr(value)
+        raise InputError(f"RemotePolicy: {name}: got {got}; need {need}")
+
     def _open(self) -> "aiohttp.ClientSession":
+        """Return the session.
+
+        Raises:
+            InputError: it belongs to another event loop.
+        """
+        loop = asyncio.get_running_loop()
         if self._session is None or self._session.closed:
             import aiohttp
 
+            self._loop = loop
             timeout = aiohttp.ClientTimeout(total=self._timeout_seconds)
             self._session = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
             self._slots = asyncio.Semaphore(self._concurrency)
+        elif self._loop is not loop:
+            raise InputError(
+                f"{self._host}: got a call in another event loop than the first, in which the "
+                "connections are; make all calls in one, such as in one asyncio.run, or without "
+                "await, through guard.sync"
+            )
         return self._session
 
     async def _send(self, request: "_Request[_Answer]") -> _Answer:
@@ -355,7 +405,7 @@ def server_address(url: str) -> SplitResult:
         InputError: the URL is invalid.
     """
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url if isinstance(url, str) else "")
         if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
             return parts
     except ValueError:  # such as a port above 65535
