@@ -120,7 +120,7 @@ USES = {
     "sweep": ("recipe.toml --over models.nowhere=1,2 --out a-file", "nowhere", 2),
     "train": ("recipe.toml --out trained --set stages.joint.steps=1", "trained"),
     "verify": ("--limit 4", "installation"),
-    "verify coach": ("--upstream {server} --model echo", ""),
+    "verify coach": ("--upstream {server} --model echo", "rounds < 3", 1),
     "verify stage2": ("--upstream {server} --model echo --limit 2", "test_stage2", 1),
 }
 FIRST = ("judge", "evaluate", "backup create", "evolve rules", "keys add", "specialists train")

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
-from types import UnionType
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from waltzrl.errors import InputError, PolicyError
+from waltzrl.policies.arguments import check_remote_arguments
 from waltzrl.policies.chat_completion import (
     ChatCompletion,
     ServerError,
@@ -77,11 +77,7 @@ class RemotePolicy:
             InputError: the URL is not one of a server, or an argument is of another type.
         """
         server_address(base_url)
-        self._check("model", model, str, "the model's name on the server, a string")
-        self._check("api_key", api_key, str | None, "a string, or None for a server without keys")
-        self._check("concurrency", concurrency, int, "a whole number, 1 or more", least=1)
-        self._check("timeout_seconds", timeout_seconds, int | float, "seconds, above 0", least=1e-9)
-        self._check("retries", retries, int, "a whole number, 0 or more", least=0)
+        check_remote_arguments(model, api_key, concurrency, timeout_seconds, retries)
         self.model = model
         self.revision = ""
         """What the server called its model in the last reply, and its fingerprint, if any."""
@@ -279,32 +275,8 @@ class RemotePolicy:
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
-    @staticmethod
-    def _check(
-        name: str,
-        value: object,
-        kind: type | UnionType,
-        need: str,
-        *,
-        least: float | None = None,
-    ) -> None:
-        """Refuse an argument that would fail in the middle of a call, or let all calls wait.
-
-        Raises:
-            InputError: it is of another type, or smaller than `least`.
-        """
-        fits = isinstance(value, kind) and not isinstance(value, bool)
-        if fits and (least is None or (isinstance(value, int | float) and value >= least)):
-            return
-        got = type(value).__name__ if name == "api_key" else repr(value)
-        raise InputError(f"RemotePolicy: {name}: got {got}; need {need}")
-
     def _open(self) -> "aiohttp.ClientSession":
-        """Return the session.
-
-        Raises:
-            InputError: it belongs to another event loop.
-        """
+        """Return the session; an `InputError` if it belongs to another event loop."""
         loop = asyncio.get_running_loop()
         if self._session is None or self._session.closed:
             import aiohttp
