@@ -140,12 +140,34 @@ class DivergenceError(WaltzError):
     """Training stopped because a value diverged; the last good checkpoint is kept."""
 
 
+LOCAL_MODEL = "a model in this process"
 OPTIONAL_MODULES = {
+    "genai_prices": ("the prices of public models", "genai-prices", "prices"),
+    "gguf": ("a GGUF file", "gguf", "smollm2"),
+    "httpx2": ("an MCP server", "httpx2", "mcp"),
+    "jinja2": (LOCAL_MODEL, "Jinja2", "train"),
+    "langgraph": ("LangGraph's memory", "langgraph-checkpoint", "langgraph"),
+    "matplotlib": ("the report", "matplotlib", "report"),
     "mcp": ("an MCP server", "mcp", "mcp"),
     "networkx": ("routing", "networkx", "routing"),
+    "numpy": (LOCAL_MODEL, "NumPy", "train"),
+    "openfeature": ("the provider of flags", "OpenFeature", "openfeature"),
+    "opentelemetry": ("tracing", "OpenTelemetry", "otel"),
+    "peft": (LOCAL_MODEL, "PEFT", "train"),
+    "phonenumbers": ("redaction", "phonenumbers", "flywheel"),
+    "presidio_analyzer": ("redaction by Presidio", "presidio-analyzer", "presidio"),
+    "psycopg": ("PostgreSQL", "psycopg", "postgres"),
+    "psycopg_pool": ("PostgreSQL", "psycopg-pool", "postgres"),
+    "pyarrow": ("Parquet", "pyarrow", "parquet"),
+    "ray": ("compute.engine ray", "Ray", "ray"),
+    "safetensors": (LOCAL_MODEL, "safetensors", "train"),
     "sqlalchemy": ("the memory", "SQLAlchemy", "flywheel"),
-    "torch": ("a model in this process", "PyTorch", "train"),
-    "transformers": ("a model in this process", "transformers", "train"),
+    "starlette": ("the review desk", "Starlette", "flywheel"),
+    "stdnum": ("redaction", "python-stdnum", "flywheel"),
+    "tensorboard": ("TensorBoard", "tensorboard", "train"),
+    "tokenizers": (LOCAL_MODEL, "tokenizers", "train"),
+    "torch": (LOCAL_MODEL, "PyTorch", "train"),
+    "transformers": (LOCAL_MODEL, "transformers", "train"),
 }
 """From a top-level module to what needs it, its package, and the extra that installs it."""
 

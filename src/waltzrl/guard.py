@@ -363,9 +363,15 @@ def read_prompt(messages: Messages) -> Prompt:
         InputError: a message is invalid.
     """
     if isinstance(messages, Prompt):
+        for place, turn in enumerate(messages.messages):
+            if not isinstance(turn, Message):
+                raise InputError(_wrong(f"Prompt.messages[{place}]", turn, "a Message"))
+            if not isinstance(turn.content, str):
+                where = f"Prompt.messages[{place}].content"
+                raise InputError(_wrong(where, turn.content, "a string"))
         return messages
-    if not isinstance(messages, Sequence):
-        raise InputError(f"messages: got {type(messages).__name__}; need a string or a list")
+    if not isinstance(messages, Sequence) or isinstance(messages, bytes):
+        raise InputError(_wrong("messages", messages, "a string or a list of messages"))
     if isinstance(messages, str):
         return read_prompt([Message(role="user", content=messages)])
     turns = [_json(turn, f"messages[{place}]") for place, turn in enumerate(messages)]
@@ -401,9 +407,14 @@ def _reply(reply: str | Reply | Turn) -> Reply:
         InputError: it is invalid.
     """
     if isinstance(reply, Reply):
+        if not isinstance(reply.text, str):
+            raise InputError(_wrong("Reply.text", reply.text, "a string"))
         return reply
     if isinstance(reply, str):
         return Reply(text=reply)
+    if not isinstance(reply, Message | Mapping):
+        need = "the text as a string, a Reply, or an assistant's message as a dict or a Message"
+        raise InputError(_wrong("reply", reply, need))
     try:
         message = turn_of(_json(reply, "reply"), "reply")
     except RequestError as error:
@@ -417,9 +428,14 @@ def _json(turn: Turn, where: str) -> Json:
     if isinstance(turn, Message):
         return chat_message(turn)
     if not isinstance(turn, Mapping):
-        raise InputError(f"{where}: got {type(turn).__name__}; need a dict or a Message")
+        raise InputError(_wrong(where, turn, "a dict or a Message"))
     try:
         plain: Json = msgspec.to_builtins(dict(turn))
     except TypeError as error:
         raise InputError(f"{where}: {error}; need what JSON can hold") from error
     return plain
+
+
+def _wrong(where: str, value: object, need: str) -> str:
+    """Return the message for a value of a wrong type; it quotes nothing of a conversation."""
+    return f"{where}: got {type(value).__name__}; need {need}"

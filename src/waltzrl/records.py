@@ -25,7 +25,8 @@ Media = Literal["image", "audio", "video", "file", "other"]
 Arm = Literal["", "serving", "candidate", "shadow"]
 """Which side of a release answered; empty when none was under way. Nobody sees a shadow's reply."""
 
-CANNED_REFUSAL = "Sorry, I can not help with that."
+CANNED_REFUSAL = "Sorry, I can't help with that."
+CANNED_BY_0_1 = "Sorry, I can not help with that."
 
 Record = TypeVar("Record")
 
@@ -433,7 +434,7 @@ def _upgraded(value: object) -> object:
         read, written = upgraded.pop("prompt_tokens", 0), upgraded.pop("reply_tokens")
         if read or written:
             upgraded["usage"] = {"input_tokens": read, "output_tokens": written}
-        elif upgraded["text"] == CANNED_REFUSAL and not upgraded.get("milliseconds"):
+        elif upgraded["text"] == CANNED_BY_0_1 and not upgraded.get("milliseconds"):
             upgraded["origin"] = "canned"
     return upgraded
 

@@ -458,6 +458,14 @@ POLICY, REMOTE = ScriptedPolicy([]), RemotePolicy("http://127.0.0.1:9/v1", "none
         ),
         ({"model": "guard"}, "model: got 'guard'; need a policy"),
         ({"upstream": "qwen"}, "upstream: got 'qwen'; need a policy"),
+        ({"model": RemotePolicy}, "model: got <class .*RemotePolicy'>; need a policy"),
+        ({"reviewer": REMOTE}, "reviewer: got .*; need a name, such as 'rules' or 'smollm2'; a mo"),
+        ({"reviewer": ["rules"]}, r"reviewer: got \['rules'\]; need a name"),
+        ({"pair": 3}, "pair: got 3; need a folder or a name, such as 'smollm2'"),
+        (
+            {"settings": {"threshold": 0.5}},
+            r"settings: got {'threshold': 0.5}; need waltzrl.GuardSettings, such as Guard",
+        ),
     ],
 )
 def test_arguments_that_do_not_go_together_are_refused(arguments, message):
@@ -473,6 +481,38 @@ def test_settings_that_cannot_be_are_refused(settings):
         GuardSettings(**settings)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("threshold", "0.7", "got '0.7'; need a number from 0 to 1"),
+        ("threshold", None, "got None; need a number from 0 to 1"),
+        ("max_rounds", 1.5, "got 1.5; need a whole number, 1 or more"),
+        ("max_new_tokens", "9", "got '9'; need a whole number, 1 or more"),
+        ("rules", "crime", "got 'crime'; need a tuple of names of rule packs or paths"),
+        ("rules", [3], r"got \(3,\); need a tuple of names of rule packs or paths"),
+        ("rules_flag_overrefusals", "no", "got 'no'; need True or False"),
+        ("calibration", 3, "got 3; need the path of a file of waltzrl calibrate, or None"),
+        ("wording", 3, "got 3; need plain, short, labels_first, tiny, a folder, or None"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused_in_one_line(name, value, message):
+    with pytest.raises(InputError, match=f"^GuardSettings: {name}: {message}"):
+        GuardSettings(**{name: value})
+
+
+def test_a_list_is_as_good_as_a_tuple_and_a_path_as_its_text(tmp_path):
+    settings = GuardSettings(rules=["crime", tmp_path / "ours.toml"], wording=tmp_path)
+    assert settings.rules == ("crime", f"{tmp_path}/ours.toml")
+    assert settings.wording == str(tmp_path)
+
+
+def test_the_reviewer_rules_is_the_rules_alone(rules):
+    with open_guard("rules").sync as guard:
+        by_name = guard.review(BREAD, DRAFT)
+    assert by_name == rules.review(BREAD, DRAFT)
+    assert by_name.unsafe
+
+
 def test_a_wording_that_there_is_not_is_refused():
     with pytest.raises(InputError, match="unknown wording 'long'"):
         open_guard(settings=GuardSettings(wording="long"))
@@ -483,6 +523,11 @@ def test_a_wording_that_there_is_not_is_refused():
     [
         ([], "messages: got an empty list; need one message or more"),
         (None, "messages: got NoneType; need a string or a list"),
+        (b"Hi.", "messages: got bytes; need a string or a list"),
+        (
+            Prompt(id="1", messages=(Message(role="user", content=None),)),
+            r"Prompt.messages\[0\].content: got NoneType; need a string",
+        ),
         ({"role": "user", "content": BREAD}, "messages: got dict; need a string or a list"),
         ([BREAD], r"messages\[0\]: got str; need a dict or a Message"),
         ([{"role": "nurse", "content": BREAD}], r"messages\[0\].role: got 'nurse'; need one of"),
@@ -514,7 +559,9 @@ def test_a_request_is_a_users_or_a_tools(last):
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        (None, "reply: got NoneType; need"),
+        (None, "reply: got NoneType; need the text as a string, a Reply, or an assistant's mess"),
+        (b"Hi.", "reply: got bytes; need the text as a string"),
+        (Reply(text=None), "Reply.text: got NoneType; need a string"),
         ({"role": "user", "content": "Hi."}, "reply.role: got 'user'; need 'assistant'"),
         ({"content": "Hi."}, "reply.role: got nothing; need one of"),
         (Message(role="tool", content="Hi."), "reply.role: got 'tool'; need 'assistant'"),
@@ -542,6 +589,27 @@ def test_a_sync_guard_keeps_one_event_loop_so_that_connections_last():
         open_guard(upstream=RemotePolicy(server.base_url, "qwen")).sync as guard,
     ):
         assert [guard.reply("Hello!").final.text for _ in range(3)] == ["Hi."] * 3
+
+
+def test_a_guard_used_in_two_event_loops_says_so_and_can_be_closed_from_both():
+    message = "got a call in another event loop than the first.* make all calls in one, such as in"
+    with (
+        serving({"qwen": ScriptedPolicy(lambda _: "Hi.")}) as server,
+        asyncio.Runner() as first,
+        asyncio.Runner() as second,
+    ):
+        guard = open_guard(upstream=RemotePolicy(server.base_url, "qwen"))
+        assert first.run(guard.reply("Hello!")).final.text == "Hi."
+        with pytest.raises(InputError, match=message):
+            second.run(guard.reply("Hello!"))
+        first.run(guard.aclose())
+        assert second.run(guard.reply("Hello!")).final.text == "Hi."
+        second.run(guard.aclose())
+        assert guard.sync.reply("Hello!").final.text == "Hi."
+        with pytest.raises(InputError, match=message):
+            first.run(guard.reply("Hello!"))
+        first.run(guard.aclose())  # by the thread whose loop has the connections
+        guard.sync.close()
 
 
 def test_threads_share_a_sync_guard(rules):

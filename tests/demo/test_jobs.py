@@ -10,7 +10,7 @@ import pytest
 from support.small_runs import save_model, save_prompts, save_recipe
 from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.training import load_recipe
-from waltzrl.demo import EvaluationJob, TrainingJob
+from waltzrl.demo.jobs import EvaluationJob, TrainingJob
 from waltzrl.errors import RecipeError
 from waltzrl.evaluation import read_rows
 from waltzrl.judges import LinearGuard

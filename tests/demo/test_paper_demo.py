@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 
 from waltzrl.data import read_prompts
-from waltzrl.demo import PaperDemo
 from waltzrl.demo.arms import (
     BASE,
     CELLS,
@@ -22,6 +21,7 @@ from waltzrl.demo.arms import (
     WALTZ,
     cell_training,
 )
+from waltzrl.demo.paper import PaperDemo
 from waltzrl.demo.world import LEVELS
 from waltzrl.evaluation import EvaluationRow
 from waltzrl.evaluation.rows import RowLog

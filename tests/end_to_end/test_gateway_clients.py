@@ -91,7 +91,7 @@ def test_a_refusal_leaves_as_it_is(client):
 
 def test_a_draft_that_cannot_be_mended_is_declined(client):
     choice = chat(client, "stubborn").choices[0]
-    assert choice.message.content == "Sorry, I can not help with that."
+    assert choice.message.content == "Sorry, I can't help with that."
     assert choice.finish_reason == "content_filter"
 
 

@@ -9,7 +9,7 @@ from email.utils import format_datetime
 import pytest
 
 from support.openai_server import serving
-from waltzrl.errors import PolicyError
+from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
 from waltzrl.policies.remote import _retry_after_seconds, _retry_seconds
 from waltzrl.records import Message, Reply, Usage
@@ -165,13 +165,28 @@ def test_remote_policies_do_not_load_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("address", ["localhost:8000/v1", "guard", "http://"])
-def test_an_invalid_url_is_reported_in_one_line_and_not_retried(address):
-    async def reply():
-        async with RemotePolicy(address, "echo") as policy:
-            await policy.reply(CONVERSATION, BRIEFLY)
+@pytest.mark.parametrize(
+    "address", ["localhost:8000/v1", "guard", "http://", "ftp://a/v1", "", None]
+)
+def test_an_invalid_url_is_refused_in_one_line_before_anything_is_sent(address):
+    with pytest.raises(InputError) as refused:
+        RemotePolicy(address, "echo")
+    need = "is not a server URL; use one such as http://localhost:8000/v1"
+    assert str(refused.value) == f"{address!r} {need}"
 
-    with pytest.raises(
-        PolicyError, match=r"cannot send a request to .*completions: .*\(attempt 1\)"
-    ):
-        asyncio.run(reply())
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("model", None, "got None; need the model's name on the server, a string"),
+        ("api_key", b"secret", "got bytes; need a string, or None for a server without keys"),
+        ("concurrency", 0, "got 0; need a whole number, 1 or more"),
+        ("timeout_seconds", "3", "got '3'; need seconds, above 0"),
+        ("retries", True, "got True; need a whole number, 0 or more"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused_in_one_line(argument, value, message):
+    arguments = {"base_url": "http://localhost:8000/v1", "model": "echo"} | {argument: value}
+    with pytest.raises(InputError) as refused:
+        RemotePolicy(**arguments)
+    assert str(refused.value) == f"RemotePolicy: {argument}: {message}"

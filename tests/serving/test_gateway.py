@@ -87,14 +87,14 @@ def test_a_record_says_who_asked_for_what_and_what_was_decided():
             "refused",
             "unsafe",
             "content_filter",
-            "Sorry, I can not help with that.",
+            "Sorry, I can't help with that.",
         ),
         (
             (UNREADABLE,),
             "refused",
             "not reviewed: unreadable",
             "content_filter",
-            "Sorry, I can not help with that.",
+            "Sorry, I can't help with that.",
         ),
     ],
 )

@@ -67,7 +67,7 @@ def test_what_no_specialist_can_answer_goes_to_the_fallback_under_its_own_name(t
 
     assert served(folder, work) == ("You said hello.", "You said hello.")
     # A draft of the fallback is reviewed too.
-    refusal = "Sorry, I can not help with that."
+    refusal = "Sorry, I can't help with that."
     assert served(folder, work, "unsafe") == (refusal, refusal)
 
 

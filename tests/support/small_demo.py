@@ -8,8 +8,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from waltzrl.demo import PaperDemo, TrainingJob
 from waltzrl.demo.flywheel import EASY
+from waltzrl.demo.jobs import TrainingJob
+from waltzrl.demo.paper import PaperDemo
 from waltzrl.training import CONVERSATION, FEEDBACK
 
 KEPT = Path(__file__).with_name("story_base")

@@ -1,8 +1,10 @@
 """Make a guard: from rules, a model, an exported pair or a gateway."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
+
+import msgspec
 
 from waltzrl.agents import (
     ConversationAgent,
@@ -17,12 +19,23 @@ from waltzrl.agents import (
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_calibration
 from waltzrl.build.identity import calibration_of
 from waltzrl.build.models import local_policy
-from waltzrl.build.reviewers import REVIEWER, find_pair, open_reviewer
+from waltzrl.build.reviewers import REVIEWER, RULES, find_pair, open_reviewer
 from waltzrl.collaboration import guarded
 from waltzrl.errors import InputError, missing_extra
 from waltzrl.guard import LONGEST_REPLY, GatewayGuard, Guard, LocalGuard
 from waltzrl.policies import Policy, RemotePolicy, Sampling
 from waltzrl.rules import DEFAULT_PACKS, load_rulebook
+
+NEEDED = {
+    "threshold": "a number from 0 to 1",
+    "max_rounds": "a whole number, 1 or more",
+    "rules": 'a tuple of names of rule packs or paths, such as ("crime", "privacy")',
+    "rules_flag_overrefusals": "True or False",
+    "calibration": "the path of a file of waltzrl calibrate, or None",
+    "wording": "plain, short, labels_first, tiny, a folder, or None",
+    "max_new_tokens": "a whole number, 1 or more",
+}
+"""What each of the settings takes, for errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +64,26 @@ class GuardSettings:
     """Longest draft, revision or feedback of a model, in tokens."""
 
     def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = _as_plain(getattr(self, setting.name))
+            try:
+                object.__setattr__(self, setting.name, msgspec.convert(value, setting.type))
+            except msgspec.ValidationError:
+                raise InputError(
+                    f"GuardSettings: {setting.name}: got {value!r}; need {NEEDED[setting.name]}"
+                ) from None
         if not (0 <= self.threshold <= 1 and self.max_rounds >= 1 and self.max_new_tokens >= 1):
             raise InputError(
                 "threshold must be 0 to 1, max_rounds and max_new_tokens 1 or more; got "
                 f"{self.threshold}, {self.max_rounds} and {self.max_new_tokens}"
             )
+
+
+def _as_plain(value: object) -> object:
+    """Return a path as its text, and so each of a list or a tuple."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_as_plain, value))
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def open_guard(
@@ -72,6 +100,7 @@ def open_guard(
     Args:
         reviewer: a classifier that a package provides, by name: `open_guard("smollm2")` with the
             package waltzrl-smollm2. It reviews together with the rules. Loading takes seconds.
+            `rules` is the rules alone, as without an argument.
         model: reviews together with the rules; such as
             `RemotePolicy("http://localhost:8000/v1", "guard")`.
         pair: folder that `waltzrl export` wrote, or a name, such as `smollm2` with the package
@@ -87,7 +116,8 @@ def open_guard(
         A guard, to be closed with `aclose` or `async with`, or `sync.close` or `with`.
 
     Raises:
-        InputError: the arguments do not go together, the pair is missing, or rules cannot be read.
+        InputError: the arguments do not go together or are of a wrong type, the pair is missing,
+            or rules cannot be read.
         CheckpointError: the pair is incomplete or altered.
         MissingExtraError: a pair needs torch, which is not installed.
 
@@ -95,6 +125,7 @@ def open_guard(
         async with open_guard(upstream=RemotePolicy("http://localhost:8000/v1", "qwen")) as guard:
             collaboration = await guard.reply("How do I kill a process?")
     """
+    _check_types(reviewer, pair, settings)
     _check_policies(model=model, gateway=gateway, upstream=upstream)
     reviewers = {"reviewer": reviewer, "model": model, "pair": pair, "gateway": gateway}
     given = [name for name, value in reviewers.items() if value is not None]
@@ -114,7 +145,7 @@ def open_guard(
     wording = settings.wording or ("labels_first" if folder is None else pair_wording(folder))
     calibration = UNCALIBRATED
     agent: Reviewer | None = None
-    if reviewer is not None:
+    if reviewer not in (None, RULES):
         agent = open_reviewer(reviewer)
         calibration = (
             calibration_of(f"{REVIEWER}{reviewer}", None, wording, settings.calibration)
@@ -144,6 +175,26 @@ def open_guard(
     )
 
 
+def _check_types(reviewer: object, pair: object, settings: object) -> None:
+    """Refuse what is of another type than `open_guard` says.
+
+    Raises:
+        InputError: names the argument.
+    """
+    if not isinstance(reviewer, str | None):
+        raise InputError(
+            f"reviewer: got {reviewer!r}; need a name, such as 'rules' or 'smollm2'; a model that "
+            "reviews is given as model="
+        )
+    if not isinstance(pair, str | PurePath | None):
+        raise InputError(f"pair: got {pair!r}; need a folder or a name, such as 'smollm2'")
+    if not isinstance(settings, GuardSettings | None):
+        raise InputError(
+            f"settings: got {settings!r}; need waltzrl.GuardSettings, such as "
+            "GuardSettings(threshold=0.8)"
+        )
+
+
 def _check_policies(**policies: object) -> None:
     """Refuse arguments that are not policies, such as a model's name or a URL.
 
@@ -152,7 +203,8 @@ def _check_policies(**policies: object) -> None:
     """
     for name, policy in policies.items():
         needed = "post" if name == "gateway" else "reply"
-        if policy is not None and not callable(getattr(policy, needed, None)):
+        is_policy = callable(getattr(policy, needed, None)) and not isinstance(policy, type)
+        if policy is not None and not is_policy:
             raise InputError(
                 f"{name}: got {policy!r}; need a policy, such as "
                 'RemotePolicy("http://localhost:8000/v1", "qwen"), or an object of yours with '

@@ -15,6 +15,8 @@ from waltzrl.agents.classifier import ClassifierReviewer, ExchangeClassifier
 from waltzrl.errors import InputError, missing_extra
 
 GROUP = "waltzrl.reviewers"
+RULES = "rules"
+"""The reviewer that needs no package: the rules alone."""
 PAIR = "pair"
 REVIEWER = "reviewer:"
 """Before the name of such a reviewer, where a model is named."""
@@ -77,9 +79,9 @@ def _package(entry: EntryPoint) -> Path:
 def _entry(name: str) -> EntryPoint:
     providers = entry_points(group=GROUP, name=name)
     if not providers:
-        others = ", ".join(installed_reviewers()) or "none"
+        others = ", ".join((RULES, *installed_reviewers()))
         raise InputError(
-            f"no installed package provides the reviewer {name!r} (installed: {others}); "
+            f"no installed package provides the reviewer {name!r} (there are: {others}); "
             "install the package that provides it, or choose another reviewer"
         )
     return next(iter(providers))

@@ -7,10 +7,11 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
+from waltzrl import __version__
 from waltzrl.cli.audit import audit
 from waltzrl.cli.backup import backup
 from waltzrl.cli.calibrate import calibrate
@@ -51,6 +52,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"waltzrl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version, and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options before a command."""
+
+
 # `--help` shows groups and commands in this order.
 app.command(rich_help_panel=TRAIN)(train)
 app.command(rich_help_panel=TRAIN)(sweep)

@@ -39,8 +39,8 @@ def demo(
     """
     if context.invoked_subcommand:
         return
-    from waltzrl.demo import PaperDemo
     from waltzrl.demo.arms import MAIN, MAIN_ROWS
+    from waltzrl.demo.paper import PaperDemo
 
     story = PaperDemo(out / f"seed-{seed}", seed)
     started, console = time.monotonic(), terminal(stderr=True)

@@ -50,7 +50,9 @@ def serve(  # noqa: PLR0913, PLR0917 - each parameter is an option
     ] = None,
     reviewer: Annotated[
         str | None,
-        typer.Option(help="Reviewer that a package provides, such as smollm2: stage 2."),
+        typer.Option(
+            help="Reviewer that a package provides, such as smollm2: stage 2; or rules: stage 1."
+        ),
     ] = None,
     keys: Annotated[Path | None, typer.Option(help="API keys, from `waltzrl keys add`.")] = None,
     audit: Annotated[Path | None, typer.Option(help="Folder of the audit log.")] = None,
@@ -158,9 +160,10 @@ def _sources(
     if pair and reviewer:
         raise InputError("got --pair and --reviewer; give the one that reviews")
     if reviewer:
+        from waltzrl.build.reviewers import RULES
         from waltzrl.config.gateway import reviewer_settings
 
-        base |= reviewer_settings(reviewer)
+        base |= {"stage": 1} if reviewer == RULES else reviewer_settings(reviewer)
     if pair:
         from waltzrl.build.reviewers import find_pair
         from waltzrl.config.gateway import pair_settings

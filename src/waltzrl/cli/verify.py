@@ -218,7 +218,7 @@ class _Target:
             if self.gateway:
                 return open_guard(gateway=policy)
             return open_guard(upstream=policy, settings=settings)
-        from waltzrl.demo.paper import MAX_NEW_TOKENS
+        from waltzrl.demo.arms import MAX_NEW_TOKENS
         from waltzrl.demo.serving import demo_pair
 
         tiny = replace(settings, wording="tiny", max_new_tokens=MAX_NEW_TOKENS)

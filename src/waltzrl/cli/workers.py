@@ -18,8 +18,8 @@ from rich.progress import TaskID
 from waltzrl.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from waltzrl.demo import Job
     from waltzrl.demo.flywheel_run import Report
+    from waltzrl.demo.jobs import Job
 
 JobProgress = tuple[str, int, int]
 """Name of a job, completed steps, total steps."""

@@ -9,6 +9,10 @@ from waltzrl.evaluation.study import StudyClaim
 BASE, WALTZ, FROZEN, SINGLE, ONE_MODEL = "base", "waltz", "frozen", "single", "one-model"
 MAIN = (WALTZ, FROZEN, SINGLE, ONE_MODEL)
 """The trainings of the main table. Each samples as many tokens as WALTZ, within a few percent."""
+SERVED = WALTZ
+"""The pair that `waltzrl serve --demo` serves."""
+MAX_NEW_TOKENS = 72
+"""Longest turn of the demo's agents."""
 DESIGNS = ("design-a", "design-b", "design-c")
 """The paper's ablation of the label reward, with the conversation agent frozen."""
 

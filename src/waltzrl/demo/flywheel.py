@@ -21,8 +21,9 @@ from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, MemoryConfig
 from waltzrl.config.upstreams import UpstreamConfig
 from waltzrl.data import read_prompts, write_lines
+from waltzrl.demo.arms import MAX_NEW_TOKENS
 from waltzrl.demo.jobs import CalibrationJob, EvaluationJob, TrainingJob
-from waltzrl.demo.paper import GENERAL_REPEATS, MAX_NEW_TOKENS, DemoSize, PaperDemo
+from waltzrl.demo.paper import GENERAL_REPEATS, DemoSize, PaperDemo
 from waltzrl.demo.world import World, general_prompts, sensitive_prompts
 from waltzrl.judges.refusal import RefusalDetector
 from waltzrl.memory.labels import LabelEvent, ReplyLabel

@@ -17,7 +17,15 @@ from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.gateway import FeedbackConfig
 from waltzrl.config.training import Recipe, load_recipe
 from waltzrl.data import require_disjoint, write_lines
-from waltzrl.demo.arms import BASE, MAIN, MAIN_ROWS, WALTZ, ComparedRow, changes_of
+from waltzrl.demo.arms import (
+    BASE,
+    MAIN,
+    MAIN_ROWS,
+    MAX_NEW_TOKENS,
+    SERVED,
+    ComparedRow,
+    changes_of,
+)
 from waltzrl.demo.jobs import CalibrationJob, EvaluationJob, TrainingJob
 from waltzrl.demo.world import (
     LEVELS,
@@ -63,10 +71,6 @@ The paper trains on no such prompts; our small feedback agent would not unlearn 
 on them otherwise. Every row of the table that learns meets the same prompts.
 """
 
-SERVED = WALTZ
-"""The pair that `waltzrl serve --demo` serves."""
-MAX_NEW_TOKENS = 72
-"""Longest turn of the demo's agents."""
 MEASURED = ("test", "general-test")
 """The sets that every row is measured on."""
 

@@ -8,7 +8,7 @@ from waltzrl.build.verify import VerificationSettings
 from waltzrl.config.gateway import reviewer_settings
 from waltzrl.config.validation import Table
 from waltzrl.data import read_prompts
-from waltzrl.demo.paper import MAX_NEW_TOKENS, SERVED
+from waltzrl.demo.arms import MAX_NEW_TOKENS, SERVED
 from waltzrl.demo.world import World
 from waltzrl.demo.world.judge import WorldJudge
 from waltzrl.demo.world.prompts import RequestReader, draw_request

