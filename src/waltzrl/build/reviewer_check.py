@@ -88,7 +88,11 @@ class ReviewerCheck:
         )
 
     def _log(self, result: SelfTest) -> None:
-        extra = fields(model=self._model, seconds=round(result.slowest_seconds, 2))
+        extra = fields(
+            model=self._model,
+            seconds=round(result.slowest_seconds, 2),
+            separation=None if result.separation is None else round(result.separation, 2),
+        )
         if failures := result.failures:
             logger.warning("the feedback model failed its self-test: %s", failures, extra=extra)
         else:
