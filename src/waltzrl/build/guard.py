@@ -1,5 +1,6 @@
 """Make a guard: from rules, a model, an exported pair or a gateway."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ from waltzrl.agents import (
     RefusalTexts,
     Reviewer,
     RulesReviewer,
+    Wording,
     load_wording,
     pair_wording,
 )
@@ -45,11 +47,14 @@ class GuardSettings:
     """Prompts of the agents: plain, labels_first, tiny, or a folder, see `load_wording`. None is
     what a pair was trained with, as its export says (plain, if it does not), and labels_first for
     a model, which need not have been trained to review."""
-    max_new_tokens: int = LONGEST_REPLY
-    """Longest draft, revision or feedback of a model, in tokens."""
+    max_new_tokens: int | None = None
+    """Longest draft, revision or feedback of a model, in tokens. None is what a pair was trained
+    with, as its export says, and otherwise 1024; a model of this process also stops where its
+    context ends."""
 
     def __post_init__(self) -> None:
-        if not (0 <= self.threshold <= 1 and self.max_rounds >= 1 and self.max_new_tokens >= 1):
+        limit = 1 if self.max_new_tokens is None else self.max_new_tokens
+        if not (0 <= self.threshold <= 1 and self.max_rounds >= 1 and limit >= 1):
             raise InputError(
                 "threshold must be 0 to 1, max_rounds and max_new_tokens 1 or more; got "
                 f"{self.threshold}, {self.max_rounds} and {self.max_new_tokens}"
@@ -112,6 +117,7 @@ def open_guard(
     wording = settings.wording or ("labels_first" if folder is None else pair_wording(folder))
     calibration = UNCALIBRATED
     agent: Reviewer | None = None
+    limits: Mapping[str, int] = {}
     if reviewer is not None:
         agent = open_reviewer(reviewer)
         calibration = (
@@ -119,19 +125,21 @@ def open_guard(
             or UNCALIBRATED
         )
     elif folder is not None:
+        limits = _limits(folder, drafts=upstream is None)
         model, upstream, calibration = _load_pair(folder, upstream, settings, wording)
     elif settings.calibration is not None:
         calibration = load_calibration(Path(settings.calibration))
     prompts = load_wording(wording)
-    sampling = Sampling(max_new_tokens=settings.max_new_tokens)
     rules = RulesReviewer(
         load_rulebook(settings.rules),
         settings.threshold,
         flag_overrefusals=settings.rules_flag_overrefusals,
     )
     if model is not None:
-        agent = FeedbackAgent(model, prompts, sampling, formatted=True)
-    drafter = ConversationAgent(upstream, prompts, sampling) if upstream is not None else None
+        agent = FeedbackAgent(
+            model, prompts, _sampling(settings, limits, "feedback"), formatted=True
+        )
+    drafter = _drafter(upstream, prompts, _sampling(settings, limits, "conversation"))
     max_rounds = settings.max_rounds if drafter is not None else 0
     return LocalGuard(
         rules if agent is None else HybridReviewer(agent, rules, settings.threshold, calibration),
@@ -139,6 +147,25 @@ def open_guard(
         partial(guarded, max_rounds=max_rounds, refusal=RefusalTexts(rules.rulebook).choose),
         [policy for policy in (model, upstream) if isinstance(policy, RemotePolicy)],
     )
+
+
+def _limits(folder: Path, *, drafts: bool) -> Mapping[str, int]:
+    """Return the longest turns of a pair's agents; without its drafter only the reviewer's."""
+    from waltzrl.training.exports import export_limits
+
+    limits = export_limits(folder)
+    return {role: limit for role, limit in limits.items() if drafts or role == "feedback"}
+
+
+def _drafter(
+    upstream: Policy | None, prompts: Wording, sampling: Sampling
+) -> ConversationAgent | None:
+    return None if upstream is None else ConversationAgent(upstream, prompts, sampling)
+
+
+def _sampling(settings: GuardSettings, limits: Mapping[str, int], role: str) -> Sampling:
+    limit = settings.max_new_tokens or limits.get(role, LONGEST_REPLY)
+    return Sampling(max_new_tokens=limit)
 
 
 def _check_policies(**policies: object) -> None:

@@ -32,6 +32,7 @@ from waltzrl.serving.keys import Author, MediaPolicy, StreamMode
 from waltzrl.serving.limits import Limits
 from waltzrl.telemetry.logs import LogFormat, LogLevel
 from waltzrl.training import CONVERSATION, FEEDBACK
+from waltzrl.training.exports import export_limits
 
 OPEN = ((), "pass", "tenant")
 """What every client may do by default."""
@@ -349,7 +350,7 @@ def load_gateway(
     """Read a gateway's recipe; where an environment variable decides, conflicts are logged.
 
     `WALTZRL_STAGE=2` without a feedback model means the pair in `models/waltzrl_stage2`, and
-    stage 1 if it cannot be loaded.
+    stage 1 if it cannot be loaded, or for a reply that it cannot review.
 
     Args:
         path: a TOML file, or None. It has the lowest priority.
@@ -387,14 +388,14 @@ def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
         folder: of the pair.
         with_upstream: its conversation agent drafts and revises, and not another upstream.
     """
-    wording = pair_wording(folder)
-    settings: Table = {
-        "stage": 2,
-        "feedback": {"model": str(folder / FEEDBACK), "wording": wording},
-    }
-    if with_upstream:
-        settings["upstream"] = {"folder": str(folder / CONVERSATION), "wording": wording}
-    return settings
+    wording, limits = pair_wording(folder), export_limits(folder)
+    feedback: Table = {"model": str(folder / FEEDBACK), "wording": wording}
+    upstream: Table = {"folder": str(folder / CONVERSATION), "wording": wording}
+    for role, agent in (("feedback", feedback), ("conversation", upstream)):
+        if role in limits:
+            agent["max_new_tokens"] = limits[role]
+    settings: Table = {"stage": 2, "feedback": feedback}
+    return settings | {"upstream": upstream} if with_upstream else settings
 
 
 def reviewer_settings(name: str) -> Table:
@@ -417,7 +418,7 @@ def _sources(
     if stage and stage[0].is_variable and table["stage"] == 2 and "feedback" not in table:
         # WALTZRL_STAGE=2 alone; an upstream that another source names is kept.
         default = pair_settings(PAIR_FOLDER, with_upstream="upstream" not in table)
-        default["on_load_failure"] = "stage1"
+        default |= {"on_load_failure": "stage1", "on_failure": "rules"}
         sources.insert(0, Source(name=stage[0].name, table=default, is_variable=True))
     return sources
 
