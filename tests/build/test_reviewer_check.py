@@ -217,6 +217,13 @@ def test_a_reviewer_slower_than_the_time_limit_is_told():
     assert "review_timeout_ms allows" in checked.health().detail
 
 
+def test_a_feedback_server_whose_url_lacks_v1_is_told():
+    checked = check(Saying(PolicyError("not found", reason="HTTP 404")))
+    run_on_fake_time(first_result(checked))
+    assert checked.health().status == "down"
+    assert "which probably has to end in /v1" in checked.health().detail
+
+
 def fail(breaker, cause):
     for _ in range(5):
         with breaker.attempt() as attempt:
