@@ -16,6 +16,7 @@ from waltzrl.agents.refusals import DEFAULT
 from waltzrl.budget import ModelPrice
 from waltzrl.config.environment import environment_sources, warn_of_unknown
 from waltzrl.config.sources import Setting, Source, explain, leaves, log_conflicts, merged
+from waltzrl.config.unused import log_unused
 from waltzrl.config.upstreams import (
     NamedUpstreamConfig,
     UpstreamConfig,
@@ -328,8 +329,13 @@ def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str])
     Raises:
         RecipeError: the TOML, a key or a value is invalid, or a key is missing.
     """
-    table = merged({} if base is None else bundle_table(base), _read(path))
-    return validated(BundleRecipe, with_overrides(table, overrides), str(path))
+    changes = _read(path)
+    table = merged({} if base is None else bundle_table(base), changes)
+    recipe = validated(BundleRecipe, with_overrides(table, overrides), str(path))
+    sources = [Source(name=str(path), table=changes)]
+    sources += [Source(name="--set", table=with_overrides({}, [text])) for text in overrides]
+    log_unused(recipe, bundle_table(recipe), sources)
+    return recipe
 
 
 def bundle_table(recipe: BundleRecipe) -> Table:
@@ -347,7 +353,7 @@ def recipe_table(recipe: GatewayRecipe) -> Table:
 def load_gateway(
     path: Path | None, options: Table, overrides: Sequence[str], environ: Mapping[str, str]
 ) -> GatewayRecipe:
-    """Read a gateway's recipe; where an environment variable decides, conflicts are logged.
+    """Read a gateway's recipe; logs where a variable decides, and which settings have no effect.
 
     `WALTZRL_STAGE=2` without a feedback model means the pair in `models/waltzrl_stage2`, and
     stage 1 if it cannot be loaded, or for a reply that it cannot review.
@@ -364,7 +370,9 @@ def load_gateway(
     sources = _sources(path, options, overrides, environ)
     log_conflicts(sources)
     recipe = _validated(path, sources)
-    keys = [str(value) for key, value in leaves(recipe_table(recipe)) if key.endswith("_env")]
+    table = recipe_table(recipe)
+    log_unused(recipe, table, sources)
+    keys = [str(value) for key, value in leaves(table) if key.endswith("_env")]
     warn_of_unknown(environ, keys)
     return recipe
 
