@@ -12,7 +12,8 @@ from waltzrl.build.gateway import open_gateway
 from waltzrl.build.guard import GuardSettings, open_guard
 from waltzrl.build.stage2_suite import CHECKS, Stage2Target, verify_stage2
 from waltzrl.build.training import export_agents
-from waltzrl.config.gateway import PAIR_FOLDER, load_gateway
+from waltzrl.config.gateway import load_gateway
+from waltzrl.config.pairs import PAIR_FOLDER
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt

@@ -10,8 +10,8 @@ from waltzrl.config.gateway import (
     explain_gateway,
     load_bundle,
     load_gateway,
-    pair_settings,
 )
+from waltzrl.config.pairs import pair_settings
 from waltzrl.config.validation import validated
 from waltzrl.errors import RecipeError
 

@@ -20,7 +20,8 @@ from waltzrl.build.verify import (
     in_words,
     latency_detail,
 )
-from waltzrl.config.gateway import PAIR_FOLDER, load_gateway, pair_settings
+from waltzrl.config.gateway import load_gateway
+from waltzrl.config.pairs import PAIR_FOLDER, pair_settings
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError, WaltzError
 from waltzrl.evaluation.harm import HOLLOW_ANSWERS, drawn
 from waltzrl.evaluation.intervals import Estimate, mean, quantile, share

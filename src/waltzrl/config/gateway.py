@@ -9,12 +9,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from waltzrl.agents import pair_wording
 from waltzrl.agents.coaching import MOST_EXAMPLES, ExampleReader
 from waltzrl.agents.failsafe import OnFailure
 from waltzrl.agents.refusals import DEFAULT
 from waltzrl.budget import ModelPrice
 from waltzrl.config.environment import environment_sources, warn_of_unknown
+from waltzrl.config.pairs import PAIR_FOLDER, pair_settings
 from waltzrl.config.sources import Setting, Source, explain, leaves, log_conflicts, merged
 from waltzrl.config.unused import log_unused
 from waltzrl.config.upstreams import (
@@ -32,8 +32,6 @@ from waltzrl.rules import CATEGORIES, DEFAULT_PACKS
 from waltzrl.serving.keys import Author, MediaPolicy, StreamMode
 from waltzrl.serving.limits import Limits
 from waltzrl.telemetry.logs import LogFormat, LogLevel
-from waltzrl.training import CONVERSATION, FEEDBACK
-from waltzrl.training.exports import export_limits
 
 OPEN = ((), "pass", "tenant")
 """What every client may do by default."""
@@ -41,9 +39,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Days = Annotated[float, Field(gt=0)]
 Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
 Text = Annotated[str, Field(min_length=1)]
-
-PAIR_FOLDER = Path("models/waltzrl_stage2")
-"""Where `WALTZRL_STAGE=2` looks for an exported pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,28 +382,6 @@ def explain_gateway(
     sources = _sources(path, options, overrides, environ)
     recipe = _validated(path, sources)
     return explain(TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json"), sources)
-
-
-def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
-    """Return the settings that serve a pair which `waltzrl export` wrote.
-
-    Args:
-        folder: of the pair.
-        with_upstream: its conversation agent drafts and revises, and not another upstream.
-    """
-    wording, limits = pair_wording(folder), export_limits(folder)
-    feedback: Table = {"model": str(folder / FEEDBACK), "wording": wording}
-    upstream: Table = {"folder": str(folder / CONVERSATION), "wording": wording}
-    for role, agent in (("feedback", feedback), ("conversation", upstream)):
-        if role in limits:
-            agent["max_new_tokens"] = limits[role]
-    settings: Table = {"stage": 2, "feedback": feedback}
-    return settings | {"upstream": upstream} if with_upstream else settings
-
-
-def reviewer_settings(name: str) -> Table:
-    """Return the settings with which a classifier of an installed package reviews too."""
-    return {"stage": 2, "feedback": {"model": f"reviewer:{name}"}}
 
 
 def _sources(
