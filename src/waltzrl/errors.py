@@ -63,6 +63,10 @@ class MissingFrameworkError(MissingExtraError):
         )
 
 
+CONTEXT_EXCEEDED = "context exceeded"
+"""The reason of a `PolicyError` where a conversation is too long for the model."""
+
+
 class PolicyError(WaltzError):
     """A policy that could not reply."""
 

@@ -5,7 +5,7 @@ import pytest
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording, wording_name
 from waltzrl.agents.wording import SETS
-from waltzrl.errors import InputError
+from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Feedback, Message, Prompt, Reply, Round
 
@@ -172,3 +172,54 @@ def test_a_review_keeps_the_reply_that_it_was_read_from():
     assert feedback.unsafe
     assert feedback.reply is not None
     assert feedback.reply.text.startswith("{")
+
+
+class Narrow:
+    """Reads at most so many characters, calls unsafe what says `bad`, and notes what it read."""
+
+    def __init__(self, most):
+        self.most, self.read = most, []
+
+    async def reply(self, messages, sampling):
+        text = messages[-1].content
+        if len(text) > self.most:
+            raise PolicyError("too long", reason=CONTEXT_EXCEEDED)
+        self.read.append(text)
+        return Reply(text=json.dumps({"unsafe": "bad" in text, "overrefuse": False}))
+
+
+@pytest.mark.parametrize(
+    ("place", "unsafe"), [(0, True), (1500, True), (2990, True), (None, False)]
+)
+def test_a_reply_that_exceeds_the_models_context_is_reviewed_in_smaller_pieces(place, unsafe):
+    text = "x" * 3000
+    if place is not None:
+        text = f"{text[:place]}bad{text[place + 3 :]}"
+    narrow = Narrow(700)
+    agent = FeedbackAgent(narrow, load_wording("tiny"), SAMPLING)
+    feedback = asyncio.run(agent.review(ask("a" * 3000 + "the request"), Reply(text=text)))
+    assert feedback.well_formed
+    assert feedback.unsafe is unsafe
+    # 8000, 4000, ... 250 characters of each fit; pieces share 31, so 3000 need 14 of them.
+    assert len(narrow.read) == 14
+    assert all("the request</conversation>" in read for read in narrow.read)
+
+
+def test_a_context_with_no_room_for_any_review_is_an_error():
+    agent = FeedbackAgent(Narrow(150), load_wording("tiny"), SAMPLING)
+    with pytest.raises(PolicyError, match="too long"):
+        asyncio.run(agent.review(ask("a" * 3000), Reply(text="b" * 3000)))
+
+
+def test_an_error_of_another_kind_is_not_tried_again():
+    class Broken:
+        calls = 0
+
+        async def reply(self, messages, sampling):
+            self.calls += 1
+            raise PolicyError("down", reason="HTTP 503")
+
+    broken = Broken()
+    with pytest.raises(PolicyError, match="down"):
+        asyncio.run(FeedbackAgent(broken, PLAIN, SAMPLING).review(ask("a"), Reply(text="b")))
+    assert broken.calls == 1

@@ -12,7 +12,7 @@ from support.small_gateway import ask, chat, gateway
 from support.timing import FakeClock, run_on_fake_time, until
 from waltzrl.agents import RulesReviewer
 from waltzrl.agents.breaker import Breaker
-from waltzrl.agents.self_test import REPLIES, self_test
+from waltzrl.agents.self_test import CONTRASTS, REPLIES, self_test
 from waltzrl.build.background import in_background
 from waltzrl.build.reviewer_check import ReviewerCheck
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, UpstreamConfig
@@ -94,6 +94,65 @@ def test_the_rules_pass_but_for_the_over_refusal():
     assert result.failures == "over-refusal: called safe"
 
 
+COMPLYING = {each.complying for each in CONTRASTS} | {REPLIES["unsafe reply"].reply}
+
+
+class Cautious:
+    """Calls nothing unsafe, as with a high threshold; its risks are what it knows of a reply."""
+
+    def __init__(self, risk):
+        self.risk = risk
+
+    async def review(self, prompt, reply):
+        refused = reply.text.startswith("I'm sorry")
+        over = refused and "Python" in prompt.request
+        risk = self.risk(prompt.request, reply.text)
+        return Feedback(unsafe=False, overrefuse=over, risk=risk)
+
+
+def seen(_request, reply):
+    """The risks of a reviewer that sees what is bad, below its threshold."""
+    return 0.3 if reply in COMPLYING else 0.05
+
+
+def test_a_reviewer_below_whose_threshold_bad_replies_are_told_from_good_ones_passes():
+    result = run_on_fake_time(self_test(Cautious(seen)))
+    assert (result.failures, result.separation) == ("", 1.0)
+    checked = check(Cautious(seen))
+    run_on_fake_time(first_result(checked))
+    assert checked.health() == OK
+
+
+@pytest.mark.parametrize(
+    ("risk", "separation"),
+    [
+        (lambda _request, _reply: 0.2, 0.5),  # constant
+        (lambda request, reply: 0.3 - seen(request, reply), 0.0),  # inverted
+        # It reads requests alone: 7 bad replies tie with the 7 good ones to the same requests, and
+        # are above the 2 to a harmless one: (7 * 7 / 2 + 7 * 2) / (7 * 9).
+        (lambda request, _reply: 0.05 if "Python" in request else 0.3, 0.611),
+        (lambda _request, reply: len(reply) / 1000, 0.540),  # longer replies are worse
+        (lambda request, reply: seen(request, reply) / 10, 1.0),  # far from any threshold
+        (lambda _request, reply: None if reply in COMPLYING else 0.1, None),
+    ],
+)
+def test_a_reviewer_whose_risks_do_not_tell_bad_replies_from_good_ones_fails(risk, separation):
+    result = run_on_fake_time(self_test(Cautious(risk)))
+    assert result.failures == "unsafe reply: called safe"
+    assert result.separation == (separation and pytest.approx(separation, abs=1e-3))
+
+
+def test_a_reviewer_that_fails_on_the_further_replies_is_not_told_apart():
+    class Breaking(Cautious):
+        async def review(self, prompt, reply):
+            if reply.text == CONTRASTS[0].safe:
+                raise PolicyError("down", reason="HTTP 503")
+            return await super().review(prompt, reply)
+
+    result = run_on_fake_time(self_test(Breaking(seen)))
+    assert result.failures == "unsafe reply: called safe"
+
+
 def check(agent, on_failure="refuse", timeout_ms=2000.0, *, breaker=None, self_test=True):
     recipe = BundleRecipe(
         upstream=UpstreamConfig(url="http://127.0.0.1:9/v1"),
@@ -156,6 +215,13 @@ def test_a_reviewer_slower_than_the_time_limit_is_told():
     run_on_fake_time(first_result(checked))
     assert checked.health().status == "degraded"
     assert "review_timeout_ms allows" in checked.health().detail
+
+
+def test_a_feedback_server_whose_url_lacks_v1_is_told():
+    checked = check(Saying(PolicyError("not found", reason="HTTP 404")))
+    run_on_fake_time(first_result(checked))
+    assert checked.health().status == "down"
+    assert "which probably has to end in /v1" in checked.health().detail
 
 
 def fail(breaker, cause):

@@ -10,8 +10,8 @@ from waltzrl.config.gateway import (
     explain_gateway,
     load_bundle,
     load_gateway,
-    pair_settings,
 )
+from waltzrl.config.pairs import pair_settings
 from waltzrl.config.validation import validated
 from waltzrl.errors import RecipeError
 
@@ -65,6 +65,9 @@ def test_stage_2_alone_is_the_pair_of_the_default_folder():
     assert recipe.upstream.folder == "models/waltzrl_stage2/waltzrl_conversation_stage2"
     assert recipe.feedback.model == "models/waltzrl_stage2/waltzrl_feedback_stage2"
     assert (recipe.feedback.wording, recipe.on_load_failure) == ("plain", "stage1")
+    assert recipe.on_failure == "rules"
+    blocking = {"WALTZRL_STAGE": "2", "WALTZRL_FALLBACK_TO_BLOCKING": "true"}
+    assert load(environ=blocking).on_failure == "refuse"
     behind = load(UPSTREAM, environ={"WALTZRL_STAGE": "2"})
     assert (behind.upstream.url, behind.upstream.folder) == ("http://localhost:8000/v1", None)
     assert behind.feedback.model == "models/waltzrl_stage2/waltzrl_feedback_stage2"
@@ -73,6 +76,7 @@ def test_stage_2_alone_is_the_pair_of_the_default_folder():
 def test_a_feedback_model_that_is_named_must_load():
     recipe = load(UPSTREAM, "feedback.model=guard", environ={"WALTZRL_STAGE": "2"})
     assert (recipe.feedback.model, recipe.on_load_failure) == ("guard", "stop")
+    assert recipe.on_failure == "refuse"
     with pytest.raises(RecipeError, match="stage 2 needs a feedback model"):
         load(UPSTREAM, "stage=2", environ={"WALTZRL_STAGE": "1"})
 

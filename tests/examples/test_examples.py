@@ -1,7 +1,9 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -14,6 +16,7 @@ SHOWN = {
     "collaborate_with_scripted_agents": "verdicts  acceptable: [False, True]",
     "evaluate_two_patterns": "│ asr │   45.0 │   5.0 │  -40.0 │",
     "guard_a_reply": "revise    revised: I will not help to build one.",
+    "one_exchange": "revision  I can't help you build one.",
     "judge_replies": "kappa 1.0 (n = 5)",
     "remember_and_release": "I am [REDACTED:email]. How do I kill a process that hangs?",
     "the_hole_in_the_reward": "a good draft is ruined          0.10   -0.88",
@@ -37,6 +40,24 @@ def test_every_example_is_run_here():
 @pytest.mark.parametrize("example", SHOWN)
 def test_an_example_prints_what_it_promises(example):
     assert SHOWN[example] in printed(example)
+
+
+def test_the_first_example_of_the_readme_is_what_its_command_prints():
+    readme = (EXAMPLES.parent / "README.md").read_text("utf-8")
+    blocks = re.findall(r"(?:^    .*\n)+|^```(?:.*\n)+?```\n", readme, re.MULTILINE)
+    command, *lines = dedent(blocks[0]).splitlines(keepends=True)
+    assert command.startswith("$ python examples/one_exchange.py ")
+    assert "".join(lines) == printed("one_exchange")
+    assert readme.index(command) < readme.index("\n## ")  # before the first heading
+
+
+def test_the_first_example_needs_no_extra():
+    code = (
+        f"import runpy, sys; runpy.run_path({str(EXAMPLES / 'one_exchange.py')!r}); "
+        "print({'torch', 'numpy', 'transformers', 'rich'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
 
 
 @pytest.mark.slow

@@ -1,10 +1,24 @@
 """The reviewer and the pair of waltzrl-smollm2, installed as users do, in a gateway."""
 
+import asyncio
+import codecs
+import json
+
 import pytest
 
-from support.gateway_processes import ENVIRONMENT, asked_gateway, gateway_with_reviewer
+from support.gateway_processes import (
+    ENVIRONMENT,
+    asked_gateway,
+    gateway_process,
+    gateway_with_reviewer,
+    upstream_process,
+)
 from support.reviewer_package import SMOLLM2
+from support.timing import wait_until
 from waltzrl.agents import RulesReviewer
+from waltzrl.agents.classifier import ClassifierReviewer, ExchangeLabels
+from waltzrl.agents.self_test import self_test
+from waltzrl.build.reviewers import open_reviewer
 from waltzrl.judges import RefusalDetector
 from waltzrl.records import Message, Prompt, Reply
 from waltzrl.rules import load_rulebook
@@ -43,3 +57,53 @@ async def test_the_rules_alone_would_return_it():
     prompt = Prompt(id="0", messages=(Message(role="user", content=MILD),))
     feedback = await RulesReviewer(load_rulebook()).review(prompt, Reply(text=f"You said: {MILD}"))
     assert not feedback.unsafe
+
+
+@pytest.mark.smollm2
+def test_the_gateway_is_ready_with_the_shipped_reviewer(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "XDG_CACHE_HOME", str(SMOLLM2 / "cache"))
+    log = tmp_path / "log"
+    with upstream_process() as upstream:
+        options = ("--upstream", f"{upstream.url}/v1", "--reviewer", "smollm2")
+        with gateway_process(*options, log=log, imports=SMOLLM2) as gateway:
+            wait_until(lambda: "its self-test" in log.read_text(), 60.0)
+            wait_until(lambda: gateway.get("/readyz")[0] == 200, 60.0)
+            ready = json.loads(gateway.get("/readyz")[2])
+    assert ready["checks"]["reviewer"] == {"status": "ok", "detail": ""}
+    assert ready["status"] == "ready"
+
+
+class Broken:
+    """The shipped classifier, as a mistake in its package would change it."""
+
+    def __init__(self, classifier, change, labels=lambda labels: labels):
+        self.name, self.threshold = classifier.name, classifier.threshold
+        self.classifier, self.change, self.labels = classifier, change, labels
+
+    def classify(self, exchanges):
+        changed = [self.change(request, reply) for request, reply in exchanges]
+        return [self.labels(labels) for labels in self.classifier.classify(changed)]
+
+
+def inverted(labels):
+    return ExchangeLabels(harmful=labels.harmful, unsafe=1 - labels.unsafe, refuses=labels.refuses)
+
+
+@pytest.mark.smollm2
+def test_the_self_test_finds_what_breaks_the_shipped_classifier(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(SMOLLM2 / "cache"))
+    monkeypatch.syspath_prepend(SMOLLM2)
+    classifier = open_reviewer("smollm2")._classifier
+
+    def result(*broken):
+        return asyncio.run(self_test(ClassifierReviewer(Broken(classifier, *broken))))
+
+    works = result(lambda request, reply: (request, reply))
+    assert (works.failures, works.separation) == ("", 1.0)
+    assert "unsafe" in result(lambda request, reply: (request, reply), inverted).failures
+    for change in (
+        lambda request, _reply: (request, ""),
+        lambda request, reply: (codecs.encode(request, "rot13"), codecs.encode(reply, "rot13")),
+        lambda request, reply: (reply, request),
+    ):
+        assert result(change).failures

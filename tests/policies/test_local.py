@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from support.tiny_models import CONTEXT, tiny_model, tiny_tokenizer
-from waltzrl.errors import InputError, PolicyError
+from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.policies import Sampling
 from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import Decoding, LocalPolicy
@@ -270,3 +270,26 @@ def test_calls_at_different_nuclei_are_decoded_apart():
     narrow, _ = asyncio.run(together())
     greedy = asyncio.run(policy.reply(QUESTIONS[0], GREEDILY))
     assert narrow.tokens.ids == greedy.tokens.ids
+
+
+def test_a_server_shortens_a_reply_to_the_room_that_the_context_leaves():
+    policy = policy_of(tiny_model(), decoding=Decoding(clamp=True))
+    length = len(policy.render(QUESTIONS[0]))
+    long = Sampling(max_new_tokens=CONTEXT)
+    (reply,) = asyncio.run(replies(policy, QUESTIONS[:1], long))
+    assert 0 < reply.usage.output_tokens <= CONTEXT - length
+    with pytest.raises(PolicyError, match=f"context has {CONTEXT}"):  # as in training
+        asyncio.run(replies(policy_of(tiny_model()), QUESTIONS[:1], long))
+
+
+def test_less_room_than_an_eighth_of_the_context_is_an_error():
+    policy = policy_of(tiny_model(), decoding=Decoding(clamp=True))
+    question = asked("0123456789" * 4)
+    policy.context = (length := len(policy.render(question))) + 9
+    assert 1 < policy.context // 8 <= 9 < FREELY.max_new_tokens
+    (reply,) = asyncio.run(replies(policy, [question]))
+    assert reply.usage.output_tokens <= 9
+    policy.context = length + 1
+    with pytest.raises(PolicyError, match=f"the conversation has {length} tokens") as failure:
+        asyncio.run(replies(policy, [question]))
+    assert failure.value.reason == CONTEXT_EXCEEDED

@@ -11,10 +11,16 @@ import pytest
 import yaml
 
 from support.small_gateway import ask, with_gateway
+from waltzrl.build.supervisor import STOP_SECONDS
+from waltzrl.config.environment import VARIABLES
 from waltzrl.config.gateway import load_gateway
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+RECIPES = {
+    "compose": DEPLOY / "compose/recipe/gateway.toml",
+    "kubernetes": DEPLOY / "kubernetes/gateway.toml",
+}
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())["services"]
 KUBERNETES = DEPLOY / "kubernetes"
@@ -37,6 +43,57 @@ def container():
     return only
 
 
+def served_recipe():
+    """Return the recipe that the image serves."""
+    (path,) = re.findall(r'^CMD \["serve", "(.+?)"', DOCKERFILE, re.MULTILINE)
+    return Path(path)
+
+
+def test_a_changed_recipe_reaches_a_gateway_that_runs():
+    # A file that is mounted by subPath, or alone by compose, stays the old one.
+    assert not any("subPath" in mount for mount in container()["volumeMounts"])
+    recipes = {volume.split(":")[0] for volume in COMPOSE["gateway-1"]["volumes"]}
+    assert (DEPLOY / "compose/recipe" / served_recipe().name).is_file()
+    assert "./recipe" in recipes
+    assert not any(recipe.endswith(".toml") for recipe in recipes)
+    kustomization = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+    # With a hash in its name, a changed one would be another ConfigMap.
+    assert kustomization["generatorOptions"] == {"disableNameSuffixHash": True}
+    (generated,) = kustomization["configMapGenerator"]
+    assert generated["files"] == [served_recipe().name]
+    (mounted,) = (v["configMap"] for v in pod()["volumes"] if "configMap" in v)
+    assert mounted["name"] == generated["name"]
+    assert "args" not in container()  # the image's
+
+
+def test_a_pod_serves_until_no_client_is_sent_to_it_and_has_time_to_end_its_requests():
+    command, seconds = container()["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == "sleep"
+    period = container()["readinessProbe"]["periodSeconds"]
+    assert int(seconds) >= 2 * period
+    assert pod()["terminationGracePeriodSeconds"] >= int(seconds) + STOP_SECONDS + 5
+    for name in ("gateway-1", "gateway-2"):
+        assert int(COMPOSE[name]["stop_grace_period"].removesuffix("s")) >= STOP_SECONDS + 5
+
+
+def test_compose_passes_the_variables_of_stage_2_and_has_a_reviewer():
+    known = {name for variable in VARIABLES for name in variable.names}
+    passed = set(COMPOSE["gateway-1"]["environment"])
+    assert {"WALTZRL_STAGE", "WALTZRL_TRAFFIC_PERCENTAGE"} <= passed & known
+    example = (DEPLOY / "compose/example.env").read_text()
+    for name in ("WALTZRL_STAGE", "WALTZRL_TRAFFIC_PERCENTAGE", "REVIEWER_MODEL"):
+        assert f"\n{name}=" in example
+    environ = {"WALTZRL_STAGE": "2", "WALTZRL_TRAFFIC_PERCENTAGE": "10"}
+    recipe = load_gateway(RECIPES["compose"], {}, [], environ)
+    assert (recipe.stage, recipe.stage2_percentage) == (2, 10.0)
+    reviewer = COMPOSE["reviewer"]
+    assert reviewer["profiles"] == ["reviewer"]
+    assert recipe.feedback.model in reviewer["command"]
+    assert recipe.feedback.server == "http://reviewer:8000/v1"
+    defaults = {"WALTZRL_STAGE": "1", "WALTZRL_TRAFFIC_PERCENTAGE": ""}
+    assert load_gateway(RECIPES["compose"], {}, [], defaults).stage == 1
+
+
 def test_the_image_has_no_torch_and_runs_as_nobody():
     (installed,) = re.findall(r'"\.\[(.+?)\]"', DOCKERFILE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -57,7 +114,7 @@ def test_everything_that_the_image_copies_reaches_the_build():
 
 @pytest.mark.parametrize("folder", ["compose", "kubernetes"])
 def test_the_recipes_load_and_keep_everything_in_the_places_that_are_mounted(folder):
-    recipe = load_gateway(DEPLOY / folder / "gateway.toml", {}, [], {})
+    recipe = load_gateway(RECIPES[folder], {}, [], {})
     assert recipe.memory.url.startswith("postgresql://")
     assert recipe.audit.folder == Path("/data/audit")
     secrets = Path("/etc/waltzrl/secrets")
@@ -70,7 +127,7 @@ def test_the_recipes_load_and_keep_everything_in_the_places_that_are_mounted(fol
         paths = [volume.split(":") for volume in COMPOSE["gateway-1"]["volumes"]]
         mounts = {path[1] for path in paths}
         files = {recipe.keys.name, recipe.memory.subject_key.name}  # its folder is mounted
-    assert {"/etc/waltzrl/gateway.toml", str(secrets), "/data"} <= mounts
+    assert {served_recipe().parent.as_posix(), str(secrets), "/data"} <= mounts
     assert files == {recipe.keys.name, recipe.memory.subject_key.name}
 
 

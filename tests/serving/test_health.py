@@ -6,7 +6,7 @@ import json
 import pytest
 
 from support.small_gateway import Model, ask, chat, gateway, ready_gateway
-from support.small_site import HANG_UP, answering, http, site
+from support.small_site import HANG_UP, answering, http, read_request, site
 from support.timing import FakeClock, until
 from waltzrl.agents.breaker import Breaker
 from waltzrl.serving.health import OK, Health, Readiness
@@ -132,9 +132,72 @@ async def probed(*answers, breaker=None):
         return upstream
 
 
-@pytest.mark.parametrize("status", [200, 401, 404, 405, 429])
+@pytest.mark.parametrize("status", [200, 401, 403, 429])
 def test_a_server_that_answers_a_probe_is_up_whatever_it_says_of_the_models(status):
     assert asyncio.run(probed([http({"data": []}, status)])).health() == OK
+
+
+NOT_FOUND = http({"detail": "Not Found"}, 404)
+NO_SUCH_MODEL = http({"error": {"message": "model '' not found"}}, 404)
+UNEXPECTED = http({"error": "Unexpected endpoint or method."})
+COMPLETION = http({"choices": [{"message": {"role": "assistant", "content": "Hi."}}]})
+NO_CHAT = "the server has neither /models nor /chat/completions below the URL"
+
+
+@pytest.mark.parametrize("models", [NOT_FOUND, http({}, 405), http(b"<html>"), UNEXPECTED])
+@pytest.mark.parametrize("chat", [http({}, 400), http({}, 422), NO_SUCH_MODEL, COMPLETION])
+def test_a_server_without_a_list_of_models_is_up_where_it_chats(models, chat):
+    assert asyncio.run(probed([models], [chat])).health() == OK
+
+
+@pytest.mark.parametrize(
+    ("models", "chat"),
+    [(NOT_FOUND, NOT_FOUND), (http({}, 405), http({}, 405)), (UNEXPECTED, UNEXPECTED)],
+)
+def test_a_url_that_leads_to_no_chat_is_told_and_what_to_do(models, chat):
+    detail = f"{NO_CHAT}; the URL probably has to end in /v1"
+    assert asyncio.run(probed([models], [chat])).health() == Health("down", detail)
+
+
+@pytest.mark.parametrize(
+    ("path", "advice"),
+    [
+        ("", "the URL probably has to end in /v1"),
+        ("/v1", "check the path of the URL"),
+        ("/v1/chat/completions/", "end the URL before /chat/completions"),
+    ],
+)
+def test_the_advice_is_about_the_url_that_was_given(path, advice):
+    async def work():
+        async with site(answering([NOT_FOUND], [NOT_FOUND])) as server:
+            url = server.url.removesuffix("/base") + path
+            upstream = HttpUpstream(url, Limits(), api_key=None, timeout_seconds=5)
+            watching = asyncio.create_task(upstream.watch())
+            await until(lambda: upstream.health().detail != "not reached yet")
+            watching.cancel()
+            await upstream.aclose()
+            return upstream.health()
+
+    assert asyncio.run(work()) == Health("down", f"{NO_CHAT}; {advice}")
+
+
+class Elsewhere(Model):
+    """A server whose routes are below /v1, as most are, and not where the URL leads."""
+
+    async def __call__(self, reader, writer):
+        while await read_request(reader):
+            writer.write(NOT_FOUND)
+
+
+def test_a_request_that_got_404_does_not_make_the_gateway_ready():
+    async def work():
+        async with gateway(model=Elsewhere()) as app:
+            await until(lambda: NO_CHAT in app.readiness.checks["upstream"]().detail)
+            assert (await chat(app)).status == 404
+            return await readyz(app)
+
+    status, upstream = asyncio.run(work())
+    assert (status, upstream["status"]) == (503, "down")
 
 
 @pytest.mark.parametrize(

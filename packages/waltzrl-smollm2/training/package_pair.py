@@ -18,10 +18,10 @@ from waltzrl.policies.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from waltzrl.telemetry.files import whole_folder
 from waltzrl.training.checkpoints import (
     ADAPTERS,
-    EXPORT_MANIFEST,
     verify_export,
     write_export_manifest,
 )
+from waltzrl.training.exports import EXPORT_MANIFEST
 from waltzrl.training.settings import ROLES, export_name
 
 SHIPPED = Path(__file__).parents[1] / "src" / "waltzrl_smollm2" / "pair"

@@ -10,11 +10,14 @@ from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.feedback_json import is_approval, read_feedback
 from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.agents.wording import Wording
+from waltzrl.errors import CONTEXT_EXCEEDED, PolicyError
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Feedback, Message, Prompt, Reply, total_usage
 
 OVERLAP = 500
-"""Characters that two consecutive pieces of a long reply share."""
+"""Characters that two consecutive pieces of a long reply share; of short pieces an eighth."""
+SHORTEST_TEXT = 100
+"""Characters of a reply, and of what it answers, below which a review would see too little."""
 GAP = " [...] "
 """Stands for what was left out."""
 
@@ -65,13 +68,32 @@ class FeedbackAgent:
         A reply that is too long for one review is cut into pieces, which are reviewed
         concurrently. The worst feedback counts for the whole reply; if all pieces are safe,
         that on the first one counts, because a refusal is stated at the beginning, with the
-        highest risk.
+        highest risk. Where a piece and what it answers exceed the model's context, both are
+        halved until they fit.
+
+        Raises:
+            PolicyError: the policy could not reply, or its context has no room for any review.
         """
-        if len(reply.reviewed_text) <= LONGEST_TEXT:
-            return await self._review(prompt, reply)
-        feedbacks = await asyncio.gather(
-            *(self._review(prompt, piece) for piece in _pieces(reply.reviewed_text))
-        )
+        longest = LONGEST_TEXT
+        while True:
+            try:
+                return await self._review_in_pieces(prompt, reply, longest)
+            except PolicyError as error:
+                if error.reason != CONTEXT_EXCEEDED or longest // 2 < SHORTEST_TEXT:
+                    raise
+            longest //= 2
+
+    async def _review_in_pieces(self, prompt: Prompt, reply: Reply, longest: int) -> Feedback:
+        """Review a reply in pieces of at most `longest` characters, and as much of the prompt."""
+        if len(reply.reviewed_text) <= longest:
+            return await self._review(prompt, reply, longest)
+        pieces = _pieces(reply.reviewed_text, longest)
+        reviews = [asyncio.ensure_future(self._review(prompt, piece, longest)) for piece in pieces]
+        try:
+            feedbacks = await asyncio.gather(*reviews)
+        finally:  # one that failed makes the others useless
+            for review in reviews:
+                review.cancel()
         worst = min(feedbacks, key=_from_unsafe_to_safe)
         if not worst.unsafe and worst.well_formed:
             worst = replace(feedbacks[0], risk=worst.risk)
@@ -80,8 +102,8 @@ class FeedbackAgent:
             return worst
         return replace(worst, reply=replace(worst.reply, usage=total_usage(replies)))
 
-    async def _review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        messages = self.review_messages(prompt, reply)
+    async def _review(self, prompt: Prompt, reply: Reply, longest: int) -> Feedback:
+        messages = self.review_messages(prompt, reply, longest)
         if self.examples is not None:
             system, request = messages
             shown = (await self.examples.examples_for(prompt), request.content)
@@ -93,15 +115,17 @@ class FeedbackAgent:
         unsafe, overrefuse = answer.label_probabilities
         return replace(feedback, risk=unsafe, overrefusal_probability=overrefuse)
 
-    def review_messages(self, prompt: Prompt, reply: Reply) -> list[Message]:
+    def review_messages(
+        self, prompt: Prompt, reply: Reply, longest: int = LONGEST_TEXT
+    ) -> list[Message]:
         """Return the messages that ask for a review.
 
         They contain all that steers the reply: tools, formats and documents precede the turns. Of
         a long conversation they contain the end, with the request, and both ends of what stands
-        above it.
+        above it: together at most `longest` characters.
         """
         request = self.wording.review.format(
-            conversation=fence("conversation", _conversation(prompt)),
+            conversation=fence("conversation", _conversation(prompt, longest)),
             reply=fence("reply", reply.reviewed_text),
         )
         return [
@@ -110,21 +134,22 @@ class FeedbackAgent:
         ]
 
 
-def _conversation(prompt: Prompt) -> str:
-    """Return what the reply answers, in at most `LONGEST_TEXT` characters.
+def _conversation(prompt: Prompt, longest: int) -> str:
+    """Return what the reply answers, in at most `longest` characters.
 
     The context and the system's turns, which may be far from the end, get half of that if they
     need it.
     """
     if len(prompt.messages) == 1 and not prompt.context:
-        return prompt.messages[0].content[-LONGEST_TEXT:]
+        return prompt.messages[0].content[-longest:]
     whole = "\n".join(_line(turn, prompt) for turn in (*prompt.context, *prompt.messages))
-    if len(whole) <= LONGEST_TEXT:
+    if len(whole) <= longest:
         return whole
     system = [turn for turn in prompt.messages if turn.role == "system"]
-    above = _fitted([_line(turn, prompt) for turn in (*prompt.context, *system)])
+    above = _fitted([_line(turn, prompt) for turn in (*prompt.context, *system)], longest // 2)
     turns = "\n".join(turn.line for turn in prompt.messages if turn.role != "system")
-    return "\n".join([*above, turns[-(LONGEST_TEXT - sum(map(len, above)) - len(above)) :]])
+    room = longest - sum(map(len, above)) - len(above)
+    return "\n".join([*above, turns[-max(1, room) :]])
 
 
 def _line(turn: Message, prompt: Prompt) -> str:
@@ -135,9 +160,9 @@ def _line(turn: Message, prompt: Prompt) -> str:
     return turn.line
 
 
-def _fitted(lines: Sequence[str]) -> list[str]:
-    """Shorten the longest lines in the middle, so that all together have half the room."""
-    room, longest = LONGEST_TEXT // 2, LONGEST_TEXT // 2
+def _fitted(lines: Sequence[str], room: int) -> list[str]:
+    """Shorten the longest lines in the middle, so that all together have so many characters."""
+    longest = room
     for number, length in enumerate(sorted(map(len, lines))):
         longest = room // (len(lines) - number)
         if length > longest:
@@ -150,10 +175,11 @@ def _fitted(lines: Sequence[str]) -> list[str]:
     ]
 
 
-def _pieces(text: str) -> Iterator[Reply]:
-    """Cut a reply into pieces that fit into a fence; each repeats the end of the one before."""
-    for start in range(0, len(text) - OVERLAP, LONGEST_TEXT - OVERLAP):
-        yield Reply(text=text[start : start + LONGEST_TEXT])
+def _pieces(text: str, longest: int) -> Iterator[Reply]:
+    """Cut a reply into pieces of a length; each repeats the end of the one before."""
+    overlap = min(OVERLAP, longest // 8)
+    for start in range(0, len(text) - overlap, longest - overlap):
+        yield Reply(text=text[start : start + longest])
 
 
 def _from_unsafe_to_safe(feedback: Feedback) -> tuple[int, float]:

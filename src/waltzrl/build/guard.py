@@ -1,5 +1,6 @@
 """Make a guard: from rules, a model, an exported pair or a gateway."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path, PurePath
@@ -13,6 +14,7 @@ from waltzrl.agents import (
     RefusalTexts,
     Reviewer,
     RulesReviewer,
+    Wording,
     load_wording,
     pair_wording,
 )
@@ -33,7 +35,8 @@ NEEDED = {
     "rules_flag_overrefusals": "True or False",
     "calibration": "the path of a file of waltzrl calibrate, or None",
     "wording": "plain, short, labels_first, tiny, a folder, or None",
-    "max_new_tokens": "a whole number, 1 or more",
+    "max_new_tokens": "a whole number, 1 or more, or None",
+    "allow_calls": 'a tuple of names of tools or rules, such as ("terraform",)',
 }
 """What each of the settings takes, for errors."""
 
@@ -60,8 +63,10 @@ class GuardSettings:
     """Prompts of the agents: plain, labels_first, tiny, or a folder, see `load_wording`. None is
     what a pair was trained with, as its export says (plain, if it does not), and labels_first for
     a model, which need not have been trained to review."""
-    max_new_tokens: int = LONGEST_REPLY
-    """Longest draft, revision or feedback of a model, in tokens."""
+    max_new_tokens: int | None = None
+    """Longest draft, revision or feedback of a model, in tokens. None is what a pair was trained
+    with, as its export says, and otherwise 1024; a model of this process also stops where its
+    context ends."""
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -72,7 +77,8 @@ class GuardSettings:
                 raise InputError(
                     f"GuardSettings: {setting.name}: got {value!r}; need {NEEDED[setting.name]}"
                 ) from None
-        if not (0 <= self.threshold <= 1 and self.max_rounds >= 1 and self.max_new_tokens >= 1):
+        limit = 1 if self.max_new_tokens is None else self.max_new_tokens
+        if not (0 <= self.threshold <= 1 and self.max_rounds >= 1 and limit >= 1):
             raise InputError(
                 "threshold must be 0 to 1, max_rounds and max_new_tokens 1 or more; got "
                 f"{self.threshold}, {self.max_rounds} and {self.max_new_tokens}"
@@ -145,6 +151,7 @@ def open_guard(
     wording = settings.wording or ("labels_first" if folder is None else pair_wording(folder))
     calibration = UNCALIBRATED
     agent: Reviewer | None = None
+    limits: Mapping[str, int] = {}
     if reviewer not in (None, RULES):
         agent = open_reviewer(reviewer)
         calibration = (
@@ -152,11 +159,11 @@ def open_guard(
             or UNCALIBRATED
         )
     elif folder is not None:
+        limits = _limits(folder, drafts=upstream is None)
         model, upstream, calibration = _load_pair(folder, upstream, settings, wording)
     elif settings.calibration is not None:
         calibration = load_calibration(Path(settings.calibration))
     prompts = load_wording(wording)
-    sampling = Sampling(max_new_tokens=settings.max_new_tokens)
     rules = RulesReviewer(
         load_rulebook(settings.rules),
         settings.threshold,
@@ -164,8 +171,10 @@ def open_guard(
         allow_calls=settings.allow_calls,
     )
     if model is not None:
-        agent = FeedbackAgent(model, prompts, sampling, formatted=True)
-    drafter = ConversationAgent(upstream, prompts, sampling) if upstream is not None else None
+        agent = FeedbackAgent(
+            model, prompts, _sampling(settings, limits, "feedback"), formatted=True
+        )
+    drafter = _drafter(upstream, prompts, _sampling(settings, limits, "conversation"))
     max_rounds = settings.max_rounds if drafter is not None else 0
     return LocalGuard(
         rules if agent is None else HybridReviewer(agent, rules, settings.threshold, calibration),
@@ -193,6 +202,25 @@ def _check_types(reviewer: object, pair: object, settings: object) -> None:
             f"settings: got {settings!r}; need waltzrl.GuardSettings, such as "
             "GuardSettings(threshold=0.8)"
         )
+
+
+def _limits(folder: Path, *, drafts: bool) -> Mapping[str, int]:
+    """Return the longest turns of a pair's agents; without its drafter only the reviewer's."""
+    from waltzrl.training.exports import export_limits
+
+    limits = export_limits(folder)
+    return {role: limit for role, limit in limits.items() if drafts or role == "feedback"}
+
+
+def _drafter(
+    upstream: Policy | None, prompts: Wording, sampling: Sampling
+) -> ConversationAgent | None:
+    return None if upstream is None else ConversationAgent(upstream, prompts, sampling)
+
+
+def _sampling(settings: GuardSettings, limits: Mapping[str, int], role: str) -> Sampling:
+    limit = settings.max_new_tokens or limits.get(role, LONGEST_REPLY)
+    return Sampling(max_new_tokens=limit)
 
 
 def _check_policies(**policies: object) -> None:

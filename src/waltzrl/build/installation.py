@@ -20,7 +20,7 @@ from waltzrl.audit.note import NoteError, PublicKey
 from waltzrl.build.audit import log_key
 from waltzrl.build.bundles import Bundles
 from waltzrl.config.gateway import GatewayRecipe
-from waltzrl.errors import PolicyError, WaltzError
+from waltzrl.errors import PolicyError, RequestError, WaltzError
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.policies.chat_completion import Json
 from waltzrl.records import Prompt
@@ -95,7 +95,9 @@ async def upstream_check(
         started = perf_counter()
         answer = await upstream.complete(body, None)
     except WaltzError as error:
-        return Check(name="upstream", passed=False, detail=str(error))
+        missing = isinstance(error, RequestError) and error.status == 404
+        advice = "; the URL probably has to end in /v1, or there is no such model"
+        return Check(name="upstream", passed=False, detail=f"{error}{advice if missing else ''}")
     except IndexError:
         return Check(name="upstream", passed=False, detail="lists no models; name one: --model")
     milliseconds = (perf_counter() - started) * 1e3

@@ -34,7 +34,8 @@ def local_policy(name: str, *, in_thread: bool = False) -> "LocalPolicy":
 
     Args:
         name: of a model, as in `load_causal_lm`.
-        in_thread: keep the event loop free while it decodes, as a server must.
+        in_thread: keep the event loop free while it decodes, and shorten replies to what fits into
+            the context, as a server must.
 
     Raises:
         CheckpointError: there is no such model, or it is damaged.
@@ -48,5 +49,5 @@ def local_policy(name: str, *, in_thread: bool = False) -> "LocalPolicy":
         raise MissingExtraError("a model in this process", "PyTorch", "train") from missing
     compute = resolve_compute(ComputeSettings())
     causal_lm = load_causal_lm(name, compute.device, compute.dtype)
-    decoding = Decoding(in_thread=in_thread)
+    decoding = Decoding(in_thread=in_thread, clamp=in_thread)
     return LocalPolicy(causal_lm.model, causal_lm.tokenizer, decoding=decoding)

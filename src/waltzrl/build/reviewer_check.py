@@ -12,6 +12,8 @@ from waltzrl.telemetry.logs import fields
 
 FIRST_RETRY_SECONDS = 2.0
 LONGEST_RETRY_SECONDS = 60.0
+NOT_FOUND = "failed: HTTP 404"
+"""The outcome of a review where the URL or the name of the model is wrong."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,9 @@ class ReviewerCheck:
         result, state = self._result, self._breaker.state
         if result is None and self._tests:
             return Health("down", "self-test under way")
-        problems = [] if result is None else [result.failures, self._slowness(result)]
+        problems = (
+            [] if result is None else [result.failures, _advice(result), self._slowness(result)]
+        )
         if state != "closed":
             problems.insert(0, f"circuit breaker {state}: {self._breaker.failure}")
         detail = "; ".join(filter(None, problems))
@@ -88,8 +92,13 @@ class ReviewerCheck:
         )
 
     def _log(self, result: SelfTest) -> None:
-        extra = fields(model=self._model, seconds=round(result.slowest_seconds, 2))
-        if failures := result.failures:
+        extra = fields(
+            model=self._model,
+            seconds=round(result.slowest_seconds, 2),
+            separation=None if result.separation is None else round(result.separation, 2),
+        )
+        if result.failures:
+            failures = "; ".join(filter(None, (result.failures, _advice(result))))
             logger.warning("the feedback model failed its self-test: %s", failures, extra=extra)
         else:
             logger.info("the feedback model passed its self-test", extra=extra)
@@ -101,3 +110,12 @@ class ReviewerCheck:
                 "calibrated, else 0 or 1",
                 extra=extra,
             )
+
+
+def _advice(result: SelfTest) -> str:
+    if NOT_FOUND not in result.outcomes.values():
+        return ""
+    return (
+        "feedback.server has no /chat/completions below its URL, which probably has to end in /v1, "
+        "or it does not serve feedback.model"
+    )

@@ -5,6 +5,7 @@ bounds are the requirement's and hold for the measured rates: read the intervals
 """
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,8 +20,9 @@ from waltzrl.build.verify import (
     in_words,
     latency_detail,
 )
-from waltzrl.config.gateway import PAIR_FOLDER, load_gateway, pair_settings
-from waltzrl.errors import InputError, WaltzError
+from waltzrl.config.gateway import load_gateway
+from waltzrl.config.pairs import PAIR_FOLDER, pair_settings
+from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError, WaltzError
 from waltzrl.evaluation.harm import HOLLOW_ANSWERS, drawn
 from waltzrl.evaluation.intervals import Estimate, mean, quantile, share
 from waltzrl.guard import Guard
@@ -37,6 +39,8 @@ TIMED = 5
 """Prompts whose latency is measured, one after the other."""
 AT_ONCE = 8
 """Other prompts that are answered concurrently."""
+
+logger = logging.getLogger(__name__)
 
 Result = tuple[bool | None, str]
 """Whether a check passed, None if it could not be measured; and what was seen."""
@@ -104,11 +108,12 @@ async def verify_stage2(
 
     Args:
         target: what is verified.
-        most: prompts of each label, balanced over their categories.
+        most: prompts of each label, balanced over their categories; those that do not fit into the
+            model's context are left out, with a warning.
         report: is told how many prompts are answered, of how many.
 
     Raises:
-        InputError: there is no harmful or no harmless prompt, or the guard cannot draft.
+        InputError: no harmful or no harmless prompt is left, or the guard cannot draft.
         PolicyError: a model or the gateway could not answer.
     """
     harmful = balanced(target.prompts, "unsafe", most)
@@ -119,6 +124,8 @@ async def verify_stage2(
             'with "prompt", "label" ("unsafe" or "benign") and "category"'
         )
     outcomes = await _answered(target, [*harmful, *harmless], report)
+    answered = [outcome.prompt for outcome in outcomes]
+    harmful, harmless = _those_answered(harmful, answered), _those_answered(harmless, answered)
     timed = [prompt for pair in zip(harmless, harmful, strict=False) for prompt in pair][:TIMED]
     added = [await _added_milliseconds(target.guard, prompt) for prompt in timed]
     suite = _Suite(
@@ -152,13 +159,46 @@ async def _answered(
     target: Stage2Target, prompts: Sequence[Prompt], report: Callable[[int, int], None]
 ) -> list[_Outcome]:
     outcomes: list[_Outcome] = []
+    done = 0
     for start in range(0, len(prompts), AT_ONCE):
         batch = prompts[start : start + AT_ONCE]
-        for collaboration in await asyncio.gather(*(target.guard.reply(p) for p in batch)):
+        for collaboration in await asyncio.gather(*(_replied(target.guard, p) for p in batch)):
+            done += 1
+            if collaboration is None:
+                continue
             verdicts = await judge_replies(collaboration, target.judge)
             outcomes.append(_Outcome(collaboration=collaboration, verdicts=verdicts))
-        report(len(outcomes), len(prompts))
+        report(done, len(prompts))
+    if left_out := len(prompts) - len(outcomes):
+        logger.warning(
+            "%d of %d prompts do not fit into the model's context and are left out",
+            *(left_out, len(prompts)),
+        )
     return outcomes
+
+
+async def _replied(guard: Guard, prompt: Prompt) -> Collaboration | None:
+    try:
+        return await guard.reply(prompt)
+    except PolicyError as error:
+        if error.reason != CONTEXT_EXCEEDED:
+            raise
+        return None
+
+
+def _those_answered(prompts: Sequence[Prompt], answered: Sequence[Prompt]) -> list[Prompt]:
+    """Return the prompts that were answered.
+
+    Raises:
+        InputError: none was.
+    """
+    left = [prompt for prompt in prompts if prompt in answered]
+    if not left:
+        raise InputError(
+            f"none of {len(prompts)} {prompts[0].label} prompts fits into the model's context; give"
+            " shorter ones with --data"
+        )
+    return left
 
 
 async def _added_milliseconds(guard: Guard, prompt: Prompt) -> float:

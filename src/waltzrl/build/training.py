@@ -26,6 +26,7 @@ from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import CHARACTERS_PER_TOKEN, Prompt
 from waltzrl.telemetry import RunDirectory
 from waltzrl.telemetry.files import Json
+from waltzrl.training.exports import LIMITS
 from waltzrl.training.judging import RunJudge
 from waltzrl.training.rewards import REWARDS, ClassFrequencies
 from waltzrl.training.settings import ReinforcementStage
@@ -247,12 +248,16 @@ def open_team(recipe: Recipe, folder: Path, compute: Compute) -> tuple[Team, boo
 def export_agents(team: Team, folder: Path) -> None:
     """Write every agent as a plain model, and as an adapter if it is one; see `export_roles`.
 
-    The manifest says which validated step the weights are of, and what a dequantised base is.
+    The manifest says how long the agents' turns may be, which validated step the weights are of,
+    and what a dequantised base is.
 
     Raises:
         InputError: the folder holds something else, or is not writable.
     """
-    facts: dict[str, Json] = {} if team.best is None else {"validation": team.best._asdict()}
+    limits = {name: role.agent.sampling.max_new_tokens for name, role in team.roles.items()}
+    facts: dict[str, Json] = {LIMITS: limits}
+    if team.best is not None:
+        facts["validation"] = team.best._asdict()
     model = next(iter(team.weights.values())).causal_lm.model
     if (title := getattr(model.config, BASE_TITLE, None)) is not None:
         facts["base"] = title

@@ -161,12 +161,12 @@ def _sources(
         raise InputError("got --pair and --reviewer; give the one that reviews")
     if reviewer:
         from waltzrl.build.reviewers import RULES
-        from waltzrl.config.gateway import reviewer_settings
+        from waltzrl.config.pairs import reviewer_settings
 
         base |= {"stage": 1} if reviewer == RULES else reviewer_settings(reviewer)
     if pair:
         from waltzrl.build.reviewers import find_pair
-        from waltzrl.config.gateway import pair_settings
+        from waltzrl.config.pairs import pair_settings
 
         base |= pair_settings(find_pair(pair), with_upstream="upstream" not in options)
     return recipe, base | options, settings, os.environ

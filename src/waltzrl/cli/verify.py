@@ -85,7 +85,8 @@ def verify(  # noqa: PLR0913, PLR0917 - each parameter is an option
         return
     given = _only(recipe=recipe, pair=pair, gateway=gateway, demo=demo)
     from waltzrl.build import verify as build
-    from waltzrl.config.gateway import load_gateway, pair_settings
+    from waltzrl.config.gateway import load_gateway
+    from waltzrl.config.pairs import pair_settings
 
     options = NO_UPSTREAM
     if demo:

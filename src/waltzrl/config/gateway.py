@@ -9,13 +9,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from waltzrl.agents import pair_wording
 from waltzrl.agents.coaching import MOST_EXAMPLES, ExampleReader
 from waltzrl.agents.failsafe import OnFailure
 from waltzrl.agents.refusals import DEFAULT
 from waltzrl.budget import ModelPrice
 from waltzrl.config.environment import environment_sources, warn_of_unknown
+from waltzrl.config.pairs import PAIR_FOLDER, pair_settings
 from waltzrl.config.sources import Setting, Source, explain, leaves, log_conflicts, merged
+from waltzrl.config.unused import log_unused
 from waltzrl.config.upstreams import (
     NamedUpstreamConfig,
     UpstreamConfig,
@@ -31,7 +32,6 @@ from waltzrl.rules import CATEGORIES, DEFAULT_PACKS
 from waltzrl.serving.keys import Author, MediaPolicy, StreamMode
 from waltzrl.serving.limits import Limits
 from waltzrl.telemetry.logs import LogFormat, LogLevel
-from waltzrl.training import CONVERSATION, FEEDBACK
 
 OPEN = ((), "pass", "tenant")
 """What every client may do by default."""
@@ -39,9 +39,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Days = Annotated[float, Field(gt=0)]
 Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
 Text = Annotated[str, Field(min_length=1)]
-
-PAIR_FOLDER = Path("models/waltzrl_stage2")
-"""Where `WALTZRL_STAGE=2` looks for an exported pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,8 +326,13 @@ def load_bundle(path: Path, base: BundleRecipe | None, overrides: Sequence[str])
     Raises:
         RecipeError: the TOML, a key or a value is invalid, or a key is missing.
     """
-    table = merged({} if base is None else bundle_table(base), _read(path))
-    return validated(BundleRecipe, with_overrides(table, overrides), str(path))
+    changes = _read(path)
+    table = merged({} if base is None else bundle_table(base), changes)
+    recipe = validated(BundleRecipe, with_overrides(table, overrides), str(path))
+    sources = [Source(name=str(path), table=changes)]
+    sources += [Source(name="--set", table=with_overrides({}, [text])) for text in overrides]
+    log_unused(recipe, bundle_table(recipe), sources)
+    return recipe
 
 
 def bundle_table(recipe: BundleRecipe) -> Table:
@@ -348,10 +350,10 @@ def recipe_table(recipe: GatewayRecipe) -> Table:
 def load_gateway(
     path: Path | None, options: Table, overrides: Sequence[str], environ: Mapping[str, str]
 ) -> GatewayRecipe:
-    """Read a gateway's recipe; where an environment variable decides, conflicts are logged.
+    """Read a gateway's recipe; logs where a variable decides, and which settings have no effect.
 
     `WALTZRL_STAGE=2` without a feedback model means the pair in `models/waltzrl_stage2`, and
-    stage 1 if it cannot be loaded.
+    stage 1 if it cannot be loaded, or for a reply that it cannot review.
 
     Args:
         path: a TOML file, or None. It has the lowest priority.
@@ -365,7 +367,9 @@ def load_gateway(
     sources = _sources(path, options, overrides, environ)
     log_conflicts(sources)
     recipe = _validated(path, sources)
-    keys = [str(value) for key, value in leaves(recipe_table(recipe)) if key.endswith("_env")]
+    table = recipe_table(recipe)
+    log_unused(recipe, table, sources)
+    keys = [str(value) for key, value in leaves(table) if key.endswith("_env")]
     warn_of_unknown(environ, keys)
     return recipe
 
@@ -380,28 +384,6 @@ def explain_gateway(
     sources = _sources(path, options, overrides, environ)
     recipe = _validated(path, sources)
     return explain(TypeAdapter(GatewayRecipe).dump_python(recipe, mode="json"), sources)
-
-
-def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
-    """Return the settings that serve a pair which `waltzrl export` wrote.
-
-    Args:
-        folder: of the pair.
-        with_upstream: its conversation agent drafts and revises, and not another upstream.
-    """
-    wording = pair_wording(folder)
-    settings: Table = {
-        "stage": 2,
-        "feedback": {"model": str(folder / FEEDBACK), "wording": wording},
-    }
-    if with_upstream:
-        settings["upstream"] = {"folder": str(folder / CONVERSATION), "wording": wording}
-    return settings
-
-
-def reviewer_settings(name: str) -> Table:
-    """Return the settings with which a classifier of an installed package reviews too."""
-    return {"stage": 2, "feedback": {"model": f"reviewer:{name}"}}
 
 
 def _sources(
@@ -419,7 +401,7 @@ def _sources(
     if stage and stage[0].is_variable and table["stage"] == 2 and "feedback" not in table:
         # WALTZRL_STAGE=2 alone; an upstream that another source names is kept.
         default = pair_settings(PAIR_FOLDER, with_upstream="upstream" not in table)
-        default["on_load_failure"] = "stage1"
+        default |= {"on_load_failure": "stage1", "on_failure": "rules"}
         sources.insert(0, Source(name=stage[0].name, table=default, is_variable=True))
     return sources
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from waltzrl.build.stage2_suite import Stage2Target
 from waltzrl.build.verify import VerificationSettings
-from waltzrl.config.gateway import reviewer_settings
+from waltzrl.config.pairs import reviewer_settings
 from waltzrl.config.validation import Table
 from waltzrl.data import read_prompts
 from waltzrl.demo.arms import MAX_NEW_TOKENS, SERVED

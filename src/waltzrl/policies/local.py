@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from waltzrl.errors import InputError, PolicyError
+from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.policies.chat_completion import Json, chat_message
 from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.decode import Ask, Decoded, decode
@@ -51,6 +51,9 @@ class Decoding:
     short."""
     in_thread: bool = False
     """Keep the event loop free while decoding, as a server must."""
+    clamp: bool = False
+    """Shorten the limit of a reply to the room that the context leaves, as a server should. Less
+    room than an eighth of the context is an error nevertheless."""
 
 
 class LocalPolicy:
@@ -125,13 +128,7 @@ class LocalPolicy:
 
     async def _continue(self, prompt: tuple[int, ...], sampling: Sampling) -> Reply:
         started = time.perf_counter()
-        if self.context is not None and len(prompt) + sampling.max_new_tokens > self.context:
-            raise PolicyError(
-                f"the conversation has {len(prompt)} tokens and may get"
-                f" {sampling.max_new_tokens} more (max_new_tokens), but the model's context has"
-                f" {self.context}; shorten the conversation or lower max_new_tokens",
-                reason="context exceeded",
-            )
+        sampling = self._limited(sampling, len(prompt))
         guide = self._guide(sampling)
         decoded = await self._decode(_Call(prompt=prompt, sampling=sampling, guide=guide))
         text = guide.text if isinstance(guide, JsonGuide) else self._text(decoded.ids)
@@ -142,6 +139,20 @@ class LocalPolicy:
             milliseconds=(time.perf_counter() - started) * 1e3,
             tokens=Tokens(prompt_ids=prompt, ids=decoded.ids, logprobs=decoded.logprobs),
             label_probabilities=() if guide is None else guide.probabilities,
+        )
+
+    def _limited(self, sampling: Sampling, length: int) -> Sampling:
+        """Return the sampling with a limit that fits behind a prompt of `length` tokens."""
+        if self.context is None or length + sampling.max_new_tokens <= self.context:
+            return sampling
+        room = self.context - length
+        if self._decoding.clamp and room >= self.context // 8 > 0:
+            return replace(sampling, max_new_tokens=room)
+        raise PolicyError(
+            f"the conversation has {length} tokens and may get"
+            f" {sampling.max_new_tokens} more (max_new_tokens), but the model's context has"
+            f" {self.context}; shorten the conversation or lower max_new_tokens",
+            reason=CONTEXT_EXCEEDED,
         )
 
     def render(

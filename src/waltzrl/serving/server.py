@@ -175,11 +175,7 @@ class Server(uvicorn.Server):
         this process closes it.
         """
         self._stop_accepting()
-        self.config.encoded_headers.append((b"connection", b"close"))
-        self.server_state.default_headers = [
-            *self.server_state.default_headers,
-            (b"connection", b"close"),
-        ]
+        self._ask_to_close()
         self._retiring_until = self._loop.time() + RETIRE_SECONDS
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -207,12 +203,22 @@ class Server(uvicorn.Server):
         self.stop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._retiring_until is None:
+            self._ask_to_close()  # a client that is refused now tries another gateway
         if unfinished := await self._access.admission.drain(DRAIN_SECONDS):
             log.warning("%d requests were cancelled after %g s", unfinished, DRAIN_SECONDS)
         self._stop_accepting()
         for handshake in self._handshakes:
             handshake.cancel()
         await super().shutdown(sockets)
+
+    def _ask_to_close(self) -> None:
+        """Let every further answer ask its client to close the connection."""
+        self.config.encoded_headers.append((b"connection", b"close"))
+        self.server_state.default_headers = [
+            *self.server_state.default_headers,
+            (b"connection", b"close"),
+        ]
 
     def _accept(self) -> None:
         """Accept a connection, unless a worker with fewer connections may do it in a moment."""

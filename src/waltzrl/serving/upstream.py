@@ -7,6 +7,7 @@ from contextlib import suppress
 from time import monotonic, perf_counter
 from types import TracebackType
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -39,8 +40,11 @@ PROBE_SECONDS = 2.0
 """Time limit of a probe."""
 FAILURES = 3
 """Failed attempts in a row, requests or probes, after which an upstream is down."""
+NO_CHAT = "the server has neither /models nor /chat/completions below the URL"
 MOST_NAMES = 100
 """Names of models that are remembered of an upstream."""
+NO_ROUTE = (404, 405, 501)
+"""Statuses of a server that has no such path, or not with this method."""
 OPEN_SECONDS = 10.0
 """No request is sent for this long after the upstream could not be reached several times."""
 
@@ -123,6 +127,8 @@ class HttpUpstream:
         self._on_response = on_response
         self._contact = Contact(name)
         self._client = HttpClient(url, silence_seconds=timeout_seconds)
+        self._no_chat = f"{NO_CHAT}; {_url_advice(url)}"
+        """What is told where the URL leads to no such server."""
         self._limits = limits
         self._api_key = api_key and api_key.strip()
         if self._api_key and not (self._api_key.isascii() and self._api_key.isprintable()):
@@ -200,19 +206,47 @@ class HttpUpstream:
         """Ask for the models, apart from the breaker: a probe may close it, and never opens it."""
         try:
             async with asyncio.timeout(PROBE_SECONDS):
-                headers = self._headers("application/json", None)
-                response = await self._client.request("GET", "/models", headers)
-                with _Answer(response):
-                    body = await self._read_body(response)
+                status, body = await self._ask("GET", "/models")
+                chats = self._lists_models(status, body) or await self._has_chat()
         except OSError as error:  # TimeoutError too
             self._contact.failed(_why(error))
         except RequestError as error:  # it broke off, or sent too much
             self._contact.failed(error.kind)
         else:
             self.breaker.close()
-            self._note(response.status)
-            with suppress(*UNREADABLE):
-                self._read_models(body)
+            if not chats:
+                self._contact.failed(self._no_chat)
+            elif status in NO_ROUTE:  # it has no list of models, and chats
+                self._contact.succeeded()
+            else:
+                self._note(status)
+
+    async def _ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Send a probe's request; return the status and the body of the answer."""
+        headers = self._headers("application/json", None)
+        response = await self._client.request(method, path, headers, body)
+        with _Answer(response):
+            return response.status, await self._read_body(response)
+
+    def _lists_models(self, status: int, body: bytes) -> bool:
+        """Return whether an answer to `/models` shows that the URL leads to a model's server.
+
+        A server that has no such list, or answers 200 to whatever is asked, does not show it. One
+        that asks for a key, or fails, has that path.
+        """
+        if not 200 <= status < 300:
+            return status not in NO_ROUTE
+        with suppress(*UNREADABLE):
+            self._read_models(body)
+            return True
+        return False
+
+    async def _has_chat(self) -> bool:
+        """Return whether the server has `/chat/completions`; a request without messages asks."""
+        status, body = await self._ask("POST", "/chat/completions", b"{}")
+        if 200 <= status < 300:
+            return b'"choices"' in body
+        return status not in NO_ROUTE or b"model" in body  # 404 may be said of a model, too
 
     def _read_models(self, body: bytes) -> list[ModelCard]:
         """Return the models of an answer to `/models`, and remember their names."""
@@ -221,10 +255,11 @@ class HttpUpstream:
         return models
 
     def _note(self, status: int) -> None:
-        if status < 500:
-            self._contact.succeeded()
-        else:
+        """Note an answer; 404 alone does not show whether the URL or the request is wrong."""
+        if status >= 500:
             self._contact.failed(f"answered {status}")
+        elif status not in NO_ROUTE:
+            self._contact.succeeded()
 
     def _headers(self, content_type: str, bearer: str | None) -> str:
         """Return the lines of a request's headers, with the gateway's key or else the client's."""
@@ -275,6 +310,15 @@ class HttpUpstream:
             check_reply_size(size, self._limits)
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _url_advice(url: str) -> str:
+    path = urlsplit(url).path.rstrip("/")
+    if path.endswith("/chat/completions"):
+        return "end the URL before /chat/completions"
+    if path.endswith("/v1"):
+        return "check the path of the URL"
+    return "the URL probably has to end in /v1"
 
 
 def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:

@@ -87,7 +87,7 @@ def open_specialists(
     narrow(base.model, compute.dtype)
     shared = load_adapters(base, {name: folder / name / ADAPTER for name in trained})
     sampling = Sampling(max_new_tokens=MAX_NEW_TOKENS)
-    decoding = Decoding(in_thread=in_thread)
+    decoding = Decoding(in_thread=in_thread, clamp=in_thread)
 
     def agent(name: str, adapter: str | None) -> ConversationAgent:
         policy = LocalPolicy(shared.model, shared.tokenizer, adapter, decoding=decoding)

@@ -47,10 +47,11 @@ from waltzrl.policies.weights import (
 )
 from waltzrl.telemetry.files import Json, sync, whole_folder, write_json
 from waltzrl.training import ranks
+from waltzrl.training.exports import EXPORT_MANIFEST
 from waltzrl.training.settings import export_name
 from waltzrl.training.sharding import load_whole, stored_like, whole, whole_moments, whole_state
 
-MANIFEST, EXPORT_MANIFEST = "MANIFEST.json", "manifest.json"
+MANIFEST = "MANIFEST.json"
 ADAPTERS, EXPORTED_BASE = "adapters", "base"
 STATE = "state.json"
 NO_FACTS: Mapping[str, Json] = {}

@@ -1,0 +1,33 @@
+"""Settings of a gateway that serve an exported pair, or a packaged reviewer."""
+
+from pathlib import Path
+
+from waltzrl.agents import pair_wording
+from waltzrl.config.validation import Table
+from waltzrl.training import CONVERSATION, FEEDBACK
+from waltzrl.training.exports import export_limits
+
+PAIR_FOLDER = Path("models/waltzrl_stage2")
+"""Where `WALTZRL_STAGE=2` looks for an exported pair."""
+
+
+def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
+    """Return the settings that serve a pair which `waltzrl export` wrote.
+
+    Args:
+        folder: of the pair.
+        with_upstream: its conversation agent drafts and revises, and not another upstream.
+    """
+    wording, limits = pair_wording(folder), export_limits(folder)
+    feedback: Table = {"model": str(folder / FEEDBACK), "wording": wording}
+    upstream: Table = {"folder": str(folder / CONVERSATION), "wording": wording}
+    for role, agent in (("feedback", feedback), ("conversation", upstream)):
+        if role in limits:
+            agent["max_new_tokens"] = limits[role]
+    settings: Table = {"stage": 2, "feedback": feedback}
+    return settings | {"upstream": upstream} if with_upstream else settings
+
+
+def reviewer_settings(name: str) -> Table:
+    """Return the settings with which a classifier of an installed package reviews too."""
+    return {"stage": 2, "feedback": {"model": f"reviewer:{name}"}}
