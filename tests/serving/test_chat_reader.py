@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.errors import RequestError
+from waltzrl.policies.server_faults import ReportedError
+from waltzrl.policies.sse import ServerSentEvent
 from waltzrl.records import ToolCall, Usage
 from waltzrl.serving.chat_reader import StreamReader, read_completion, repeats_a_key, spells
 from waltzrl.serving.exchange import UpstreamDelta
@@ -187,9 +189,10 @@ def test_a_reply_that_was_cut_says_so_and_an_unknown_end_is_an_end():
         b"{}",
         b'{"choices": []}',
         b'{"choices": [{}]}',
-        b'{"choices": [{"message": {"content": 1}}]}',
-        b'{"choices": [{"message": {"content": "\xff"}}]}',
-        b'{"choices": [{"message": {"content": "\\ud800"}}]}',
+        b'{"choices": null}',
+        b'{"choices": "Hello."}',
+        b'{"choices": ["Hello."]}',
+        b'{"choices": [{"message": {"tool_calls": "f"}}]}',
         b'{"choices": [{"message": {"content": "Hello."}}]',
         b'{"x": ' + DEEP,
     ],
@@ -207,7 +210,10 @@ def chunk(delta, finish=None, **more):
 def deltas_of(*events):
     """Return a reader that has read these events, and its deltas."""
     reader = StreamReader()
-    return reader, [delta for data in events for delta in reader.read(data)]
+    named = [
+        event if isinstance(event, ServerSentEvent) else ServerSentEvent(event) for event in events
+    ]
+    return reader, [delta for event in named for delta in reader.read(event)]
 
 
 def test_a_stream_is_words_then_an_end_then_counts():
@@ -283,16 +289,7 @@ def test_a_server_that_ends_its_reply_twice_calls_once():
     assert [call.name for delta in deltas for call in delta.calls] == ["f"]
 
 
-def test_an_error_in_a_stream_is_told_without_the_words_that_the_server_may_quote():
-    with pytest.raises(RequestError, match="the upstream failed") as raised:
-        deltas_of(json.dumps({"error": {"message": f"cannot parse: {HIDDEN}"}}))
-    assert (raised.value.status, HIDDEN in str(raised.value)) == (502, False)
-    assert deltas_of(chunk({"content": "a"}, error=None))[1] == [UpstreamDelta(text="a")]
-
-
-@pytest.mark.parametrize(
-    "data", ["", "rubbish", "[]", "1", '{"choices": 1}', '{"x": "\\ud800', "["]
-)
+@pytest.mark.parametrize("data", ["rubbish", "[]", "1", '{"choices": 1}', '{"x": "\\ud800', "["])
 def test_an_event_that_is_no_chunk_is_the_upstreams_fault(data):
     with pytest.raises(RequestError, match="an event that is not a completion chunk") as raised:
         deltas_of(data)

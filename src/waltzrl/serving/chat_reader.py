@@ -3,11 +3,21 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import floor, isfinite
 from typing import Annotated, Literal, TypeGuard, get_args
 
 import msgspec
 
 from waltzrl.errors import RequestError
+from waltzrl.policies.server_faults import check_reported, says_something
+from waltzrl.policies.server_json import (
+    TextJoiner,
+    read_count,
+    read_json,
+    tidied,
+)
+from waltzrl.policies.sse import ServerSentEvent
+from waltzrl.policies.tool_calls import CallAssembler, is_complete, with_ids
 from waltzrl.records import Reply, ToolCall, Usage
 from waltzrl.serving.exchange import (
     Finish,
@@ -17,13 +27,17 @@ from waltzrl.serving.exchange import (
     UpstreamReply,
 )
 
-FINISHES: Mapping[object, Finish] = {
+FINISHES: Mapping[str, Finish] = {
     "stop": "stop",
     "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
     "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
     "content_filter": "content_filter",
 }
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""The words of servers in lower case; any other is the end of a reply."""
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """Raised for bytes that are not JSON, or are JSON of the wrong shape."""
 
 
@@ -39,19 +53,23 @@ def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:
         milliseconds: wall time of the request.
 
     Raises:
+        ReportedError: it is the report of a failure.
         RequestError: 502, it is not a chat completion.
     """
     # The strict decoder fails on any unknown field; most replies pass it, and are decoded once.
     try:
-        return _completion(WHOLE.decode(answer), milliseconds, answer)
-    except msgspec.ValidationError:
-        pass
-    except UNREADABLE as error:
-        raise _unreadable() from error
+        whole = WHOLE.decode(answer)
+    except UNREADABLE:
+        whole = None
+    if whole is not None:
+        return _completion(whole, milliseconds, answer)
     try:
-        return _completion(LENIENT.decode(answer), milliseconds, None)
+        body = read_json(answer)
+        check_reported(body)
+        completion = msgspec.convert(tidied(body), _Lenient)
     except UNREADABLE as error:
         raise _unreadable() from error
+    return _completion(completion, milliseconds, None)
 
 
 def _completion(
@@ -61,22 +79,39 @@ def _completion(
         raise _unreadable()
     choice = completion.choices[0]
     message = choice.message
-    finish = FINISHES.get(choice.finish_reason, "stop")
+    written = tuple([_call(call) for call in message.tool_calls or ()])
+    calls = with_ids(written)
+    finish = _finish(choice.finish_reason, calls)
     reply = Reply(
         text=message.content or message.refusal or "",
         reasoning=message.reasoning or message.reasoning_content or "",
-        calls=tuple([_call(call) for call in message.tool_calls or ()]),
+        calls=calls,
         finish="length" if finish == "length" else "stop",
         usage=_usage(completion.usage, completion.model),
         milliseconds=milliseconds,
     )
-    details = _details(completion, _logprobs(choice))
+    details = _details(completion, _logprobs(choice), _stop_sequence(choice))
     reasoning, other = message.reasoning, message.reasoning_content
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
-    unread = twice or len(completion.choices) > 1
+    unread = twice or len(completion.choices) > 1 or calls != written
     if answer and (unread or not spells(details.logprobs, reply.text) or repeats_a_key(answer)):
         answer = None
     return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details)
+
+
+def _finish(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
+    """Return why a reply ended; without a reason, arguments that are incomplete were cut off."""
+    if reason:
+        return FINISHES.get(reason.lower(), "stop")
+    if not calls:
+        return "stop"
+    return "tool_calls" if is_complete(calls[-1].arguments) else "length"
+
+
+def _stop_sequence(choice: "_WholeChoice | _LenientChoice | _Choice") -> str | None:
+    """Return the stop sequence that ended the reply, where vLLM or SGLang say which."""
+    texts = [text for text in (choice.stop_reason, choice.matched_stop) if isinstance(text, str)]
+    return texts[0] if texts else None
 
 
 def spells(tokens: Sequence[TokenLogprob] | None, text: str) -> bool:
@@ -107,17 +142,24 @@ def _is_consistent(token: TokenLogprob) -> bool:
 
 
 def _details(
-    completion: "_Whole | _Lenient | _Chunk", logprobs: Sequence[TokenLogprob] | None
+    completion: "_Whole | _Lenient | _Chunk",
+    logprobs: Sequence[TokenLogprob] | None,
+    stop_sequence: str | None,
 ) -> ReplyDetails:
     created, usage = completion.created, completion.usage
     fingerprint, tier = completion.system_fingerprint, completion.service_tier
     return ReplyDetails(
-        created=int(created) if isinstance(created, int | float) else None,
+        created=read_count(floor(created) if _is_fraction(created) else created),
         system_fingerprint=fingerprint if _is_name(fingerprint) else None,
         service_tier=tier if _is_name(tier) else None,
         logprobs=None if logprobs is None else tuple(logprobs),
         usage={} if usage is None else _usage_details(usage),
+        stop_sequence=stop_sequence,
     )
+
+
+def _is_fraction(value: object) -> TypeGuard[float]:
+    return isinstance(value, float) and isfinite(value)
 
 
 def _is_name(value: object) -> TypeGuard[str]:
@@ -126,13 +168,12 @@ def _is_name(value: object) -> TypeGuard[str]:
 
 def _logprobs(choice: "_WholeChoice | _LenientChoice | _Choice") -> list[TokenLogprob] | None:
     """Return the log-probabilities of a choice; None without any, or if they are malformed."""
-    logprobs = choice.logprobs
-    if isinstance(logprobs, msgspec.Raw):
-        try:
-            logprobs = LOGPROBS.decode(logprobs or b"null")
-        except UNREADABLE:
-            return None
-    return None if logprobs is None else logprobs.content
+    if choice.logprobs is None:
+        return None
+    try:
+        return msgspec.convert(choice.logprobs, _Logprobs).content
+    except UNREADABLE:
+        return None
 
 
 def _usage_details(usage: "_Usage") -> Mapping[str, Mapping[str, int]]:
@@ -144,9 +185,8 @@ def _usage_details(usage: "_Usage") -> Mapping[str, Mapping[str, int]]:
 
 
 def _counts(part: Mapping[object, object]) -> dict[str, int]:
-    return {
-        name: count for name in COUNTED if isinstance(count := part.get(name), int) and count >= 0
-    }
+    counts = {name: read_count(part.get(name)) for name in COUNTED}
+    return {name: count for name, count in counts.items() if count is not None}
 
 
 CountedName = Literal[
@@ -196,65 +236,93 @@ class StreamReader:
     def __init__(self) -> None:
         self.ended = False
         """The server has reported that its reply is complete."""
-        self._calls: dict[int, ToolCall] = {}
+        self._calls = CallAssembler()
+        self._text, self._reasoning = TextJoiner(), TextJoiner()
         self._chunk = _Chunk()
         """The last chunk with token counts, or else the first."""
         self._logprobs: list[TokenLogprob] = []
+        self._stop_sequence: str | None = None
 
     @property
     def details(self) -> ReplyDetails:
         """What the server has said so far about its reply."""
-        return _details(self._chunk, self._logprobs or None)
+        return _details(self._chunk, self._logprobs or None, self._stop_sequence)
 
-    def read(self, data: str) -> Iterator[UpstreamDelta]:
+    def read(self, event: ServerSentEvent) -> Iterator[UpstreamDelta]:
         """Yield the deltas of an event.
 
         Raises:
-            RequestError: 502, it is not a chunk of a chat completion, or it reports an error.
+            ReportedError: it is the report of a failure.
+            RequestError: 502, it is not a chunk of a chat completion.
         """
-        if data.strip() == "[DONE]":
+        data = event.data.strip()
+        if data == "[DONE]":
             if not self.ended:  # some servers never send a `finish_reason`
-                yield self._end("tool_calls" if self._calls else "stop")
+                yield self._end(None)
+            return
+        if data in ("", "null"):
             return
         try:
-            chunk = CHUNKS.decode(data)
+            chunk = _read_chunk(data, event.name)
         except UNREADABLE as error:
             raise RequestError(
                 502, "upstream", "the upstream's stream has an event that is not a completion chunk"
             ) from error
-        if bytes(chunk.error) not in {b"", b"null"}:
-            raise RequestError(502, "upstream", "the upstream failed while generating its reply")
         if self._chunk.created is None or chunk.usage is not None:
             self._chunk = chunk
-        if chunk.usage is not None:
-            yield UpstreamDelta(usage=_usage(chunk.usage, chunk.model))
-        for choice in chunk.choices[:1]:
+        if usage := _usage(chunk.usage, chunk.model):
+            yield UpstreamDelta(usage=usage)
+        for choice in (chunk.choices or ())[:1]:
             yield from self._choice(choice)
 
     def _choice(self, choice: "_Choice") -> Iterator[UpstreamDelta]:
         self._logprobs += _logprobs(choice) or ()
+        self._stop_sequence = _stop_sequence(choice) or self._stop_sequence
         if choice.delta is not None:
             for part in choice.delta.tool_calls or ():
                 self._add_to_call(part)
-            text = choice.delta.content or choice.delta.refusal or ""
-            reasoning = choice.delta.reasoning or choice.delta.reasoning_content or ""
+            words = choice.delta.content or choice.delta.refusal or ""
+            thoughts = choice.delta.reasoning or choice.delta.reasoning_content or ""
+            text, reasoning = self._text.add(words), self._reasoning.add(thoughts)
             if text or reasoning:
                 yield UpstreamDelta(text=text, reasoning=reasoning)
         if choice.finish_reason and not self.ended:
-            yield self._end(FINISHES.get(choice.finish_reason, "stop"))
+            yield self._end(choice.finish_reason)
 
-    def _end(self, finish: Finish) -> UpstreamDelta:
+    def _end(self, reason: str | None) -> UpstreamDelta:
         self.ended = True
-        return UpstreamDelta(calls=tuple(self._calls.values()), finish=finish)
+        calls = self._calls.calls
+        return UpstreamDelta(
+            text=self._text.end(),
+            reasoning=self._reasoning.end(),
+            calls=calls,
+            finish=_finish(reason, calls),
+        )
 
     def _add_to_call(self, part: "_CallPart") -> None:
-        call = self._calls.get(part.index, ToolCall(id="", name="", arguments=""))
+        index = part.index if isinstance(part.index, int | float | str) else None
         function = part.function or _Function()
-        self._calls[part.index] = ToolCall(
-            id=part.id or call.id,
-            name=function.name or call.name,
-            arguments=call.arguments + (function.arguments or ""),
-        )
+        self._calls.add(index, part.id or "", function.name or "", function.arguments or "")
+
+
+def _read_chunk(data: str, event: str) -> "_Chunk":
+    """Read an event, strictly if its form allows it, because most do and are decoded once.
+
+    Raises:
+        ReportedError: it is the report of a failure.
+        ValueError: it is not a chunk; or one of the other errors in `UNREADABLE`.
+    """
+    try:
+        chunk = CHUNKS.decode(data)
+    except UNREADABLE:
+        chunk = _Chunk()
+    # One without choices may be an error that has no key `error`.
+    errors = [chunk.error, *(choice.error for choice in chunk.choices or ())]
+    if chunk.choices and event != "error" and not any(map(says_something, errors)):
+        return chunk
+    body = read_json(data)
+    check_reported(body, event)
+    return msgspec.convert(tidied(body), _Chunk)
 
 
 class _Function(msgspec.Struct):
@@ -263,14 +331,14 @@ class _Function(msgspec.Struct):
 
 
 class _CallPart(msgspec.Struct):
-    index: int = 0
+    index: object = None
     id: str | None = None
     function: _Function | None = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: object = None
+    completion_tokens: object = None
     prompt_tokens_details: object = None
     completion_tokens_details: object = None
 
@@ -278,21 +346,23 @@ class _Usage(msgspec.Struct):
 Counts = Mapping[CountedName, int | None] | None
 
 
-class _WholeUsage(_Usage, forbid_unknown_fields=True):
+class _WholeUsage(_Usage, forbid_unknown_fields=True, kw_only=True):
+    prompt_tokens: int
+    completion_tokens: int
     prompt_tokens_details: Counts = None
     completion_tokens_details: Counts = None
     total_tokens: int | None = None
 
 
 def _usage(usage: _Usage | None, model: object) -> Usage | None:
-    """Return the server's token counts, with its id of the model."""
+    """Return the server's token counts, with its id of the model; None if one is unknown."""
     if usage is None:
         return None
-    return Usage(
-        input_tokens=usage.prompt_tokens,
-        output_tokens=usage.completion_tokens,
-        model=model if isinstance(model, str) else "",
-    )
+    read, generated = read_count(usage.prompt_tokens), read_count(usage.completion_tokens)
+    if read is None or generated is None:
+        return None
+    name = model if isinstance(model, str) else ""
+    return Usage(input_tokens=read, output_tokens=generated, model=name)
 
 
 Empty = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)] | None
@@ -301,9 +371,6 @@ Empty = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)] | None
 class _Logprobs(msgspec.Struct, forbid_unknown_fields=True):
     content: list[TokenLogprob] | None = None
     refusal: Empty = None
-
-
-LOGPROBS = msgspec.json.Decoder(_Logprobs | None)
 
 
 class _LenientMessage(msgspec.Struct):
@@ -317,7 +384,9 @@ class _LenientMessage(msgspec.Struct):
 class _LenientChoice(msgspec.Struct):
     message: _LenientMessage
     finish_reason: str | None = None
-    logprobs: msgspec.Raw = msgspec.Raw()
+    stop_reason: object = None
+    matched_stop: object = None
+    logprobs: object = None
 
 
 class _Lenient(msgspec.Struct):
@@ -338,15 +407,16 @@ Word = Annotated[str, msgspec.Meta(pattern=r"^\w{0,32}$")]
 """A value that the format prescribes, such as `tool_calls`."""
 
 
-class _WholeFunction(_Function, forbid_unknown_fields=True):
-    pass
+class _WholeFunction(_Function, forbid_unknown_fields=True, kw_only=True):
+    name: str
+    arguments: str
 
 
-class _WholeCall(msgspec.Struct, forbid_unknown_fields=True):
-    id: str | None = None
+class _WholeCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    id: str
     type: Word | None = None
     index: int = 0
-    function: _WholeFunction | None = None
+    function: _WholeFunction
 
 
 class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -366,6 +436,7 @@ class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):
     index: int = 0
     finish_reason: Word | None = None
     stop_reason: int | Name | None = None
+    matched_stop: int | Name | None = None
     logprobs: _Logprobs | None = None
     token_ids: None = None
 
@@ -387,31 +458,25 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
 
 
 WHOLE = msgspec.json.Decoder(_Whole)
-LENIENT = msgspec.json.Decoder(_Lenient)
-
-
-class _Words(msgspec.Struct):
-    content: str | None = None
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_CallPart] | None = None
 
 
 class _Choice(msgspec.Struct):
-    delta: _Words | None = None
+    delta: _LenientMessage | None = None
     finish_reason: str | None = None
-    logprobs: msgspec.Raw = msgspec.Raw()
+    stop_reason: object = None
+    matched_stop: object = None
+    logprobs: object = None
+    error: object = None
 
 
 class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     model: object = None
     created: object = None
     usage: _Usage | None = None
     system_fingerprint: object = None
     service_tier: object = None
-    error: msgspec.Raw = msgspec.Raw()
+    error: object = None
 
 
 CHUNKS = msgspec.json.Decoder(_Chunk)

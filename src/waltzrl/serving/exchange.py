@@ -87,6 +87,9 @@ class ReplyDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Of the tokens that spell the reply's text."""
     usage: Mapping[str, Mapping[str, int]] = {}
     """Parts of the token counts, such as `{"prompt_tokens_details": {"cached_tokens": 64}}`."""
+    stop_sequence: str | None = None
+    """The stop sequence that ended the reply, as the upstream spells it: no API may show one that
+    the client did not ask for."""
 
 
 NO_DETAILS = ReplyDetails()

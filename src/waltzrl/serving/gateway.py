@@ -48,6 +48,7 @@ from waltzrl.serving.exchange import (
 )
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.model_names import ModelNames
+from waltzrl.serving.upstream_errors import UpstreamError
 
 CostOf = Callable[[Collaboration, str], float | None]
 """Returns what a collaboration for a model cost in US dollars; None when a price is unknown."""
@@ -221,6 +222,8 @@ class Gateway:
                 collaboration = replace(collaboration, prompt=prompt)
         except RequestError as failure:
             error = failure.kind
+            if isinstance(failure, UpstreamError) and failure.unreviewed:
+                raise await _explained(failure, agent.chat.prompt, bundle.reviewer) from failure
             raise
         except asyncio.CancelledError:
             error = "cancelled"
@@ -381,6 +384,14 @@ class _TimedReviewer:
             return await self.reviewer.review(prompt, reply)
         finally:
             self.milliseconds.append((perf_counter() - started) * 1e3)
+
+
+async def _explained(failure: UpstreamError, prompt: Prompt, reviewer: Reviewer) -> UpstreamError:
+    """Return the failure, with the upstream's own words if they pass the review."""
+    feedback = await reviewer.review(prompt, Reply(text=failure.unreviewed))
+    if feedback.well_formed and not feedback.unsafe:
+        return failure.with_reason(failure.unreviewed)
+    return failure
 
 
 def _answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:

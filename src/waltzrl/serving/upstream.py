@@ -12,7 +12,8 @@ import msgspec
 
 from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
-from waltzrl.policies.sse import EventDecoder
+from waltzrl.policies.server_faults import ReportedError
+from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion
 from waltzrl.serving.exchange import (
     Json,
@@ -25,7 +26,12 @@ from waltzrl.serving.exchange import (
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
-from waltzrl.serving.upstream_errors import BreakerOpenError, connection_error, status_error
+from waltzrl.serving.upstream_errors import (
+    BreakerOpenError,
+    connection_error,
+    reported_error,
+    status_error,
+)
 from waltzrl.telemetry.logs import current_request, fields
 
 log = logging.getLogger(__name__)
@@ -134,7 +140,7 @@ class HttpUpstream:
         started = perf_counter()
         with await self._send(_chat_request(body, bearer)) as response:
             answer = await self._read_body(response)
-        return read_completion(answer, (perf_counter() - started) * 1e3)
+            return read_completion(answer, (perf_counter() - started) * 1e3)
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
@@ -155,11 +161,11 @@ class HttpUpstream:
             while part := await response.read_part():
                 size += len(part)
                 check_reply_size(size, self._limits)
-                deltas = [
-                    delta for event in decoder.feed(part) for delta in reader.read(event.data)
-                ]
-                if deltas:
+                deltas, failure = _deltas(decoder.feed(part), reader)
+                if deltas:  # also those that precede a failure
                     yield _merge(deltas)
+                if failure is not None:
+                    raise failure
         if not reader.ended:
             _log_failure(started, "the stream ended early")
             raise RequestError(502, "upstream", "the upstream's stream ended early")
@@ -202,7 +208,7 @@ class HttpUpstream:
             async with asyncio.timeout(PROBE_SECONDS):
                 headers = self._headers("application/json", None)
                 response = await self._client.request("GET", "/models", headers)
-                with _Answer(response):
+                with _Answer(response, self._api_key):
                     body = await self._read_body(response)
         except OSError as error:  # TimeoutError too
             self._contact.failed(_why(error))
@@ -259,7 +265,7 @@ class HttpUpstream:
             attempt.succeeded = True
             self._note(response.status)
             self._on_response(self.breaker.name, str(response.status))
-        answer = _Answer(response)
+        answer = _Answer(response, self._api_key)
         if not 200 <= response.status < 300:
             _log_failure(started, "status", response.status)
             with answer:
@@ -277,6 +283,20 @@ class HttpUpstream:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def _deltas(
+    events: Sequence[ServerSentEvent], reader: StreamReader
+) -> tuple[list[UpstreamDelta], Exception | None]:
+    """Return the deltas of events that arrived together, and the failure that ended them."""
+    deltas: list[UpstreamDelta] = []
+    try:
+        for event in events:
+            for delta in reader.read(event):
+                deltas.append(delta)  # noqa: PERF402 (keeps those before a failure)
+    except (RequestError, ReportedError) as failure:
+        return deltas, failure
+    return deltas, None
+
+
 def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
     """Merge the deltas that arrived together, so that the window checks their text only once."""
     if len(deltas) == 1:
@@ -291,10 +311,14 @@ def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
 
 
 class _Answer:
-    """A response that is being read: returns its connection, and converts connection errors."""
+    """A response that is being read: returns its connection, and converts errors.
 
-    def __init__(self, response: Response) -> None:
+    They are those of the connection, and those that the upstream reports with status 200.
+    """
+
+    def __init__(self, response: Response, api_key: str | None) -> None:
         self._response = response
+        self._api_key = api_key
         self._started = perf_counter()
 
     def __enter__(self) -> Response:
@@ -310,6 +334,9 @@ class _Answer:
         if isinstance(error, OSError):
             _log_failure(self._started, _why(error))
             raise connection_error(error) from error
+        if isinstance(error, ReportedError):
+            _log_failure(self._started, "an error with status 200", error.fault.status)
+            raise reported_error(error.fault, self._response, self._api_key) from error
 
 
 class _Model(msgspec.Struct):

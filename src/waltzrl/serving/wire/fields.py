@@ -3,12 +3,14 @@
 `where` is the path of a value in the client's request, such as `messages[0].content`.
 """
 
+import json
 import re
 from typing import TypeGuard
 
 import msgspec
 
 from waltzrl.errors import RequestError
+from waltzrl.policies.server_json import mended
 from waltzrl.records import Message, Role, ToolCall
 from waltzrl.serving.exchange import Json
 from waltzrl.serving.keys import Caller
@@ -17,6 +19,7 @@ DEEPEST = 100
 """Levels of nested objects and lists: encoders further down the stack recurse, too."""
 MOST_TOKENS = 2**31
 LEVEL = re.compile(r"[a-z_]{1,16}")
+LONGEST_PLACE = 100
 LONGEST_SHOWN = 40
 """Characters of a value that an error message quotes."""
 
@@ -36,6 +39,8 @@ def read_object(raw: bytes) -> dict[str, Json]:
     except RecursionError as error:
         raise _too_deep() from error
     except msgspec.MsgspecError as error:
+        if where := _half_pair(raw):
+            raise unsupported_field(where, HALF_PAIR) from error
         raise _unreadable(f"JSON ({error})") from error
     if not isinstance(body, dict):
         raise _unreadable("a JSON object")
@@ -175,6 +180,31 @@ def _deeper(body: dict[str, Json], limit: int) -> bool:
         if not level:
             return False
     return True
+
+
+HALF_PAIR = (
+    "has half of a UTF-16 surrogate pair, which is no character; send both halves, such as "
+    "\\ud83d\\ude00, or the character itself"
+)
+
+
+def _half_pair(raw: bytes) -> str:
+    """Return where a body has a half of a surrogate pair; empty if that is not what is wrong."""
+    try:
+        body: Json = json.loads(raw)
+    except (ValueError, RecursionError):
+        return ""
+    values: list[tuple[str, Json]] = [("", body)]
+    while values:
+        where, value = values.pop()
+        if isinstance(value, dict):
+            values += [(f"{where}.{key}".removeprefix("."), v) for key, v in value.items()]
+            values += [(where or "a key", key) for key in value]
+        elif isinstance(value, list):
+            values += [(f"{where}[{index}]", v) for index, v in enumerate(value)]
+        elif isinstance(value, str) and mended(value) != value:
+            return mended(where)[:LONGEST_PLACE]
+    return ""
 
 
 def _unreadable(need: str) -> RequestError:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from waltzrl.errors import RequestError
-from waltzrl.records import total_usage
+from waltzrl.records import ToolCall, total_usage
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json, total_counts
 from waltzrl.serving.keys import ANONYMOUS, Caller
 
@@ -140,6 +140,11 @@ def chat_usage(answers: Sequence[Answer]) -> dict[str, Json]:
         "total_tokens": read + generated,
         **{name: {**part} for name, part in _token_details(answers).items()},
     }
+
+
+def arguments_of(call: ToolCall) -> str:
+    """Return the arguments of a call; an empty object if the model wrote none."""
+    return "{}" if call.arguments.strip() in ("", "null") else call.arguments
 
 
 def count_of(answers: Sequence[Answer], part: str, key: str) -> int:

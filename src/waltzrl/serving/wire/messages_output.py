@@ -8,7 +8,7 @@ from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
 from waltzrl.serving.exchange import Answer, ChatRequest, Json
 from waltzrl.serving.wire.fields import read_object
-from waltzrl.serving.wire.format import count_of, event, total_tokens
+from waltzrl.serving.wire.format import arguments_of, count_of, event, total_tokens
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -44,10 +44,21 @@ def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
         "role": "assistant",
         "model": chat.model,
         "content": content,
-        "stop_reason": STOP_REASONS[answer.finish] if answer else None,
-        "stop_sequence": None,
+        **ending(chat, answer),
         "usage": usage(answer),
     }
+
+
+def ending(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
+    """Return why the message ended; the stop sequence only if it is one of the request's."""
+    if answer is None:
+        return {"stop_reason": None, "stop_sequence": None}
+    sequence, stops = answer.details.stop_sequence, chat.body.get("stop")
+    if answer.reply.calls and answer.finish == "stop":  # as some upstreams call it
+        return {"stop_reason": "tool_use", "stop_sequence": None}
+    if answer.finish == "stop" and isinstance(stops, list) and sequence in stops:
+        return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
+    return {"stop_reason": STOP_REASONS[answer.finish], "stop_sequence": None}
 
 
 def usage(answer: Answer | None) -> dict[str, Json]:
@@ -74,7 +85,7 @@ def call_input(call: ToolCall) -> Json:
     tool refuses it and the model sees why.
     """
     try:
-        return read_object(call.arguments.encode() or b"{}")
+        return read_object(arguments_of(call).encode())
     except RequestError:
         return {"unreadable": call.arguments}
 
@@ -131,7 +142,7 @@ class MessagesStream:
         return _event("waltz.retract", index=index, start=start, replacement=replacement)
 
     def finish(self, choice: int, answer: Answer) -> bytes:
-        delta: Json = {"stop_reason": STOP_REASONS[answer.finish], "stop_sequence": None}
+        delta: Json = ending(self._chat, answer)
         closing = self._close()
         calls = b"".join(self._call(call) for call in answer.reply.calls)
         return closing + calls + _event("message_delta", delta=delta, usage=usage(answer))

@@ -5,9 +5,15 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.records import ToolCall
 from waltzrl.serving.exchange import Answer, ChatRequest, Json, TokenLogprob
-from waltzrl.serving.wire.format import COMMENT, count_of, error_object, event, total_tokens
+from waltzrl.serving.wire.format import (
+    COMMENT,
+    arguments_of,
+    count_of,
+    error_object,
+    event,
+    total_tokens,
+)
 
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish -> reason why a response is incomplete; with any other finish it is complete."""
@@ -22,7 +28,7 @@ def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
     if reply.text or not reply.calls:
         part = text_part(reply.text, answer.details.logprobs)
         items.append(text_item(chat, "message", part, final_status(answer)))
-    items += [call_item(chat, index, call) for index, call in enumerate(reply.calls)]
+    items += [call_item(chat, answer, index) for index in range(len(reply.calls))]
     return items
 
 
@@ -58,14 +64,17 @@ def reasoning_part(text: str) -> dict[str, Json]:
     return {"type": "reasoning_text", "text": text}
 
 
-def call_item(chat: ChatRequest, index: int, call: ToolCall) -> dict[str, Json]:
+def call_item(chat: ChatRequest, answer: Answer, index: int) -> dict[str, Json]:
+    """Return a call; of a reply that was cut off, the last is not complete."""
+    calls = answer.reply.calls
+    call, is_cut = calls[index], answer.finish in REASONS and index == len(calls) - 1
     return {
         "id": f"fc_{chat.prompt.id}_{index}",
         "type": "function_call",
-        "status": "completed",
+        "status": "incomplete" if is_cut else "completed",
         "call_id": call.id,
         "name": call.name,
-        "arguments": call.arguments,
+        "arguments": call.arguments if is_cut else arguments_of(call),
     }
 
 
@@ -189,7 +198,7 @@ class ResponsesStream:
         closing = (
             self._close_message(answer) if self._open == "message" else self._close_reasoning()
         )
-        written = b"".join(self._call(index, call) for index, call in enumerate(calls))
+        written = b"".join(self._call(answer, index) for index in range(len(calls)))
         return opening + closing + written
 
     def close(self, answers: Sequence[Answer]) -> bytes:
@@ -244,8 +253,8 @@ class ResponsesStream:
             "response.output_item.done", output_index=self._items - 1, item=item
         )
 
-    def _call(self, number: int, call: ToolCall) -> bytes:
-        item = call_item(self._chat, number, call)
+    def _call(self, answer: Answer, number: int) -> bytes:
+        item = call_item(self._chat, answer, number)
         opening: dict[str, Json] = {**item, "status": "in_progress", "arguments": ""}
         index, item_id = self._items, item["id"]
         self._items += 1
@@ -253,14 +262,14 @@ class ResponsesStream:
         return (
             self._event("response.output_item.added", output_index=index, item=opening)
             + self._event(
-                f"{kind}.delta", output_index=index, item_id=item_id, delta=call.arguments
+                f"{kind}.delta", output_index=index, item_id=item_id, delta=item["arguments"]
             )
             + self._event(
                 f"{kind}.done",
                 output_index=index,
                 item_id=item_id,
-                name=call.name,
-                arguments=call.arguments,
+                name=item["name"],
+                arguments=item["arguments"],
             )
             + self._event("response.output_item.done", output_index=index, item=item)
         )
