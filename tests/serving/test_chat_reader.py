@@ -203,6 +203,232 @@ def test_what_is_no_chat_completion_is_the_upstreams_fault(answer):
     assert (raised.value.status, raised.value.kind) == (502, "upstream")
 
 
+LOST = [
+    # Counts that are unknown.
+    completion(usage={"prompt_tokens": None, "completion_tokens": None, "total_tokens": None}),
+    completion(usage={}),
+    completion(usage={"prompt_tokens": 3}),
+    completion(usage={"prompt_tokens": "3", "completion_tokens": 4.5}),
+    completion(usage={"prompt_tokens": -3, "completion_tokens": 10**30}),
+    completion(usage="free"),
+    completion(usage=[]),
+    # Fields that are null, or of another type.
+    completion(id=None, object=None, created=None, model=None, usage=None),
+    completion(created="now", model=7, system_fingerprint=[], service_tier={}, usage=None),
+    completion({"role": None, "refusal": None, "tool_calls": None}, usage=None),
+    completion({"tool_calls": [None], "reasoning": None, "annotations": None}, usage=None),
+    completion(choice={"index": None, "logprobs": None, "finish_reason": None}, usage=None),
+    completion(choice={"index": 0.0, "logprobs": "none", "finish_reason": 7}, usage=None),
+    completion(choice={"logprobs": {"content": None}}, usage=None),
+    completion(error=None, usage=None),
+    completion(error={}, usage=None),
+    # Other containers.
+    completion(choices=completion()["choices"][0], usage=None),
+    completion(choices=[None, *completion()["choices"]], usage=None),
+    completion(choices=[{"message": "Hello."}], usage=None),
+    completion({"content": [{"type": "text", "text": "Hel"}, {"text": "lo."}]}, usage=None),
+    completion({"content": {"type": "text", "text": "Hello."}}, usage=None),
+]
+"""Replies that say `Hello.`, and not how many tokens that took."""
+
+
+@pytest.mark.parametrize("answer", LOST)
+def test_a_complete_reply_is_not_lost_over_its_form(answer):
+    reply = read(answer).reply
+    assert (reply.text, reply.calls, reply.usage) == ("Hello.", (), None)
+
+
+def as_chunk(answer):
+    """Return a reply as one chunk of a stream."""
+    choices = answer["choices"] if isinstance(answer["choices"], list) else [answer["choices"]]
+    spelt = [
+        choice and {**choice, "delta": choice["message"], "message": None} for choice in choices
+    ]
+    return json.dumps({**answer, "choices": spelt})
+
+
+@pytest.mark.parametrize("answer", LOST)
+def test_a_complete_stream_is_not_lost_over_its_form(answer):
+    reader, deltas = deltas_of(as_chunk(answer), "[DONE]")
+    assert "".join(delta.text for delta in deltas) == "Hello."
+    assert [delta.usage for delta in deltas] == [None] * len(deltas)
+    assert reader.ended
+
+
+def test_counts_that_are_floats_are_read():
+    counts = {"prompt_tokens": 3.0, "completion_tokens": 4.0, "total_tokens": 7.0}
+    details = {"cached_tokens": 2.0, "audio_tokens": None, "text_tokens": True}
+    answer = completion(usage={**counts, "prompt_tokens_details": details})
+    usage = Usage(input_tokens=3, output_tokens=4, model="m")
+    assert read(answer).reply.usage == usage
+    assert read(answer).details.usage == {"prompt_tokens_details": {"cached_tokens": 2}}
+    _, deltas = deltas_of(json.dumps({"choices": None, "model": "m", "usage": counts}))
+    assert deltas == [UpstreamDelta(usage=usage)]
+
+
+def test_the_last_counts_that_can_be_read_are_those_of_a_stream():
+    null = {"prompt_tokens": None, "completion_tokens": None}
+    events = [chunk({"content": "a"}, usage={"prompt_tokens": 3, "completion_tokens": 4})]
+    _, deltas = deltas_of(*events, chunk({}, "stop", usage=null), "[DONE]")
+    assert [delta.usage for delta in deltas if delta.usage] == [
+        Usage(input_tokens=3, output_tokens=4)
+    ]
+
+
+@pytest.mark.parametrize("created", [float("inf"), 1e300, -1, True, "now", [17]])
+def test_a_time_that_is_none_is_unknown(created):
+    assert read(completion(created=created)).details.created is None
+    assert read(completion(created=17.5)).details.created == 17
+
+
+def test_parts_that_are_thoughts_are_reasoning():
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"text": "Hi."}]
+    reply = read(completion({"content": parts})).reply
+    assert (reply.text, reply.reasoning) == ("Hi.", "Hm.")
+    _, deltas = deltas_of(chunk({"content": parts[:1]}), chunk({"content": parts[1:]}))
+    assert deltas == [UpstreamDelta(reasoning="Hm."), UpstreamDelta(text="Hi.")]
+
+
+@pytest.mark.parametrize("answer", [completion({"content": {"a": 1}}), completion({"content": 1})])
+def test_a_content_that_the_server_decoded_is_spelt_as_the_model_wrote_it(answer):
+    written = json.dumps(answer["choices"][0]["message"]["content"], separators=(",", ":"))
+    assert read(answer).reply.text == written
+    assert "".join(delta.text for delta in deltas_of(as_chunk(answer))[1]) == written
+
+
+def test_arguments_that_are_an_object_are_json():
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": {"page": 1}}}
+    calls = (ToolCall(id="a", name="f", arguments='{"page":1}'),)
+    upstream_reply = read(completion({"tool_calls": [call]}))
+    assert (upstream_reply.reply.calls, upstream_reply.raw) == (calls, None)
+    assert deltas_of(chunk({"tool_calls": [call]}, "tool_calls"))[1][-1].calls == calls
+
+
+@pytest.mark.parametrize("call_id", [{}, {"id": None}, {"id": ""}])
+def test_a_call_without_an_id_gets_one_of_its_own(call_id):
+    calls = [{**call_id, "type": "function", "function": CALL["function"]} for _ in range(2)]
+    upstream_reply = read(completion({"content": None, "tool_calls": calls}))
+    _, deltas = deltas_of(*[chunk({"tool_calls": [call]}) for call in calls], "[DONE]")
+    for made in (upstream_reply.reply.calls, deltas[-1].calls):
+        assert [call.arguments for call in made] == ['{"a": 1}'] * 2
+        assert len({call.id for call in made} - {""}) == 2
+    assert upstream_reply.raw is None
+
+
+def test_an_id_that_two_calls_have_is_given_to_the_first():
+    first, second = read(completion({"tool_calls": [CALL, CALL]})).reply.calls
+    assert (first.id, second.id[:5], second.id != first.id) == ("call_1", "call_", True)
+
+
+SMILE = "\N{GRINNING FACE}"
+
+
+@pytest.mark.parametrize("key", ["content", "refusal", "reasoning", "reasoning_content"])
+def test_halves_of_a_pair_in_two_deltas_are_one_character(key):
+    halves = [chunk({key: "a\ud83d"}), chunk({key: "\ude00b"}), chunk({key: "\ud83d"})]
+    _, deltas = deltas_of(*halves, chunk({}, "stop"))
+    assert "".join(delta.text + delta.reasoning for delta in deltas) == f"a{SMILE}b\ufffd"
+
+
+def test_a_half_in_an_argument_or_a_name_is_mended():
+    def part(arguments, **more):
+        call = {"index": 0, "function": {"name": None, "arguments": arguments}, **more}
+        return chunk({"tool_calls": [call]}, model="m\ud83d")
+
+    counts = {"prompt_tokens": 3, "completion_tokens": 4}
+    _, deltas = deltas_of(
+        part('{"a": "\ud83d', id="x\ud83d"),
+        part('\ude00"}'),
+        chunk({}, "tool_calls", usage=counts, model="m\ud83d"),
+    )
+    calls = (ToolCall(id="x\ufffd", name="", arguments=f'{{"a": "{SMILE}"}}'),)
+    assert [delta.calls for delta in deltas if delta.calls] == [calls]
+    assert [delta.usage.model for delta in deltas if delta.usage] == ["m\ufffd"]
+
+
+def test_half_a_pair_in_a_whole_reply_is_a_replacement_character():
+    answer = completion(
+        {
+            "content": "a\ud83d",
+            "reasoning": "\ude00",
+            "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": '{"a": "\ud83d"}'}}],
+        }
+    )
+    reply = read(answer).reply
+    assert (reply.text, reply.reasoning) == ("a\ufffd", "\ufffd")
+    assert reply.calls[0].arguments == '{"a": "\ufffd"}'
+    assert read_completion(json.dumps(completion()).encode().replace(b".", b"\xff"), 0).reply.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("stop", "stop"),
+        ("STOP", "stop"),
+        ("eos", "stop"),
+        ("length", "length"),
+        ("MAX_TOKENS", "length"),
+        ("model_length", "length"),
+        ("tool_use", "tool_calls"),
+        ({"type": "length", "length": 9}, "length"),
+    ],
+)
+def test_the_words_for_an_end_are_those_of_many_servers(reason, finish):
+    assert read(completion(choice={"finish_reason": reason})).finish == finish
+    assert deltas_of(chunk({"content": "a"}, reason))[1][-1].finish == finish
+
+
+@pytest.mark.parametrize(
+    ("arguments", "finish"), [('{"a": 1}', "tool_calls"), ("", "tool_calls"), ('{"a": ', "length")]
+)
+def test_a_call_without_an_end_was_cut_off_if_its_arguments_were(arguments, finish):
+    call = {"id": "1", "function": {"name": "f", "arguments": arguments}}
+    assert read(completion({"tool_calls": [call]}, {"finish_reason": None})).finish == finish
+    assert deltas_of(chunk({"tool_calls": [call]}), "[DONE]")[1][-1].finish == finish
+
+
+@pytest.mark.parametrize(
+    ("said", "sequence"),
+    [
+        ({"stop_reason": "END"}, "END"),
+        ({"matched_stop": "END"}, "END"),
+        ({"stop_reason": None, "matched_stop": None}, None),
+        ({"stop_reason": 2}, None),
+        ({"matched_stop": 2}, None),
+        ({}, None),
+    ],
+)
+def test_the_stop_sequence_is_read_where_a_server_names_it(said, sequence):
+    upstream_reply = read(completion(choice=said))
+    assert upstream_reply.details.stop_sequence == sequence
+    assert upstream_reply.raw is not None
+    choice = {"delta": {"content": "a"}, "finish_reason": "stop", **said}
+    assert deltas_of(json.dumps({"choices": [choice]}))[0].details.stop_sequence == sequence
+
+
+@pytest.mark.parametrize("data", ["", " ", "null", '{"type": "ping"}', '{"choices": null}'])
+def test_an_event_that_says_nothing_is_passed_over(data):
+    assert deltas_of(data, chunk({"content": "a"}))[1] == [UpstreamDelta(text="a")]
+
+
+def test_a_failure_in_an_answer_of_200_is_reported():
+    limited = {"error": {"message": "slow down", "code": 429}}
+    for answer in (limited, [limited], {"choices": None, **limited}, {**completion(), **limited}):
+        with pytest.raises(ReportedError, match="slow down") as raised:
+            read(answer)
+        assert raised.value.fault.status == 429
+    named = ServerSentEvent(json.dumps({"message": "slow down", "code": 429}), "error")
+    for event in (json.dumps(limited), chunk({}, "error", **limited), named):
+        with pytest.raises(ReportedError, match="slow down"):
+            deltas_of(event)
+
+
+@pytest.mark.parametrize("error", [None, "", {}, [], {"message": None, "code": None}])
+def test_an_error_that_says_nothing_is_no_failure(error):
+    assert deltas_of(chunk({"content": "a"}, error=error))[1] == [UpstreamDelta(text="a")]
+    assert read(completion(error=error)).reply.text == "Hello."
+
+
 def chunk(delta, finish=None, **more):
     return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more})
 

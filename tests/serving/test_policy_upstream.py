@@ -126,6 +126,14 @@ def test_a_stop_ends_a_reply_and_is_no_part_of_it(stop):
     assert deltas[-1].finish == "stop"
 
 
+def test_the_stop_that_ended_a_reply_is_named():
+    policy = Growing("The quick ", "brown fox")
+    assert complete(policy, stop=["dog", "fox"]).details.stop_sequence == "fox"
+    assert complete(policy, stop=["dog"]).details.stop_sequence is None
+    deltas = asyncio.run(deltas_of(policy, stop=["dog", "fox"]))
+    assert deltas[-1].details.stop_sequence == "fox"
+
+
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 CALLING = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
 

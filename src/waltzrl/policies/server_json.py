@@ -13,7 +13,7 @@ MOST_COUNT = 2**53
 """The largest count that is believed; every integer up to it is exact as a float."""
 HIGH_HALF = ("\ud800", "\udbff")
 """The first and the last code unit that begin a surrogate pair."""
-PART_TEXTS = ("text", "refusal", "content", "value")
+PART_TEXTS = ("text", "refusal", "content")
 """Keys under which a part of a content has its text."""
 FIELD_TYPES: Mapping[str, type] = {"model": str, "system_fingerprint": str, "usage": dict}
 """The types of fields of a completion; a value of another type counts as absent."""
@@ -172,7 +172,7 @@ def _is_part(value: object) -> bool:
     """Return whether a value is a part of a content: it has a type, or a text alone."""
     if not isinstance(value, dict):
         return False
-    return isinstance(value.get("type"), str) or value.keys() in ({"text"}, {"value"})
+    return isinstance(value.get("type"), str) or value.keys() == {"text"}
 
 
 def _read_part(part: object) -> tuple[str, str]:
@@ -181,6 +181,8 @@ def _read_part(part: object) -> tuple[str, str]:
         return str(part), ""
     reasoning = next((part[key] for key in REASONING_TEXTS if part.get(key)), None)
     text = next((part[key] for key in PART_TEXTS if part.get(key)), None)
+    if isinstance(text, dict) and "value" in text:  # as OpenAI's assistants have it
+        text = text["value"]
     words = "".join(read_content(text if reasoning is None else reasoning))
     is_reasoning = reasoning is not None or str(part.get("type")).startswith(REASONING_TEXTS)
     return ("", words) if is_reasoning else (words, "")

@@ -6,6 +6,7 @@ import pytest
 
 from support.wire_server import CALL, answer_of
 from waltzrl.errors import RequestError
+from waltzrl.records import ToolCall
 from waltzrl.serving.wire import RESPONSES
 
 
@@ -130,6 +131,34 @@ def test_pictures_and_files_are_respelt():
         },
     ]
     assert exchange.prompt.messages[0].content == "What?\n[image]\n[file]"
+
+
+def items_of(answer):
+    """Return the calls of a response, whole and in a stream."""
+    whole = json.loads(RESPONSES.write(read(), [answer]))
+    writer = RESPONSES.writer(read())
+    stream = (writer.open() + writer.finish(0, answer) + writer.close([answer])).decode()
+    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: ")]
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == whole["output"] == events[-1]["response"]["output"]
+    written = [event["arguments"] for event in events if event["type"].endswith("arguments.done")]
+    deltas = [event["delta"] for event in events if event["type"].endswith("arguments.delta")]
+    assert written == deltas == [item["arguments"] for item in done]
+    return whole["status"], [(item["status"], item["arguments"]) for item in done]
+
+
+@pytest.mark.parametrize("arguments", ["", " ", "null"])
+def test_a_call_without_arguments_has_an_empty_object(arguments):
+    call = ToolCall(id="1", name="f", arguments=arguments)
+    assert items_of(answer_of("", call)) == ("completed", [("completed", "{}")])
+
+
+@pytest.mark.parametrize("arguments", ["", '{"a": '])
+def test_a_call_that_was_cut_off_is_incomplete_and_those_before_it_are_not(arguments):
+    cut = ToolCall(id="2", name="f", arguments=arguments)
+    status, items = items_of(answer_of("", CALL, cut, finish="length"))
+    assert status == "incomplete"
+    assert items == [("completed", CALL.arguments), ("incomplete", arguments)]
 
 
 def test_no_words_open_no_message():
