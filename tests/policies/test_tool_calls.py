@@ -81,9 +81,10 @@ ONE, TWO = '{"page":1}', '{"page":2}'
 def assembled(*fragments):
     """Return the names and arguments of the calls that these fragments make, and their ids."""
     assembler = CallAssembler()
-    for fragment in fragments:
-        assembler.add(*fragment)
+    for index, call_id, name, arguments in fragments:
+        assembler.add(index, ToolCall(id=call_id, name=name, arguments=arguments))
     calls = assembler.calls
+    assert calls == assembler.calls
     assert bool(assembler) == bool(calls)
     assert all(call.id for call in calls)
     assert len({call.id for call in calls}) == len(calls)
@@ -138,6 +139,14 @@ def assembled(*fragments):
             (None, "b", "f", '{"page'),
             (None, "a", "", '":1}'),
             (None, "b", "", '":2}'),
+        ],
+        # An empty object stands for the arguments that follow.
+        [
+            (0, "a", "f", "{}"),
+            (0, "", "", ONE),
+            (1, "b", "f", "{}"),
+            (1, "", "", '{"page":'),
+            (1, "", "", "2}"),
         ],
         # One id for all, and a call that is repeated as a whole.
         [(None, "f", "f", ONE), (None, "f", "f", TWO)],

@@ -406,6 +406,23 @@ def test_the_stop_sequence_is_read_where_a_server_names_it(said, sequence):
     assert deltas_of(json.dumps({"choices": [choice]}))[0].details.stop_sequence == sequence
 
 
+@pytest.mark.parametrize("reason", ["", "null", "None"])
+def test_a_word_for_null_ends_no_reply(reason):
+    reader, deltas = deltas_of(chunk({"content": "a"}, reason))
+    assert (reader.ended, deltas) == (False, [UpstreamDelta(text="a")])
+    assert (
+        read(completion({"tool_calls": [CALL]}, {"finish_reason": reason})).finish == "tool_calls"
+    )
+
+
+def test_a_message_in_the_place_of_deltas_is_heard_once():
+    whole = json.dumps(completion())
+    _, deltas = deltas_of(whole, whole)
+    assert "".join(delta.text for delta in deltas) == "Hello."
+    _, deltas = deltas_of(chunk({"content": "Hello."}), whole)
+    assert "".join(delta.text for delta in deltas) == "Hello."
+
+
 @pytest.mark.parametrize("data", ["", " ", "null", '{"type": "ping"}', '{"choices": null}'])
 def test_an_event_that_says_nothing_is_passed_over(data):
     assert deltas_of(data, chunk({"content": "a"}))[1] == [UpstreamDelta(text="a")]

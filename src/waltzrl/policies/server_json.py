@@ -155,17 +155,21 @@ def _tidied_words(words: object) -> dict[str, object]:
 
 def _tidied_call(call: Mapping[str, object]) -> dict[str, object]:
     """Return a tool call, or a fragment of one; its function may be spelt without nesting."""
-    function = call.get("function")
-    if not isinstance(function, dict):
+    call_id, function = call.get("id"), call.get("function")
+    if function is None and ("name" in call or "arguments" in call):
         function = call
-    name, arguments, call_id = function.get("name"), function.get("arguments"), call.get("id")
-    if arguments is not None and not isinstance(arguments, str):
-        arguments = encoded(arguments)
     tidy = {
         "id": None if call_id is None else str(call_id),
-        "function": {"name": None if name is None else str(name), "arguments": arguments},
+        "function": _tidied_function(function) if isinstance(function, dict) else None,
     }
     return _without_nulls({**call, **tidy})
+
+
+def _tidied_function(function: Mapping[str, object]) -> dict[str, object]:
+    name, arguments = function.get("name"), function.get("arguments")
+    if arguments is not None and not isinstance(arguments, str):
+        arguments = encoded(arguments)
+    return _without_nulls({"name": None if name is None else str(name), "arguments": arguments})
 
 
 def _is_part(value: object) -> bool:

@@ -106,17 +106,21 @@ def is_complete(arguments: str) -> bool:
 class CallFragments:
     """The fragments of one call."""
 
-    def __init__(self, index: object) -> None:
+    def __init__(self, index: object, first: ToolCall) -> None:
         self.index = index
-        self.id = ""
-        self.name = ""
+        self.id = self.name = ""
+        self.new_id = new_call_id()
+        """Its id unless the server gives one that no other call has."""
+        self._first = first
         self._arguments: list[str] = []
 
-    def add(self, call_id: str, name: str, arguments: str) -> None:
-        self.id = self.id or call_id
-        self.name = self.name or name
-        if arguments:
-            self._arguments.append(arguments)
+    def add(self, fragment: ToolCall) -> None:
+        self.id = self.id or fragment.id
+        self.name = self.name or fragment.name
+        if fragment.arguments[:1] == "{" and self._arguments == ["{}"]:
+            self._arguments.clear()  # an empty object in the place of those that follow
+        if fragment.arguments:
+            self._arguments.append(fragment.arguments)
 
     @property
     def arguments(self) -> str:
@@ -127,6 +131,15 @@ class CallFragments:
         """Whether the arguments so far are an object, which no further fragment continues."""
         last = self._arguments[-1] if self._arguments else ""
         return last.rstrip().endswith("}") and is_complete(self.arguments)
+
+    @property
+    def call(self) -> ToolCall:
+        return replace(
+            self._first,
+            id=mended(self.id),
+            name=mended(self.name),
+            arguments=mended(self.arguments),
+        )
 
 
 class CallAssembler:
@@ -146,47 +159,49 @@ class CallAssembler:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def add(self, index: object, call_id: str, name: str, arguments: str) -> None:
+    def add(self, index: object, fragment: ToolCall) -> None:
         """Add a fragment; the index is None, and a text empty, where the server gives none."""
-        call = self._find(index, call_id, is_anonymous=not (call_id or name))
-        same = call is not None and call.id == call_id and name in ("", call.name)
-        adds_something = bool(arguments) or not same
-        if call is None or (adds_something and _begins_another(call, index, call_id, name)):
-            if call is not None and same and call_id and call.arguments == arguments:
+        call = self._find(index, fragment)
+        same = call is not None and call.id == fragment.id and fragment.name in ("", call.name)
+        adds_something = bool(fragment.arguments) or not same
+        if call is None or (adds_something and _begins_another(call, index, fragment)):
+            if call is not None and same and call.id and call.arguments == fragment.arguments:
                 return  # the server repeats the whole call
-            call = CallFragments(index)
+            call = CallFragments(index, fragment)
             self._calls.append(call)
         if index is not None:
             self._by_index[index] = call
-        call.add(call_id, name, arguments)
-        if call_id and call.id == call_id:
-            self._by_id[call_id] = call
+        call.add(fragment)
+        if call.id and call.id == fragment.id:
+            self._by_id[call.id] = call
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The calls so far, each with an id of its own."""
-        return with_ids(
-            ToolCall(id=mended(call.id), name=mended(call.name), arguments=mended(call.arguments))
-            for call in self._calls
-        )
+        """The calls so far, each with an id of its own, which it keeps."""
+        named: dict[str, ToolCall] = {}
+        for fragments in self._calls:
+            call = fragments.call
+            call_id = call.id if call.id and call.id not in named else fragments.new_id
+            named[call_id] = replace(call, id=call_id)
+        return tuple(named.values())
 
-    def _find(self, index: object, call_id: str, *, is_anonymous: bool) -> CallFragments | None:
+    def _find(self, index: object, fragment: ToolCall) -> CallFragments | None:
         """Return the call that a fragment may belong to: that of its id, of its index, the last."""
-        named = self._by_id.get(call_id)
+        named = self._by_id.get(fragment.id)
         if named is not None and (index is None or named.index in (index, None)):
             return named
         if index in self._by_index:
             return self._by_index[index]
-        may_be_last = index is None or is_anonymous
+        may_be_last = index is None or not (fragment.id or fragment.name)
         return self._calls[-1] if self._calls and may_be_last else None
 
 
-def _begins_another(call: CallFragments, index: object, call_id: str, name: str) -> bool:
+def _begins_another(call: CallFragments, index: object, fragment: ToolCall) -> bool:
     """Return whether a fragment, which may belong to `call`, is the beginning of another one."""
-    if not name and (index is not None or not call_id):
+    if not fragment.name and (index is not None or not fragment.id):
         return False
-    if name and call.name and name != call.name:
+    if fragment.name and call.name and fragment.name != call.name:
         return True
-    if call_id and call.id and call_id != call.id:
+    if fragment.id and call.id and fragment.id != call.id:
         return True
-    return call.is_whole and (bool(name) or call_id != call.id)
+    return call.is_whole and (bool(fragment.name) or fragment.id != call.id)

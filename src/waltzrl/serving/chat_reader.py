@@ -101,11 +101,16 @@ def _completion(
 
 def _finish(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
     """Return why a reply ended; without a reason, arguments that are incomplete were cut off."""
-    if reason:
+    if _is_reason(reason):
         return FINISHES.get(reason.lower(), "stop")
     if not calls:
         return "stop"
     return "tool_calls" if is_complete(calls[-1].arguments) else "length"
+
+
+def _is_reason(reason: str | None) -> TypeGuard[str]:
+    """Return whether a reply has ended; some servers write null as a word."""
+    return reason is not None and reason.lower() not in ("", "null", "none")
 
 
 def _stop_sequence(choice: "_WholeChoice | _LenientChoice | _Choice") -> str | None:
@@ -238,6 +243,7 @@ class StreamReader:
         """The server has reported that its reply is complete."""
         self._calls = CallAssembler()
         self._text, self._reasoning = TextJoiner(), TextJoiner()
+        self._has_begun = False
         self._chunk = _Chunk()
         """The last chunk with token counts, or else the first."""
         self._logprobs: list[TokenLogprob] = []
@@ -278,15 +284,19 @@ class StreamReader:
     def _choice(self, choice: "_Choice") -> Iterator[UpstreamDelta]:
         self._logprobs += _logprobs(choice) or ()
         self._stop_sequence = _stop_sequence(choice) or self._stop_sequence
-        if choice.delta is not None:
-            for part in choice.delta.tool_calls or ():
+        delta = choice.delta
+        if delta is None and not self._has_begun:  # a server that streams the reply as one message
+            delta = choice.message
+        if delta is not None:
+            for part in delta.tool_calls or ():
                 self._add_to_call(part)
-            words = choice.delta.content or choice.delta.refusal or ""
-            thoughts = choice.delta.reasoning or choice.delta.reasoning_content or ""
+            words = delta.content or delta.refusal or ""
+            thoughts = delta.reasoning or delta.reasoning_content or ""
             text, reasoning = self._text.add(words), self._reasoning.add(thoughts)
+            self._has_begun = self._has_begun or bool(text or reasoning or delta.tool_calls)
             if text or reasoning:
                 yield UpstreamDelta(text=text, reasoning=reasoning)
-        if choice.finish_reason and not self.ended:
+        if _is_reason(choice.finish_reason) and not self.ended:
             yield self._end(choice.finish_reason)
 
     def _end(self, reason: str | None) -> UpstreamDelta:
@@ -301,8 +311,7 @@ class StreamReader:
 
     def _add_to_call(self, part: "_CallPart") -> None:
         index = part.index if isinstance(part.index, int | float | str) else None
-        function = part.function or _Function()
-        self._calls.add(index, part.id or "", function.name or "", function.arguments or "")
+        self._calls.add(index, _call(part))
 
 
 def _read_chunk(data: str, event: str) -> "_Chunk":
@@ -462,6 +471,7 @@ WHOLE = msgspec.json.Decoder(_Whole)
 
 class _Choice(msgspec.Struct):
     delta: _LenientMessage | None = None
+    message: _LenientMessage | None = None
     finish_reason: str | None = None
     stop_reason: object = None
     matched_stop: object = None

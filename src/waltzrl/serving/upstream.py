@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, perf_counter
@@ -13,6 +14,7 @@ import msgspec
 from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
 from waltzrl.policies.server_faults import ReportedError
+from waltzrl.policies.server_json import mended_json, read_count, read_json
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion
 from waltzrl.serving.exchange import (
@@ -37,6 +39,8 @@ from waltzrl.telemetry.logs import current_request, fields
 log = logging.getLogger(__name__)
 
 
+EVENT = re.compile(rb"\s*(data|event|id|retry)?:")
+"""The beginning of a stream of events."""
 IDLE_SECONDS = 10.0
 """An upstream without traffic for this long is probed."""
 RETRY_SECONDS = 1.0
@@ -153,19 +157,23 @@ class HttpUpstream:
         decoder, reader = EventDecoder(), StreamReader()
         started = perf_counter()
         with await self._send(_chat_request(streamed, bearer)) as response:
+            part = await response.read_part()
             # A server that cannot stream ignores `stream` and returns an ordinary completion.
-            if response.headers.get("content-type", "").startswith("application/json"):
-                yield _whole_delta(await self._read_body(response))
+            if _is_whole(response, part):
+                yield _whole_delta(await self._read_body(response, part))
                 return
-            size = 0
-            while part := await response.read_part():
+            size, is_open = 0, True
+            while is_open:
+                is_open = bool(part)
                 size += len(part)
                 check_reply_size(size, self._limits)
-                deltas, failure = _deltas(decoder.feed(part), reader)
+                # Some servers leave out the empty line at the end of the last event.
+                deltas, failure = _deltas(decoder.feed(part or b"\n\n"), reader)
                 if deltas:  # also those that precede a failure
                     yield _merge(deltas)
-                if failure is not None:
+                if failure is not None and (is_open or isinstance(failure, ReportedError)):
                     raise failure
+                part = await _next_part(response, reader)
         if not reader.ended:
             _log_failure(started, "the stream ended early")
             raise RequestError(502, "upstream", "the upstream's stream ended early")
@@ -222,7 +230,10 @@ class HttpUpstream:
 
     def _read_models(self, body: bytes) -> list[ModelCard]:
         """Return the models of an answer to `/models`, and remember their names."""
-        models = [model.card for model in msgspec.json.decode(body, type=_Models).data]
+        listed = read_json(body)
+        if isinstance(listed, dict) and "data" in listed:  # else it is the list itself
+            listed = listed["data"] or []
+        models = [model.card for model in msgspec.convert(mended_json(listed), list[_Model])]
         self.names = frozenset([model.id for model in models[:MOST_NAMES]])
         return models
 
@@ -272,15 +283,34 @@ class HttpUpstream:
                 raise status_error(response, await self._read_body(response), self._api_key)
         return answer
 
-    async def _read_body(self, response: Response) -> bytes:
-        """Read the whole body, up to the size limit."""
-        parts: list[bytes] = []
-        size = 0
+    async def _read_body(self, response: Response, beginning: bytes = b"") -> bytes:
+        """Read the whole body, or what follows its beginning, up to the size limit."""
+        parts = [beginning] if beginning else []
+        size = len(beginning)
+        check_reply_size(size, self._limits)
         while part := await response.read_part():
             size += len(part)
             check_reply_size(size, self._limits)
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _is_whole(response: Response, beginning: bytes) -> bool:
+    """Return whether a response is JSON and no stream of events, whatever it calls itself."""
+    if beginning.lstrip().startswith((b"{", b"[")):
+        return True
+    is_json = response.headers.get("content-type", "").startswith("application/json")
+    return is_json and not EVENT.match(beginning)
+
+
+async def _next_part(response: Response, reader: StreamReader) -> bytes:
+    """Return the next part of a stream; a connection that breaks after the reply ends it."""
+    try:
+        return await response.read_part()
+    except OSError:
+        if reader.ended:
+            return b""
+        raise
 
 
 def _deltas(
@@ -348,13 +378,9 @@ class _Model(msgspec.Struct):
     def card(self) -> ModelCard:
         return ModelCard(
             id=self.id,
-            created=self.created if isinstance(self.created, int) else 0,
+            created=read_count(self.created) or 0,
             owned_by=str(self.owned_by or "upstream"),
         )
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
 
 
 def _chat_request(body: Mapping[str, Json], bearer: str | None) -> UpstreamRequest:
