@@ -60,6 +60,8 @@ class TextJoiner:
 
     def add(self, piece: str) -> str:
         """Return the text that this piece completes."""
+        if not self._half and piece.isascii():  # most are
+            return piece
         text = self._half + piece
         first, last = HIGH_HALF
         self._half = text[-1] if text and first <= text[-1] <= last else ""

@@ -1,7 +1,5 @@
 """Reads the replies of a chat-completions server, whole or streamed."""
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import floor, isfinite
 from typing import Annotated, Literal, TypeGuard, get_args
@@ -9,7 +7,7 @@ from typing import Annotated, Literal, TypeGuard, get_args
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.policies.server_faults import check_reported, says_something
+from waltzrl.policies.server_faults import check_reported
 from waltzrl.policies.server_json import (
     TextJoiner,
     read_count,
@@ -17,26 +15,17 @@ from waltzrl.policies.server_json import (
     tidied,
 )
 from waltzrl.policies.sse import ServerSentEvent
-from waltzrl.policies.tool_calls import CallAssembler, is_complete, with_ids
+from waltzrl.policies.tool_calls import CallAssembler, with_ids
 from waltzrl.records import Reply, ToolCall, Usage
+from waltzrl.serving.endings import finish_of, is_reason, stop_sequence_of
 from waltzrl.serving.exchange import (
-    Finish,
     ReplyDetails,
     TokenLogprob,
     UpstreamDelta,
     UpstreamReply,
 )
+from waltzrl.serving.verbatim import repeats_a_key, spells
 
-FINISHES: Mapping[str, Finish] = {
-    "stop": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",
-    "tool_calls": "tool_calls",
-    "tool_use": "tool_calls",
-    "content_filter": "content_filter",
-}
-"""The words of servers in lower case; any other is the end of a reply."""
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """Raised for bytes that are not JSON, or are JSON of the wrong shape."""
 
@@ -81,7 +70,7 @@ def _completion(
     message = choice.message
     written = tuple([_call(call) for call in message.tool_calls or ()])
     calls = with_ids(written)
-    finish = _finish(choice.finish_reason, calls)
+    finish = finish_of(choice.finish_reason, calls)
     reply = Reply(
         text=message.content or message.refusal or "",
         reasoning=message.reasoning or message.reasoning_content or "",
@@ -90,60 +79,15 @@ def _completion(
         usage=_usage(completion.usage, completion.model),
         milliseconds=milliseconds,
     )
-    details = _details(completion, _logprobs(choice), _stop_sequence(choice))
+    details = _details(
+        completion, _logprobs(choice), stop_sequence_of(choice.stop_reason, choice.matched_stop)
+    )
     reasoning, other = message.reasoning, message.reasoning_content
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
     unread = twice or len(completion.choices) > 1 or calls != written
     if answer and (unread or not spells(details.logprobs, reply.text) or repeats_a_key(answer)):
         answer = None
     return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details)
-
-
-def _finish(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
-    """Return why a reply ended; without a reason, arguments that are incomplete were cut off."""
-    if _is_reason(reason):
-        return FINISHES.get(reason.lower(), "stop")
-    if not calls:
-        return "stop"
-    return "tool_calls" if is_complete(calls[-1].arguments) else "length"
-
-
-def _is_reason(reason: str | None) -> TypeGuard[str]:
-    """Return whether a reply has ended; some servers write null as a word."""
-    return reason is not None and reason.lower() not in ("", "null", "none")
-
-
-def _stop_sequence(choice: "_WholeChoice | _LenientChoice | _Choice") -> str | None:
-    """Return the stop sequence that ended the reply, where vLLM or SGLang say which."""
-    texts = [text for text in (choice.stop_reason, choice.matched_stop) if isinstance(text, str)]
-    return texts[0] if texts else None
-
-
-def spells(tokens: Sequence[TokenLogprob] | None, text: str) -> bool:
-    """Return whether the tokens, if any are known, spell `text` and nothing else.
-
-    They may end with a token that has a special meaning.
-    """
-    if tokens is None:
-        return True
-    written = [t.token.encode() if t.bytes is None else bytes(t.bytes) for t in tokens]
-    if tokens and SPECIAL_TOKEN.fullmatch(tokens[-1].token):
-        written.pop()
-    return b"".join(written) == text.encode() and all(map(_is_consistent, tokens))
-
-
-SPECIAL_TOKEN = re.compile(r"<[\w|/]{1,32}>")
-"""A token with a special meaning, such as `<|im_end|>`."""
-
-
-def _is_consistent(token: TokenLogprob) -> bool:
-    """Return whether the token's name says no more than its bytes."""
-    if token.bytes is None:
-        return True
-    try:
-        return bytes(token.bytes).decode() == token.token
-    except UnicodeDecodeError:  # a part of a character; its name is an escape or a placeholder
-        return len(token.token) <= len("\\xff") * len(token.bytes)
 
 
 def _details(
@@ -207,30 +151,6 @@ CountedName = Literal[
 COUNTED: tuple[CountedName, ...] = get_args(CountedName)
 
 
-def repeats_a_key(answer: bytes) -> bool:
-    """Return whether an object has a key twice: a client may read the value that we did not."""
-    # Most replies have no key twice, in whichever objects, and none with an escape in its name.
-    keys = KEY.findall(answer)
-    if len(set(keys)) == len(keys) == len(KEY_END.findall(answer)):
-        return False
-    try:
-        UNIQUE_KEYS.decode(answer.decode())
-    except ValueError:
-        return True
-    return False
-
-
-def _require_unique_keys(pairs: Sequence[tuple[str, object]]) -> None:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError
-
-
-KEY = re.compile(rb'"([^"\\]{0,64}+)"[ \t\r\n]*+:')  # `+`: without going back, which is slow
-KEY_END = re.compile(rb'"[ \t\r\n]*+:')
-"""The end of every key, and perhaps of a quotation within a string."""
-UNIQUE_KEYS = json.JSONDecoder(object_pairs_hook=_require_unique_keys)
-
-
 def _unreadable() -> RequestError:
     return RequestError(502, "upstream", "the upstream's reply is not a chat completion")
 
@@ -283,20 +203,23 @@ class StreamReader:
 
     def _choice(self, choice: "_Choice") -> Iterator[UpstreamDelta]:
         self._logprobs += _logprobs(choice) or ()
-        self._stop_sequence = _stop_sequence(choice) or self._stop_sequence
+        self._stop_sequence = (
+            stop_sequence_of(choice.stop_reason, choice.matched_stop) or self._stop_sequence
+        )
         delta = choice.delta
         if delta is None and not self._has_begun:  # a server that streams the reply as one message
             delta = choice.message
         if delta is not None:
             for part in delta.tool_calls or ():
                 self._add_to_call(part)
-            words = delta.content or delta.refusal or ""
-            thoughts = delta.reasoning or delta.reasoning_content or ""
-            text, reasoning = self._text.add(words), self._reasoning.add(thoughts)
+            words = delta.content or delta.refusal
+            thoughts = delta.reasoning or delta.reasoning_content
+            text = self._text.add(words) if words else ""
+            reasoning = self._reasoning.add(thoughts) if thoughts else ""
             self._has_begun = self._has_begun or bool(text or reasoning or delta.tool_calls)
             if text or reasoning:
                 yield UpstreamDelta(text=text, reasoning=reasoning)
-        if _is_reason(choice.finish_reason) and not self.ended:
+        if is_reason(choice.finish_reason) and not self.ended:
             yield self._end(choice.finish_reason)
 
     def _end(self, reason: str | None) -> UpstreamDelta:
@@ -306,7 +229,7 @@ class StreamReader:
             text=self._text.end(),
             reasoning=self._reasoning.end(),
             calls=calls,
-            finish=_finish(reason, calls),
+            finish=finish_of(reason, calls),
         )
 
     def _add_to_call(self, part: "_CallPart") -> None:
@@ -326,8 +249,7 @@ def _read_chunk(data: str, event: str) -> "_Chunk":
     except UNREADABLE:
         chunk = _Chunk()
     # One without choices may be an error that has no key `error`.
-    errors = [chunk.error, *(choice.error for choice in chunk.choices or ())]
-    if chunk.choices and event != "error" and not any(map(says_something, errors)):
+    if chunk.choices and event != "error" and chunk.error is chunk.choices[0].error is None:
         return chunk
     body = read_json(data)
     check_reported(body, event)

@@ -31,7 +31,6 @@ from waltzrl.records import (
     ServedExchange,
     total_usage,
 )
-from waltzrl.serving.chat_reader import spells
 from waltzrl.serving.draft_stream import DraftStream
 from waltzrl.serving.exchange import (
     Answer,
@@ -48,7 +47,8 @@ from waltzrl.serving.exchange import (
 )
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.model_names import ModelNames
-from waltzrl.serving.upstream_errors import UpstreamError
+from waltzrl.serving.upstream_errors import add_reason
+from waltzrl.serving.verbatim import spells
 
 CostOf = Callable[[Collaboration, str], float | None]
 """Returns what a collaboration for a model cost in US dollars; None when a price is unknown."""
@@ -222,16 +222,14 @@ class Gateway:
                 collaboration = replace(collaboration, prompt=prompt)
         except RequestError as failure:
             error = failure.kind
-            if isinstance(failure, UpstreamError) and failure.unreviewed:
-                raise await _explained(failure, agent.chat.prompt, bundle.reviewer) from failure
+            await add_reason(failure, agent.chat.prompt, bundle.reviewer)
             raise
         except asyncio.CancelledError:
             error = "cancelled"
             raise
         finally:
             milliseconds = (perf_counter() - started) * 1e3
-            prompt_id = request.chat.prompt.id
-            client_id = request.context.id
+            prompt_id, client_id = request.chat.prompt.id, request.context.id
             exchange = ServedExchange(
                 id=_choice_id(prompt_id, number, assignment.arm),
                 client_request_id="" if client_id == prompt_id else client_id,
@@ -384,14 +382,6 @@ class _TimedReviewer:
             return await self.reviewer.review(prompt, reply)
         finally:
             self.milliseconds.append((perf_counter() - started) * 1e3)
-
-
-async def _explained(failure: UpstreamError, prompt: Prompt, reviewer: Reviewer) -> UpstreamError:
-    """Return the failure, with the upstream's own words if they pass the review."""
-    feedback = await reviewer.review(prompt, Reply(text=failure.unreviewed))
-    if feedback.well_formed and not feedback.unsafe:
-        return failure.with_reason(failure.unreviewed)
-    return failure
 
 
 def _answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 
-from waltzrl.errors import RequestError
+from waltzrl.agents import Reviewer
+from waltzrl.errors import RequestError, WaltzError
 from waltzrl.policies.server_faults import NO_MESSAGE, RETRY_AFTER, ServerFault, read_fault
+from waltzrl.records import Prompt, Reply
 from waltzrl.serving.http_client import Response
 
 PASSED_ON = {400, 401, 402, 403, 404, 405, 408, 409, 413, 422, 429}
@@ -63,18 +65,6 @@ class UpstreamError(RequestError):
         """Whether the same request may succeed soon."""
         return self.is_down or (self.status == 429 and self.retry_after_seconds is not None)
 
-    def with_reason(self, reason: str) -> "UpstreamError":
-        """Return the same error with the upstream's words, which were reviewed."""
-        error = UpstreamError(
-            self.status,
-            self.kind,
-            f"{self}: {reason}",
-            is_down=self.is_down,
-            retry_after_seconds=self.retry_after_seconds,
-        )
-        error.code, error.error_type, error.param = self.code, self.error_type, self.param
-        return error
-
 
 class BreakerOpenError(UpstreamError):
     """No request was sent, because the last ones failed."""
@@ -91,6 +81,19 @@ class BreakerOpenError(UpstreamError):
     @property
     def is_transient(self) -> bool:
         return False
+
+
+async def add_reason(failure: RequestError, prompt: Prompt, reviewer: Reviewer) -> None:
+    """Add the upstream's own words, which nobody has reviewed yet, if they pass the review."""
+    if not isinstance(failure, UpstreamError) or not failure.unreviewed:
+        return
+    try:
+        feedback = await reviewer.review(prompt, Reply(text=failure.unreviewed))
+    except WaltzError:
+        return
+    if feedback.well_formed and not feedback.unsafe:
+        failure.args = (f"{failure}: {failure.unreviewed}",)
+    failure.unreviewed = ""
 
 
 def connection_error(error: OSError) -> UpstreamError:
