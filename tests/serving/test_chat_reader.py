@@ -646,3 +646,100 @@ def test_what_a_stream_says_about_its_reply_is_read():
     assert list(msgspec.to_builtins(reader.details.logprobs)) == [token("Hel"), token("lo.")]
     reader, _ = deltas_of(*chunks, last, "[DONE]")
     assert reader.details.usage == {"completion_tokens_details": {"reasoning_tokens": 2}}
+
+
+FULL = completion(
+    {
+        "refusal": None,
+        "reasoning": "",
+        "reasoning_content": "",
+        "annotations": [],
+        "audio": None,
+        "tool_calls": [{**CALL, "index": 0}],
+    },
+    {
+        "logprobs": {"content": [token("Hello.")], "refusal": None},
+        "stop_reason": None,
+        "matched_stop": None,
+    },
+    usage={
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 1},
+        "completion_tokens_details": {"reasoning_tokens": 1},
+    },
+    system_fingerprint="fp_1",
+    service_tier="default",
+)
+"""A reply with every optional field."""
+ODD = (
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    10**30,
+    "",
+    "x",
+    "\ud83d",
+    "\0",
+    [],
+    {},
+    [None],
+    [[]],
+    [{}],
+    {"a": None},
+)
+TEXTS = {"content", "refusal", "reasoning", "reasoning_content"}
+"""Fields whose odd values are texts of the reply themselves."""
+
+
+def places(value, path=()):
+    """Yield the path of every value in a JSON value."""
+    for key in value if isinstance(value, dict) else range(len(value)):
+        yield (*path, key)
+        if isinstance(value[key], dict | list):
+            yield from places(value[key], (*path, key))
+
+
+def put(value, path, new):
+    """Return a JSON value with another in one place; without it if `new` is a function."""
+    copy = list(value) if isinstance(value, list) else dict(value)
+    key, *inner = path
+    if inner:
+        copy[key] = put(copy[key], inner, new)
+    elif new is place_removed:
+        del copy[key]
+    else:
+        copy[key] = new
+    return copy
+
+
+def place_removed():
+    """Stand for no value."""
+
+
+def is_optional(path):
+    return path not in {("choices",), ("choices", 0), ("choices", 0, "message")}
+
+
+@pytest.mark.parametrize("path", list(filter(is_optional, places(FULL))), ids=str)
+def test_no_odd_value_of_an_optional_field_loses_a_reply(path):
+    for new in (*ODD, place_removed):
+        answer = put(FULL, path, new)
+        try:
+            whole = read(answer)
+            reader, deltas = deltas_of(as_chunk(answer), "[DONE]")
+        except RequestError:
+            # A call that is no object cannot be read, and a reply without it would be another.
+            assert "tool_calls" in path[-2:]
+            assert new not in (None, 0, [], {}, "", place_removed)
+            continue
+        if not TEXTS & set(path):
+            assert whole.reply.text == "Hello."
+            assert "".join(delta.text for delta in deltas) == "Hello."
+        assert all(call.id for call in whole.reply.calls)
+        calls = [call.line for call in whole.reply.calls]
+        texts = [whole.reply.text, whole.reply.reasoning, *calls, *(d.text for d in deltas)]
+        assert msgspec.json.encode([texts, whole.details, reader.details])  # no half of a pair

@@ -195,14 +195,14 @@ def _read_part(part: object) -> tuple[str, str]:
 
 
 def _objects(value: object) -> list[dict[str, object]]:
-    """Return the objects in a list, or a single object as a list.
+    """Return the objects in a list, or a single object as a list, without those that are empty.
 
     Raises:
         ValueError: there is something else.
     """
-    items = value if isinstance(value, list) else [value]
+    items = [item for item in (value if isinstance(value, list) else [value]) if item]
     objects = [item for item in items if isinstance(item, dict)]
-    if len(objects) + items.count(None) + items.count("") < len(items):
+    if len(objects) < len(items):
         raise ValueError("not a list of objects")
     return objects
 

@@ -39,7 +39,7 @@ from waltzrl.telemetry.logs import current_request, fields
 log = logging.getLogger(__name__)
 
 
-EVENT = re.compile(rb"\s*(data|event|id|retry)?:")
+EVENT = re.compile(rb"(\xef\xbb\xbf)?\s*(data|event|id|retry)?:")
 """The beginning of a stream of events."""
 IDLE_SECONDS = 10.0
 """An upstream without traffic for this long is probed."""
