@@ -11,9 +11,9 @@ from waltzrl.errors import RequestError
 from waltzrl.policies.server_faults import ReportedError
 from waltzrl.policies.sse import ServerSentEvent
 from waltzrl.records import ToolCall, Usage
-from waltzrl.serving.chat_reader import StreamReader, read_completion
+from waltzrl.serving.chat_reader import read_completion, repeats_a_key, spells
 from waltzrl.serving.exchange import UpstreamDelta
-from waltzrl.serving.verbatim import repeats_a_key, spells
+from waltzrl.serving.stream_reader import StreamReader
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
 HIDDEN = "words that nobody reviewed"

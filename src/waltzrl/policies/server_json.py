@@ -6,6 +6,7 @@ a call an object. What is read so is brought into the form that OpenAI documents
 
 import json
 from collections.abc import Mapping
+from math import floor, isfinite
 
 import msgspec
 
@@ -15,7 +16,7 @@ HIGH_HALF = ("\ud800", "\udbff")
 """The first and the last code unit that begin a surrogate pair."""
 PART_TEXTS = ("text", "refusal", "content")
 """Keys under which a part of a content has its text."""
-FIELD_TYPES: Mapping[str, type] = {"model": str, "system_fingerprint": str, "usage": dict}
+FIELD_TYPES: Mapping[str, type] = {"model": str, "system_fingerprint": str}
 """The types of fields of a completion; a value of another type counts as absent."""
 REASONING_TEXTS = ("thinking", "reasoning", "summary")
 """Keys under which a part has reasoning; such a part may also have it under one of the others."""
@@ -122,8 +123,25 @@ def tidied(body: object) -> dict[str, object]:
         for key, value in body.items()
         if value is not None and isinstance(value, FIELD_TYPES.get(key, object))
     }
+    if isinstance(created := fields.get("created"), float) and isfinite(created):
+        fields["created"] = floor(created)
+    fields["created"] = read_count(fields.get("created"))
+    usage = fields.get("usage")
+    fields["usage"] = _tidied_usage(usage) if isinstance(usage, dict) else None
     choices = [_tidied_choice(choice) for choice in _objects(body.get("choices"))]
-    return {**fields, "choices": choices}
+    return {**_without_nulls(fields), "choices": choices}
+
+
+def _tidied_usage(usage: Mapping[str, object]) -> dict[str, object]:
+    """Return the counts of tokens, and the parts of some, that can be read."""
+    return _without_nulls(
+        {
+            key: _tidied_usage(value)
+            if key.endswith("_details") and isinstance(value, dict)
+            else read_count(value)
+            for key, value in usage.items()
+        }
+    )
 
 
 def _tidied_choice(choice: Mapping[str, object]) -> dict[str, object]:

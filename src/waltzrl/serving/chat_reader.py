@@ -1,7 +1,8 @@
 """Reads the replies of a chat-completions server, whole or streamed."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import floor, isfinite
+import json
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeGuard, get_args
 
 import msgspec
@@ -9,23 +10,29 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.policies.server_faults import check_reported
 from waltzrl.policies.server_json import (
-    TextJoiner,
-    read_count,
+    MOST_COUNT,
     read_json,
     tidied,
 )
-from waltzrl.policies.sse import ServerSentEvent
-from waltzrl.policies.tool_calls import CallAssembler, with_ids
+from waltzrl.policies.tool_calls import is_complete, with_ids
 from waltzrl.records import Reply, ToolCall, Usage
-from waltzrl.serving.endings import finish_of, is_reason, stop_sequence_of
 from waltzrl.serving.exchange import (
+    Finish,
     ReplyDetails,
     TokenLogprob,
-    UpstreamDelta,
     UpstreamReply,
 )
-from waltzrl.serving.verbatim import repeats_a_key, spells
 
+FINISHES: Mapping[str, Finish] = {
+    "stop": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "content_filter": "content_filter",
+}
+"""The words of servers in lower case; any other is the end of a reply."""
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """Raised for bytes that are not JSON, or are JSON of the wrong shape."""
 
@@ -68,20 +75,19 @@ def _completion(
         raise _unreadable()
     choice = completion.choices[0]
     message = choice.message
-    written = tuple([_call(call) for call in message.tool_calls or ()])
-    calls = with_ids(written)
+    written = tuple([call_of(call) for call in message.tool_calls or ()])
+    calls = with_ids(written) if written else ()
     finish = finish_of(choice.finish_reason, calls)
     reply = Reply(
         text=message.content or message.refusal or "",
         reasoning=message.reasoning or message.reasoning_content or "",
         calls=calls,
         finish="length" if finish == "length" else "stop",
-        usage=_usage(completion.usage, completion.model),
+        usage=usage_of(completion.usage, completion.model),
         milliseconds=milliseconds,
     )
-    details = _details(
-        completion, _logprobs(choice), stop_sequence_of(choice.stop_reason, choice.matched_stop)
-    )
+    stop_sequence = stop_sequence_of(choice.stop_reason, choice.matched_stop)
+    details = details_of(completion, logprobs_of(choice.logprobs), stop_sequence)
     reasoning, other = message.reasoning, message.reasoning_content
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
     unread = twice or len(completion.choices) > 1 or calls != written
@@ -90,15 +96,62 @@ def _completion(
     return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details)
 
 
-def _details(
-    completion: "_Whole | _Lenient | _Chunk",
+def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
+    """Return why a reply ended; without a reason, arguments that are incomplete were cut off."""
+    if is_reason(reason):
+        return FINISHES.get(reason.lower(), "stop")
+    if not calls:
+        return "stop"
+    return "tool_calls" if is_complete(calls[-1].arguments) else "length"
+
+
+def is_reason(reason: str | None) -> TypeGuard[str]:
+    """Return whether a reply has ended; some servers write null as a word."""
+    return reason is not None and reason.lower() not in ("", "null", "none")
+
+
+def stop_sequence_of(stop_reason: object, matched_stop: object) -> str | None:
+    """Return the stop sequence that ended the reply, where vLLM or SGLang say which."""
+    texts = [text for text in (stop_reason, matched_stop) if isinstance(text, str)]
+    return texts[0] if texts else None
+
+
+def spells(tokens: Sequence[TokenLogprob] | None, text: str) -> bool:
+    """Return whether the tokens, if any are known, spell `text` and nothing else.
+
+    They may end with a token that has a special meaning.
+    """
+    if tokens is None:
+        return True
+    written = [t.token.encode() if t.bytes is None else bytes(t.bytes) for t in tokens]
+    if tokens and SPECIAL_TOKEN.fullmatch(tokens[-1].token):
+        written.pop()
+    return b"".join(written) == text.encode() and all(map(_is_consistent, tokens))
+
+
+SPECIAL_TOKEN = re.compile(r"<[\w|/]{1,32}>")
+"""A token with a special meaning, such as `<|im_end|>`."""
+
+
+def _is_consistent(token: TokenLogprob) -> bool:
+    """Return whether the token's name says no more than its bytes."""
+    if token.bytes is None:
+        return True
+    try:
+        return bytes(token.bytes).decode() == token.token
+    except UnicodeDecodeError:  # a part of a character; its name is an escape or a placeholder
+        return len(token.token) <= len("\\xff") * len(token.bytes)
+
+
+def details_of(
+    completion: "_Whole | ReplyFields",
     logprobs: Sequence[TokenLogprob] | None,
     stop_sequence: str | None,
 ) -> ReplyDetails:
-    created, usage = completion.created, completion.usage
+    usage = completion.usage
     fingerprint, tier = completion.system_fingerprint, completion.service_tier
     return ReplyDetails(
-        created=read_count(floor(created) if _is_fraction(created) else created),
+        created=completion.created,
         system_fingerprint=fingerprint if _is_name(fingerprint) else None,
         service_tier=tier if _is_name(tier) else None,
         logprobs=None if logprobs is None else tuple(logprobs),
@@ -107,25 +160,21 @@ def _details(
     )
 
 
-def _is_fraction(value: object) -> TypeGuard[float]:
-    return isinstance(value, float) and isfinite(value)
-
-
 def _is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) <= LONGEST_NAME
 
 
-def _logprobs(choice: "_WholeChoice | _LenientChoice | _Choice") -> list[TokenLogprob] | None:
+def logprobs_of(logprobs: object) -> list[TokenLogprob] | None:
     """Return the log-probabilities of a choice; None without any, or if they are malformed."""
-    if choice.logprobs is None:
+    if logprobs is None:
         return None
     try:
-        return msgspec.convert(choice.logprobs, _Logprobs).content
+        return msgspec.convert(logprobs, _Logprobs).content
     except UNREADABLE:
         return None
 
 
-def _usage_details(usage: "_Usage") -> Mapping[str, Mapping[str, int]]:
+def _usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, int]]:
     parts = {
         "prompt_tokens_details": usage.prompt_tokens_details,
         "completion_tokens_details": usage.completion_tokens_details,
@@ -134,8 +183,8 @@ def _usage_details(usage: "_Usage") -> Mapping[str, Mapping[str, int]]:
 
 
 def _counts(part: Mapping[object, object]) -> dict[str, int]:
-    counts = {name: read_count(part.get(name)) for name in COUNTED}
-    return {name: count for name, count in counts.items() if count is not None}
+    counts = {name: part.get(name) for name in COUNTED}
+    return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
 
 
 CountedName = Literal[
@@ -151,125 +200,51 @@ CountedName = Literal[
 COUNTED: tuple[CountedName, ...] = get_args(CountedName)
 
 
+def repeats_a_key(answer: bytes) -> bool:
+    """Return whether an object has a key twice: a client may read the value that we did not."""
+    # Most replies have no key twice, in whichever objects, and none with an escape in its name.
+    keys = KEY.findall(answer)
+    if len(set(keys)) == len(keys) == len(KEY_END.findall(answer)):
+        return False
+    try:
+        UNIQUE_KEYS.decode(answer.decode())
+    except ValueError:
+        return True
+    return False
+
+
+def _require_unique_keys(pairs: Sequence[tuple[str, object]]) -> None:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError
+
+
+KEY = re.compile(rb'"([^"\\]{0,64}+)"[ \t\r\n]*+:')  # `+`: without going back, which is slow
+KEY_END = re.compile(rb'"[ \t\r\n]*+:')
+"""The end of every key, and perhaps of a quotation within a string."""
+UNIQUE_KEYS = json.JSONDecoder(object_pairs_hook=_require_unique_keys)
+
+
 def _unreadable() -> RequestError:
     return RequestError(502, "upstream", "the upstream's reply is not a chat completion")
 
 
-class StreamReader:
-    """Reads the events of one stream; tool calls are returned whole, with the last delta."""
-
-    def __init__(self) -> None:
-        self.ended = False
-        """The server has reported that its reply is complete."""
-        self._calls = CallAssembler()
-        self._text, self._reasoning = TextJoiner(), TextJoiner()
-        self._has_begun = False
-        self._chunk = _Chunk()
-        """The last chunk with token counts, or else the first."""
-        self._logprobs: list[TokenLogprob] = []
-        self._stop_sequence: str | None = None
-
-    @property
-    def details(self) -> ReplyDetails:
-        """What the server has said so far about its reply."""
-        return _details(self._chunk, self._logprobs or None, self._stop_sequence)
-
-    def read(self, event: ServerSentEvent) -> Iterator[UpstreamDelta]:
-        """Yield the deltas of an event.
-
-        Raises:
-            ReportedError: it is the report of a failure.
-            RequestError: 502, it is not a chunk of a chat completion.
-        """
-        data = event.data.strip()
-        if data == "[DONE]":
-            if not self.ended:  # some servers never send a `finish_reason`
-                yield self._end(None)
-            return
-        if data in ("", "null"):
-            return
-        try:
-            chunk = _read_chunk(data, event.name)
-        except UNREADABLE as error:
-            raise RequestError(
-                502, "upstream", "the upstream's stream has an event that is not a completion chunk"
-            ) from error
-        if self._chunk.created is None or chunk.usage is not None:
-            self._chunk = chunk
-        if usage := _usage(chunk.usage, chunk.model):
-            yield UpstreamDelta(usage=usage)
-        for choice in (chunk.choices or ())[:1]:
-            yield from self._choice(choice)
-
-    def _choice(self, choice: "_Choice") -> Iterator[UpstreamDelta]:
-        self._logprobs += _logprobs(choice) or ()
-        self._stop_sequence = (
-            stop_sequence_of(choice.stop_reason, choice.matched_stop) or self._stop_sequence
-        )
-        delta = choice.delta
-        if delta is None and not self._has_begun:  # a server that streams the reply as one message
-            delta = choice.message
-        if delta is not None:
-            for part in delta.tool_calls or ():
-                self._add_to_call(part)
-            words = delta.content or delta.refusal
-            thoughts = delta.reasoning or delta.reasoning_content
-            text = self._text.add(words) if words else ""
-            reasoning = self._reasoning.add(thoughts) if thoughts else ""
-            self._has_begun = self._has_begun or bool(text or reasoning or delta.tool_calls)
-            if text or reasoning:
-                yield UpstreamDelta(text=text, reasoning=reasoning)
-        if is_reason(choice.finish_reason) and not self.ended:
-            yield self._end(choice.finish_reason)
-
-    def _end(self, reason: str | None) -> UpstreamDelta:
-        self.ended = True
-        calls = self._calls.calls
-        return UpstreamDelta(
-            text=self._text.end(),
-            reasoning=self._reasoning.end(),
-            calls=calls,
-            finish=finish_of(reason, calls),
-        )
-
-    def _add_to_call(self, part: "_CallPart") -> None:
-        index = part.index if isinstance(part.index, int | float | str) else None
-        self._calls.add(index, _call(part))
-
-
-def _read_chunk(data: str, event: str) -> "_Chunk":
-    """Read an event, strictly if its form allows it, because most do and are decoded once.
-
-    Raises:
-        ReportedError: it is the report of a failure.
-        ValueError: it is not a chunk; or one of the other errors in `UNREADABLE`.
-    """
-    try:
-        chunk = CHUNKS.decode(data)
-    except UNREADABLE:
-        chunk = _Chunk()
-    # One without choices may be an error that has no key `error`.
-    if chunk.choices and event != "error" and chunk.error is chunk.choices[0].error is None:
-        return chunk
-    body = read_json(data)
-    check_reported(body, event)
-    return msgspec.convert(tidied(body), _Chunk)
-
-
-class _Function(msgspec.Struct):
+class CallFunction(msgspec.Struct):
     name: str | None = None
     arguments: str | None = None
 
 
-class _CallPart(msgspec.Struct):
+class CallPart(msgspec.Struct):
     index: object = None
     id: str | None = None
-    function: _Function | None = None
+    function: CallFunction | None = None
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: object = None
-    completion_tokens: object = None
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
+
+
+class TokenCounts(msgspec.Struct):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     prompt_tokens_details: object = None
     completion_tokens_details: object = None
 
@@ -277,19 +252,19 @@ class _Usage(msgspec.Struct):
 Counts = Mapping[CountedName, int | None] | None
 
 
-class _WholeUsage(_Usage, forbid_unknown_fields=True, kw_only=True):
-    prompt_tokens: int
-    completion_tokens: int
+class _WholeUsage(TokenCounts, forbid_unknown_fields=True, kw_only=True):
+    prompt_tokens: Count
+    completion_tokens: Count
     prompt_tokens_details: Counts = None
     completion_tokens_details: Counts = None
     total_tokens: int | None = None
 
 
-def _usage(usage: _Usage | None, model: object) -> Usage | None:
+def usage_of(usage: TokenCounts | None, model: object) -> Usage | None:
     """Return the server's token counts, with its id of the model; None if one is unknown."""
     if usage is None:
         return None
-    read, generated = read_count(usage.prompt_tokens), read_count(usage.completion_tokens)
+    read, generated = usage.prompt_tokens, usage.completion_tokens
     if read is None or generated is None:
         return None
     name = model if isinstance(model, str) else ""
@@ -304,31 +279,36 @@ class _Logprobs(msgspec.Struct, forbid_unknown_fields=True):
     refusal: Empty = None
 
 
-class _LenientMessage(msgspec.Struct):
+class ReplyMessage(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[_CallPart] | None = None
+    tool_calls: list[CallPart] | None = None
 
 
 class _LenientChoice(msgspec.Struct):
-    message: _LenientMessage
+    message: ReplyMessage
     finish_reason: str | None = None
     stop_reason: object = None
     matched_stop: object = None
     logprobs: object = None
 
 
-class _Lenient(msgspec.Struct):
+class ReplyFields(msgspec.Struct, kw_only=True):
+    """What a completion, or a chunk of one, says about itself."""
+
+    model: object = None
+    created: Count | None = None
+    usage: TokenCounts | None = None
+    system_fingerprint: object = None
+    service_tier: object = None
+
+
+class _Lenient(ReplyFields):
     """The fields that the gateway reads. The bytes may contain other text: do not pass them on."""
 
     choices: list[_LenientChoice]
-    model: object = None
-    created: object = None
-    usage: _Usage | None = None
-    system_fingerprint: object = None
-    service_tier: object = None
 
 
 LONGEST_NAME = 200
@@ -338,7 +318,7 @@ Word = Annotated[str, msgspec.Meta(pattern=r"^\w{0,32}$")]
 """A value that the format prescribes, such as `tool_calls`."""
 
 
-class _WholeFunction(_Function, forbid_unknown_fields=True, kw_only=True):
+class _WholeFunction(CallFunction, forbid_unknown_fields=True, kw_only=True):
     name: str
     arguments: str
 
@@ -378,7 +358,7 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
     choices: list[_WholeChoice]
     id: Name | None = None
     object: Name | None = None
-    created: int | float | None = None
+    created: Count | None = None
     model: Name | None = None
     usage: _WholeUsage | None = None
     system_fingerprint: Name | None = None
@@ -391,29 +371,6 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
 WHOLE = msgspec.json.Decoder(_Whole)
 
 
-class _Choice(msgspec.Struct):
-    delta: _LenientMessage | None = None
-    message: _LenientMessage | None = None
-    finish_reason: str | None = None
-    stop_reason: object = None
-    matched_stop: object = None
-    logprobs: object = None
-    error: object = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    model: object = None
-    created: object = None
-    usage: _Usage | None = None
-    system_fingerprint: object = None
-    service_tier: object = None
-    error: object = None
-
-
-CHUNKS = msgspec.json.Decoder(_Chunk)
-
-
-def _call(call: _CallPart | _WholeCall) -> ToolCall:
-    function = call.function or _Function()
+def call_of(call: CallPart | _WholeCall) -> ToolCall:
+    function = call.function or CallFunction()
     return ToolCall(id=call.id or "", name=function.name or "", arguments=function.arguments or "")

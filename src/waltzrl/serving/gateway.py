@@ -31,6 +31,7 @@ from waltzrl.records import (
     ServedExchange,
     total_usage,
 )
+from waltzrl.serving.chat_reader import spells
 from waltzrl.serving.draft_stream import DraftStream
 from waltzrl.serving.exchange import (
     Answer,
@@ -48,7 +49,6 @@ from waltzrl.serving.exchange import (
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.model_names import ModelNames
 from waltzrl.serving.upstream_errors import add_reason
-from waltzrl.serving.verbatim import spells
 
 CostOf = Callable[[Collaboration, str], float | None]
 """Returns what a collaboration for a model cost in US dollars; None when a price is unknown."""

@@ -14,9 +14,9 @@ import msgspec
 from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
 from waltzrl.policies.server_faults import ReportedError
-from waltzrl.policies.server_json import mended_json, read_count, read_json
+from waltzrl.policies.server_json import mended_json, read_json
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
-from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion
+from waltzrl.serving.chat_reader import UNREADABLE, read_completion
 from waltzrl.serving.exchange import (
     Json,
     ModelCard,
@@ -28,6 +28,7 @@ from waltzrl.serving.exchange import (
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
+from waltzrl.serving.stream_reader import StreamReader
 from waltzrl.serving.upstream_errors import (
     BreakerOpenError,
     connection_error,
@@ -230,10 +231,7 @@ class HttpUpstream:
 
     def _read_models(self, body: bytes) -> list[ModelCard]:
         """Return the models of an answer to `/models`, and remember their names."""
-        listed = read_json(body)
-        if isinstance(listed, dict) and "data" in listed:  # else it is the list itself
-            listed = listed["data"] or []
-        models = [model.card for model in msgspec.convert(mended_json(listed), list[_Model])]
+        models = [model.card for model in _models(body)]
         self.names = frozenset([model.id for model in models[:MOST_NAMES]])
         return models
 
@@ -378,9 +376,24 @@ class _Model(msgspec.Struct):
     def card(self) -> ModelCard:
         return ModelCard(
             id=self.id,
-            created=read_count(self.created) or 0,
+            created=self.created if isinstance(self.created, int) else 0,
             owned_by=str(self.owned_by or "upstream"),
         )
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def _models(body: bytes) -> list[_Model]:
+    """Read an answer to `/models`, also if it is the list itself, or has null for an empty one."""
+    try:
+        return msgspec.json.decode(body, type=_Models).data
+    except UNREADABLE:
+        listed = read_json(body)
+    if isinstance(listed, dict) and "data" in listed:
+        listed = listed["data"] or []
+    return msgspec.convert(mended_json(listed), list[_Model])
 
 
 def _chat_request(body: Mapping[str, Json], bearer: str | None) -> UpstreamRequest:
