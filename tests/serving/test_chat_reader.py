@@ -370,6 +370,7 @@ def test_half_a_pair_in_a_whole_reply_is_a_replacement_character():
         ("length", "length"),
         ("MAX_TOKENS", "length"),
         ("model_length", "length"),
+        ("error", "length"),
         ("tool_use", "tool_calls"),
         ({"type": "length", "length": 9}, "length"),
     ],
@@ -405,6 +406,13 @@ def test_the_stop_sequence_is_read_where_a_server_names_it(said, sequence):
     assert upstream_reply.raw is not None
     choice = {"delta": {"content": "a"}, "finish_reason": "stop", **said}
     assert deltas_of(json.dumps({"choices": [choice]}))[0].details.stop_sequence == sequence
+
+
+def test_what_follows_a_reply_and_is_no_chunk_loses_nothing():
+    reader, deltas = deltas_of(chunk({"content": "Hello."}, "stop"), "DONE", '{"choices": 1}')
+    assert ([delta.text for delta in deltas], reader.ended) == (["Hello.", ""], True)
+    with pytest.raises(ReportedError, match="busy"):
+        deltas_of(chunk({"content": "Hello."}, "stop"), json.dumps({"error": "busy"}))
 
 
 @pytest.mark.parametrize("reason", ["", "null", "None"])

@@ -28,11 +28,13 @@ FINISHES: Mapping[str, Finish] = {
     "length": "length",
     "max_tokens": "length",
     "model_length": "length",
+    "abort": "length",
+    "error": "length",
     "tool_calls": "tool_calls",
     "tool_use": "tool_calls",
     "content_filter": "content_filter",
 }
-"""The words of servers in lower case; any other is the end of a reply."""
+"""The words of servers in lower case; any other is the end of a reply. A failure cuts it off."""
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """Raised for bytes that are not JSON, or are JSON of the wrong shape."""
 

@@ -56,20 +56,24 @@ class StreamReader:
             if not self.ended:  # some servers never send a `finish_reason`
                 yield self._end(None)
             return
-        if data in ("", "null"):
-            return
-        try:
-            chunk = _read_chunk(data, event.name)
-        except UNREADABLE as error:
-            raise RequestError(
-                502, "upstream", "the upstream's stream has an event that is not a completion chunk"
-            ) from error
+        chunk = self._read_chunk(data, event.name)
         if self._chunk.created is None or chunk.usage is not None:
             self._chunk = chunk
         if usage := usage_of(chunk.usage, chunk.model):
             yield UpstreamDelta(usage=usage)
         for choice in (chunk.choices or ())[:1]:
             yield from self._choice(choice)
+
+    def _read_chunk(self, data: str, event: str) -> "_Chunk":
+        try:
+            return _read_chunk(data, event)
+        except UNREADABLE as error:
+            # Some events are empty, and what follows the reply is no part of it.
+            if self.ended or data in ("", "null"):
+                return _Chunk()
+            raise RequestError(
+                502, "upstream", "the upstream's stream has an event that is not a completion chunk"
+            ) from error
 
     def _choice(self, choice: "_Choice") -> Iterator[UpstreamDelta]:
         self._logprobs += logprobs_of(choice.logprobs) or ()
