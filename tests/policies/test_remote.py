@@ -150,9 +150,10 @@ def test_counts_that_are_floats_are_read(server):
 @pytest.mark.parametrize("code", [429, 503, "rate_limit_exceeded"])
 def test_an_error_in_an_answer_of_200_is_retried_as_one_of_its_own_status(server, code):
     error = {"message": "busy", "code": code, "retry_after": 0}
-    server.first.append((200, {}, json.dumps({"error": error})))
+    for more in ({}, {"choices": [{"message": {"content": "Hm"}}]}):
+        server.first.append((200, {}, json.dumps({"error": error, **more})))
     assert ask(server)[0].text == "Hi!"
-    assert len(server.requests) == 2
+    assert len(server.requests) == 3
 
 
 def test_an_error_in_an_answer_of_200_that_stays_is_told(server):

@@ -77,6 +77,7 @@ class ChatCompletion(msgspec.Struct):
     system_fingerprint: str | None = None
     usage: CompletionUsage | None = None
     """Also None if the stream was closed before its last chunk, which has the counts."""
+    error: object = None
     waltzrl: msgspec.Raw = msgspec.Raw()
     """The extension of a waltzrl gateway; empty from other servers."""
 
@@ -162,7 +163,7 @@ def read_chat_completion(answer: bytes) -> ChatCompletion:
         completion = COMPLETIONS.decode(answer)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         completion = None
-    if completion is not None and completion.choices:
+    if completion is not None and completion.choices and completion.error is None:
         return completion
     body = read_json(answer)
     check_reported(body)
