@@ -16,11 +16,13 @@ from waltzrl.serving.exchange import (
     UpstreamDelta,
     UpstreamReply,
 )
+from waltzrl.serving.other_calls import OlderCall, name_and_text, older_calls
 
 FINISHES: Mapping[object, Finish] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -65,7 +67,7 @@ def _completion(
     reply = Reply(
         text=message.content or message.refusal or "",
         reasoning=message.reasoning or message.reasoning_content or "",
-        calls=tuple([_call(call) for call in message.tool_calls or ()]),
+        calls=_calls(message),
         finish="length" if finish == "length" else "stop",
         usage=_usage(completion.usage, completion.model),
         milliseconds=milliseconds,
@@ -73,10 +75,12 @@ def _completion(
     details = _details(completion, _logprobs(choice))
     reasoning, other = message.reasoning, message.reasoning_content
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
-    unread = twice or len(completion.choices) > 1
+    ambiguous = any(call.function and call.custom for call in message.tool_calls or ())
+    unread = twice or ambiguous or len(completion.choices) > 1
     if answer and (unread or not spells(details.logprobs, reply.text) or repeats_a_key(answer)):
         answer = None
-    return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details)
+    refused = bool(message.refusal and not message.content)
+    return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details, refused=refused)
 
 
 def spells(tokens: Sequence[TokenLogprob] | None, text: str) -> bool:
@@ -197,6 +201,7 @@ class StreamReader:
         self.ended = False
         """The server has reported that its reply is complete."""
         self._calls: dict[int, ToolCall] = {}
+        self._older_call: OlderCall | None = None
         self._chunk = _Chunk()
         """The last chunk with token counts, or else the first."""
         self._logprobs: list[TokenLogprob] = []
@@ -214,7 +219,7 @@ class StreamReader:
         """
         if data.strip() == "[DONE]":
             if not self.ended:  # some servers never send a `finish_reason`
-                yield self._end("tool_calls" if self._calls else "stop")
+                yield self._end("tool_calls" if self._whole_calls() else "stop")
             return
         try:
             chunk = CHUNKS.decode(data)
@@ -236,24 +241,33 @@ class StreamReader:
         if choice.delta is not None:
             for part in choice.delta.tool_calls or ():
                 self._add_to_call(part)
+            if choice.delta.function_call is not None:
+                self._older_call = self._older_call or OlderCall()
+                self._older_call.add(choice.delta.function_call)
             text = choice.delta.content or choice.delta.refusal or ""
             reasoning = choice.delta.reasoning or choice.delta.reasoning_content or ""
             if text or reasoning:
-                yield UpstreamDelta(text=text, reasoning=reasoning)
+                refused = bool(text and not choice.delta.content)
+                yield UpstreamDelta(text=text, reasoning=reasoning, refused=refused)
         if choice.finish_reason and not self.ended:
             yield self._end(FINISHES.get(choice.finish_reason, "stop"))
 
     def _end(self, finish: Finish) -> UpstreamDelta:
         self.ended = True
-        return UpstreamDelta(calls=tuple(self._calls.values()), finish=finish)
+        return UpstreamDelta(calls=self._whole_calls(), finish=finish)
+
+    def _whole_calls(self) -> tuple[ToolCall, ...]:
+        older = self._older_call.calls if self._older_call else ()
+        return (*self._calls.values(), *older)
 
     def _add_to_call(self, part: "_CallPart") -> None:
         call = self._calls.get(part.index, ToolCall(id="", name="", arguments=""))
-        function = part.function or _Function()
+        added = _call(part)
         self._calls[part.index] = ToolCall(
-            id=part.id or call.id,
-            name=function.name or call.name,
-            arguments=call.arguments + (function.arguments or ""),
+            id=added.id or call.id,
+            name=added.name or call.name,
+            arguments=call.arguments + added.arguments,
+            kind="custom" if added.kind == "custom" else call.kind,
         )
 
 
@@ -266,6 +280,7 @@ class _CallPart(msgspec.Struct):
     index: int = 0
     id: str | None = None
     function: _Function | None = None
+    custom: object = None
 
 
 class _Usage(msgspec.Struct):
@@ -312,6 +327,7 @@ class _LenientMessage(msgspec.Struct):
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[_CallPart] | None = None
+    function_call: object = None
 
 
 class _LenientChoice(msgspec.Struct):
@@ -342,11 +358,17 @@ class _WholeFunction(_Function, forbid_unknown_fields=True):
     pass
 
 
+class _WholeCustom(msgspec.Struct, forbid_unknown_fields=True):
+    name: str | None = None
+    input: str | None = None
+
+
 class _WholeCall(msgspec.Struct, forbid_unknown_fields=True):
     id: str | None = None
     type: Word | None = None
     index: int = 0
     function: _WholeFunction | None = None
+    custom: _WholeCustom | None = None
 
 
 class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -356,7 +378,7 @@ class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
     role: Word | None = None
     annotations: Empty = None
     audio: None = None
-    function_call: None = None
+    function_call: _WholeFunction | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
 
@@ -390,16 +412,8 @@ WHOLE = msgspec.json.Decoder(_Whole)
 LENIENT = msgspec.json.Decoder(_Lenient)
 
 
-class _Words(msgspec.Struct):
-    content: str | None = None
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_CallPart] | None = None
-
-
 class _Choice(msgspec.Struct):
-    delta: _Words | None = None
+    delta: _LenientMessage | None = None
     finish_reason: str | None = None
     logprobs: msgspec.Raw = msgspec.Raw()
 
@@ -417,6 +431,14 @@ class _Chunk(msgspec.Struct):
 CHUNKS = msgspec.json.Decoder(_Chunk)
 
 
+def _calls(message: _LenientMessage | _WholeMessage) -> tuple[ToolCall, ...]:
+    calls = tuple([_call(call) for call in message.tool_calls or ()])
+    return calls if message.function_call is None else (*calls, *older_calls(message.function_call))
+
+
 def _call(call: _CallPart | _WholeCall) -> ToolCall:
-    function = call.function or _Function()
-    return ToolCall(id=call.id or "", name=function.name or "", arguments=function.arguments or "")
+    """Return a call of a function, or of a custom tool with its input as arguments."""
+    call_id, function = call.id or "", call.function or _Function()
+    if call.function is None and (custom := name_and_text(call.custom, "input")):
+        return ToolCall(id=call_id, name=custom[0], arguments=custom[1], kind="custom")
+    return ToolCall(id=call_id, name=function.name or "", arguments=function.arguments or "")

@@ -284,6 +284,7 @@ def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
     return UpstreamDelta(
         reasoning="".join([delta.reasoning for delta in deltas]),
         text="".join([delta.text for delta in deltas]),
+        refused=any(delta.refused for delta in deltas),
         calls=tuple([call for delta in deltas for call in delta.calls]),
         finish=next((delta.finish for delta in deltas if delta.finish), None),
         usage=next((delta.usage for delta in reversed(deltas) if delta.usage), None),
@@ -341,6 +342,7 @@ def _whole_delta(answer: bytes) -> UpstreamDelta:
     return UpstreamDelta(
         reasoning=reply.reasoning,
         text=reply.text,
+        refused=upstream_reply.refused,
         calls=reply.calls,
         finish=upstream_reply.finish,
         usage=reply.usage,
