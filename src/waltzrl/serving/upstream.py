@@ -14,6 +14,7 @@ from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
 from waltzrl.policies.sse import EventDecoder
 from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion
+from waltzrl.serving.earlier_reasoning import without_reasoning
 from waltzrl.serving.exchange import (
     Json,
     ModelCard,
@@ -25,7 +26,12 @@ from waltzrl.serving.exchange import (
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
-from waltzrl.serving.upstream_errors import BreakerOpenError, connection_error, status_error
+from waltzrl.serving.upstream_errors import (
+    BreakerOpenError,
+    UpstreamError,
+    connection_error,
+    status_error,
+)
 from waltzrl.telemetry.logs import current_request, fields
 
 log = logging.getLogger(__name__)
@@ -132,7 +138,7 @@ class HttpUpstream:
 
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
         started = perf_counter()
-        with await self._send(_chat_request(body, bearer)) as response:
+        with await self._send_chat(body, bearer) as response:
             answer = await self._read_body(response)
         return read_completion(answer, (perf_counter() - started) * 1e3)
 
@@ -146,7 +152,7 @@ class HttpUpstream:
         }
         decoder, reader = EventDecoder(), StreamReader()
         started = perf_counter()
-        with await self._send(_chat_request(streamed, bearer)) as response:
+        with await self._send_chat(streamed, bearer) as response:
             # A server that cannot stream ignores `stream` and returns an ordinary completion.
             if response.headers.get("content-type", "").startswith("application/json"):
                 yield _whole_delta(await self._read_body(response))
@@ -232,6 +238,16 @@ class HttpUpstream:
         if key := self._api_key or bearer:
             headers["Authorization"] = f"Bearer {key}"
         return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+    async def _send_chat(self, body: Mapping[str, Json], bearer: str | None) -> "_Answer":
+        """Send a chat as `_send` does, again without what the upstream knows no field for."""
+        try:
+            return await self._send(_chat_request(body, bearer))
+        except UpstreamError as error:
+            shorter = without_reasoning(body, error)
+            if shorter is None:
+                raise
+        return await self._send(_chat_request(shorter, bearer))
 
     async def _send(self, request: UpstreamRequest) -> "_Answer":
         """Send a request, and return the response once it is known to be a success.

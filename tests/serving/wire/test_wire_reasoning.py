@@ -6,6 +6,9 @@ import anthropic
 import openai
 import pytest
 
+from support.small_gateway import MESSAGES as MESSAGES_PATH
+from support.small_gateway import Model, ask, with_gateway
+from support.small_site import http
 from support.wire_server import CALL, answer_of, wire_server
 from waltzrl.serving.wire import CHAT, MESSAGES, RESPONSES
 
@@ -184,3 +187,63 @@ def test_reasoning_that_led_to_nothing_is_left_out():
 )
 def test_reasoning_is_read_from_whatever_the_client_kept(item, text):
     assert turns(item, SAID)[0].get("reasoning_content") == text
+
+
+class Particular(Model):
+    """Refuses reasoning of earlier turns, or demands it, in the words of a server."""
+
+    def __init__(self, message, *, demands=False):
+        super().__init__()
+        self.message, self.demands = message, demands
+
+    def answer(self, body, path):
+        if body is not None:
+            turns = [turn for turn in body["messages"] if turn["role"] == "assistant"]
+            if any(("reasoning_content" in turn) != self.demands for turn in turns):
+                self.bodies.append(body)
+                return http({"error": {"message": self.message}}, 400)
+        return super().answer(body, path)
+
+
+THOUGHT_TURNS = {
+    "model": "echo",
+    "max_tokens": 9,
+    "messages": [USER, {"role": "assistant", "content": [thinking("a")]}, USER],
+}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    "message",
+    [
+        "'messages.1' : property 'reasoning_content' is unsupported",
+        '[{"type":"extra_forbidden","loc":["body","reasoning_content"],"msg":"Extra inputs"}]',
+        "Additional properties are not allowed ('reasoning_content' was unexpected)",
+        "The reasoning_content is for display. Please remove the reasoning_content.",
+    ],
+)
+def test_an_upstream_that_refuses_earlier_reasoning_is_asked_without_it(message, streamed):
+    model = Particular(message)
+    body = {**THOUGHT_TURNS, "stream": streamed}
+    answer = with_gateway(lambda app: ask(app, MESSAGES_PATH, body), model=model)
+    assert "You said hello." in answer.text
+    first, second = model.bodies
+    assert first["messages"][1] == {"role": "assistant", "content": "", "reasoning_content": "a"}
+    assert second["messages"][1] == {"role": "assistant", "content": ""}
+
+
+@pytest.mark.parametrize(
+    ("message", "turns"),
+    [
+        ("The reasoning_content in the thinking mode must be passed back.", [thinking("")]),
+        ("unsupported value: temperature", [thinking("a")]),
+        ("property 'reasoning_content' is unsupported", [{"type": "text", "text": "Hi."}]),
+    ],
+)
+def test_any_other_refusal_is_the_clients(message, turns):
+    demands = "must" in message or turns[0]["type"] == "text"
+    model = Particular(message, demands=demands)
+    body = {**THOUGHT_TURNS, "messages": [USER, {"role": "assistant", "content": turns}, USER]}
+    answer = with_gateway(lambda app: ask(app, MESSAGES_PATH, body), model=model)
+    assert (answer.status, len(model.bodies)) == (400, 1)
+    assert message in answer.error
