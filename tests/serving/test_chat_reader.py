@@ -16,6 +16,7 @@ from waltzrl.serving.exchange import UpstreamDelta
 from waltzrl.serving.stream_reader import StreamReader
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+CUSTOM = {"id": "call_1", "type": "custom", "custom": {"name": "apply_patch", "input": "+a\n+b"}}
 HIDDEN = "words that nobody reviewed"
 DEEP = b"[" * 100_000
 
@@ -66,6 +67,8 @@ def test_a_reply_is_read_and_its_bytes_are_kept():
         completion(prompt_logprobs=None, prompt_token_ids=None, kv_transfer_params=None),
         completion(service_tier="default", system_fingerprint=None),
         completion({"content": None, "tool_calls": [CALL]}),
+        completion({"content": None, "tool_calls": [CUSTOM]}),
+        completion({"content": None, "function_call": {"name": "f", "arguments": "{}"}}),
         completion({"content": None, "refusal": "I won't."}),
         completion(usage=None),
     ],
@@ -81,11 +84,14 @@ def test_keys_that_hold_no_other_words_leave_the_bytes_as_they_are(answer):
         completion({"thinking_blocks": [HIDDEN]}),
         completion({"annotations": [{"url": HIDDEN}]}),
         completion({"audio": {"transcript": HIDDEN}}),
-        completion({"function_call": {"name": "f", "arguments": HIDDEN}}),
+        completion({"function_call": {"name": "f", "arguments": "{}", "thought": HIDDEN}}),
+        completion({"function_call": [HIDDEN]}),
         completion({"refusal": HIDDEN}),
         completion({"tool_calls": [{**CALL, "extra_content": HIDDEN}]}),
         completion({"tool_calls": [{**CALL, "function": {"name": "f", "thought": HIDDEN}}]}),
-        completion({"tool_calls": [{"id": "1", "type": "custom", "custom": {"input": HIDDEN}}]}),
+        completion({"tool_calls": [{**CALL, "custom": {"name": "f", "input": HIDDEN}}]}),
+        completion({"tool_calls": [{**CUSTOM, "custom": {"name": "f", "thought": HIDDEN}}]}),
+        completion({"tool_calls": [{**CUSTOM, "custom": [HIDDEN]}]}),
         completion(choice={"text": HIDDEN}),
         completion(choice={"finish_reason": HIDDEN}),
         completion(choice={"stop_reason": 100 * HIDDEN}),
@@ -523,8 +529,65 @@ def test_only_the_first_choice_and_only_reviewed_words_of_a_stream_are_heard():
     blocks = chunk({"content": None, "thinking_blocks": [HIDDEN]})
     assert deltas_of(two, blocks, chunk({"refusal": "No."}))[1] == [
         UpstreamDelta(text="a"),
-        UpstreamDelta(text="No."),
+        UpstreamDelta(text="No.", refused=True),
     ]
+
+
+CUSTOM_CALL = ToolCall(id="call_1", name="apply_patch", arguments="+a\n+b", kind="custom")
+
+
+def test_a_call_of_a_custom_tool_is_read_with_its_input():
+    assert read(completion({"content": None, "tool_calls": [CUSTOM]})).reply.calls == (CUSTOM_CALL,)
+
+
+def test_the_input_of_a_custom_tool_is_gathered_from_a_stream():
+    parts = [
+        {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": "apply_patch"}},
+        {"index": 0, "custom": {"input": "+a\n"}},
+        {"index": 0, "custom": {"input": "+b"}},
+    ]
+    chunks = [chunk({"tool_calls": [part]}) for part in parts]
+    end = json.dumps({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    assert deltas_of(*chunks, end)[1] == [UpstreamDelta(calls=(CUSTOM_CALL,), finish="tool_calls")]
+
+
+OLDER = {"content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
+
+
+def older_calls(calls):
+    """Return the calls without their ids, which are made for them."""
+    assert all(call.id.startswith("call_") for call in calls)
+    return [(call.name, call.arguments, call.kind) for call in calls]
+
+
+@pytest.mark.parametrize(("finish", "read_as"), [("function_call", "tool_calls"), ("stop", "stop")])
+def test_a_call_in_the_older_field_is_read(finish, read_as):
+    upstream_reply = read(completion(OLDER, choice={"finish_reason": finish}))
+    assert older_calls(upstream_reply.reply.calls) == [("f", '{"a": 1}', "function_call")]
+    assert upstream_reply.finish == read_as
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_call_in_the_older_field_is_gathered_from_a_stream(ended):
+    chunks = [
+        chunk({"function_call": {"name": "f", "arguments": ""}}),
+        chunk({"function_call": {"arguments": '{"a"'}}),
+        chunk({"function_call": {"arguments": ": 1}"}}),
+    ]
+    end = json.dumps({"choices": [{"delta": {}, "finish_reason": "function_call"}]})
+    (delta,) = deltas_of(*chunks, *([end] if ended else []), "[DONE]")[1]
+    assert older_calls(delta.calls) == [("f", '{"a": 1}', "function_call")]
+    assert delta.finish == "tool_calls"
+
+
+@pytest.mark.parametrize("empty", [{"name": "", "arguments": ""}, {}, None, []])
+def test_an_empty_older_field_is_no_call(empty):
+    assert read(completion({"function_call": empty})).reply.calls == ()
+
+
+def test_a_refusal_is_told_from_content():
+    assert read(completion({"content": None, "refusal": "No."})).refused
+    assert not read(completion()).refused
 
 
 @pytest.mark.parametrize("key", ["reasoning", "reasoning_content"])

@@ -208,6 +208,18 @@ def test_what_the_model_cannot_honour_is_refused_by_its_name(field, value):
     assert (raised.value.status, raised.value.param) == (400, field)
 
 
+def test_custom_tools_are_refused_in_words():
+    with pytest.raises(RequestError, match="calls no custom tools; remove it") as raised:
+        complete(Sampled(), tools=[{"type": "custom", "custom": {"name": "apply_patch"}}])
+    assert (raised.value.status, raised.value.param) == (400, "tools[0].function")
+
+
+def test_the_older_functions_are_refused_by_their_name():
+    with pytest.raises(RequestError) as raised:
+        complete(Sampled(), functions=[{"name": "f", "parameters": {}}])
+    assert (raised.value.status, raised.value.param) == (400, "functions")
+
+
 def test_neutral_values_and_names_are_no_wishes():
     neutral = {
         "presence_penalty": 0,

@@ -15,7 +15,7 @@ from waltzrl.policies.server_json import (
     tidied,
 )
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
-from waltzrl.records import Message, Usage
+from waltzrl.records import Message, ToolCall, Usage
 from waltzrl.telemetry.files import Json as Json
 
 DONE = "[DONE]"
@@ -205,18 +205,29 @@ def chat_message(message: Message) -> dict[str, Json]:
             {"type": "image_url", "image_url": {"url": url}} for url in message.images
         ]
         turn["content"] = [{"type": "text", "text": message.content}, *images]
-    if message.calls:
-        turn["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.calls
-        ]
+    turn |= calls_fields(message.calls)
     if message.role == "tool":
         turn["tool_call_id"] = message.call_id
     return turn
+
+
+def calls_fields(calls: Sequence[ToolCall]) -> dict[str, Json]:
+    """Return the fields of an assistant's message that hold these calls; none without calls."""
+    fields: dict[str, Json] = {}
+    if listed := [_call(call) for call in calls if call.kind != "function_call"]:
+        fields["tool_calls"] = [*listed]
+    for call in calls:
+        if call.kind == "function_call":  # a message has one
+            fields["function_call"] = {"name": call.name, "arguments": call.arguments}
+    return fields
+
+
+def _call(call: ToolCall) -> dict[str, Json]:
+    if call.kind == "custom":
+        custom: Json = {"name": call.name, "input": call.arguments}
+        return {"id": call.id, "type": "custom", "custom": custom}
+    function: Json = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -> ChatCompletion:

@@ -117,6 +117,8 @@ class CallFragments:
     def add(self, fragment: ToolCall) -> None:
         self.id = self.id or fragment.id
         self.name = self.name or fragment.name
+        if fragment.kind != "function":
+            self._first = replace(self._first, kind=fragment.kind)
         if fragment.arguments[:1] == "{" and self._arguments == ["{}"]:
             self._arguments.clear()  # an empty object in the place of those that follow
         if fragment.arguments:

@@ -22,6 +22,7 @@ from waltzrl.serving.exchange import (
     TokenLogprob,
     UpstreamReply,
 )
+from waltzrl.serving.other_calls import name_and_text, older_calls
 
 FINISHES: Mapping[str, Finish] = {
     "stop": "stop",
@@ -32,6 +33,7 @@ FINISHES: Mapping[str, Finish] = {
     "error": "length",
     "tool_calls": "tool_calls",
     "tool_use": "tool_calls",
+    "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
 """The words of servers in lower case; any other is the end of a reply. A failure cuts it off."""
@@ -77,7 +79,7 @@ def _completion(
         raise _unreadable()
     choice = completion.choices[0]
     message = choice.message
-    written = tuple([call_of(call) for call in message.tool_calls or ()])
+    written = _calls(message)
     calls = with_ids(written) if written else ()
     finish = finish_of(choice.finish_reason, calls)
     reply = Reply(
@@ -92,10 +94,12 @@ def _completion(
     details = details_of(completion, logprobs_of(choice.logprobs), stop_sequence)
     reasoning, other = message.reasoning, message.reasoning_content
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
-    unread = twice or len(completion.choices) > 1 or calls != written
+    ambiguous = any(call.function and call.custom for call in message.tool_calls or ())
+    unread = twice or ambiguous or len(completion.choices) > 1 or calls != written
     if answer and (unread or not spells(details.logprobs, reply.text) or repeats_a_key(answer)):
         answer = None
-    return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details)
+    refused = bool(message.refusal and not message.content)
+    return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details, refused=refused)
 
 
 def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
@@ -104,7 +108,9 @@ def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
         return FINISHES.get(reason.lower(), "stop")
     if not calls:
         return "stop"
-    return "tool_calls" if is_complete(calls[-1].arguments) else "length"
+    last = calls[-1]
+    is_whole = last.kind == "custom" or is_complete(last.arguments)
+    return "tool_calls" if is_whole else "length"
 
 
 def is_reason(reason: str | None) -> TypeGuard[str]:
@@ -239,6 +245,7 @@ class CallPart(msgspec.Struct):
     index: object = None
     id: str | None = None
     function: CallFunction | None = None
+    custom: object = None
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
@@ -287,6 +294,7 @@ class ReplyMessage(msgspec.Struct):
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[CallPart] | None = None
+    function_call: object = None
 
 
 class _LenientChoice(msgspec.Struct):
@@ -325,11 +333,17 @@ class _WholeFunction(CallFunction, forbid_unknown_fields=True, kw_only=True):
     arguments: str
 
 
+class _WholeCustom(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    input: str
+
+
 class _WholeCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     id: str
     type: Word | None = None
     index: int = 0
-    function: _WholeFunction
+    function: _WholeFunction | None = None
+    custom: _WholeCustom | None = None
 
 
 class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -339,7 +353,7 @@ class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
     role: Word | None = None
     annotations: Empty = None
     audio: None = None
-    function_call: None = None
+    function_call: _WholeFunction | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
 
@@ -373,6 +387,14 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
 WHOLE = msgspec.json.Decoder(_Whole)
 
 
+def _calls(message: ReplyMessage | _WholeMessage) -> tuple[ToolCall, ...]:
+    calls = tuple([call_of(call) for call in message.tool_calls or ()])
+    return calls if message.function_call is None else (*calls, *older_calls(message.function_call))
+
+
 def call_of(call: CallPart | _WholeCall) -> ToolCall:
-    function = call.function or CallFunction()
-    return ToolCall(id=call.id or "", name=function.name or "", arguments=function.arguments or "")
+    """Return a call of a function, or of a custom tool with its input as arguments."""
+    call_id, function = call.id or "", call.function or CallFunction()
+    if call.function is None and (custom := name_and_text(call.custom, "input")):
+        return ToolCall(id=call_id, name=custom[0], arguments=custom[1], kind="custom")
+    return ToolCall(id=call_id, name=function.name or "", arguments=function.arguments or "")

@@ -27,6 +27,7 @@ from waltzrl.serving.wire.fields import (
     as_name,
     as_object,
     invalid_field,
+    is_custom,
     turns_of,
     unsupported_field,
 )
@@ -351,7 +352,7 @@ def _tools(body: Mapping[str, Json]) -> Sequence[Json]:
 
 
 def _name(tool: Json, index: int) -> str:
-    function = as_object(
-        as_object(tool, f"tools[{index}]").get("function"), f"tools[{index}].function"
-    )
-    return as_name(function.get("name"), f"tools[{index}].function.name")
+    fields, where = as_object(tool, f"tools[{index}]"), f"tools[{index}].function"
+    if is_custom(fields):
+        raise unsupported_field(where, "a model in this process calls no custom tools; remove it")
+    return as_name(as_object(fields.get("function"), where).get("name"), f"{where}.name")

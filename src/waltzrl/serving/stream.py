@@ -142,7 +142,12 @@ def _piece(number: int, piece: Piece, writer: StreamWriter) -> Iterator[bytes]:
 def _end(number: int, answer: Answer, draft: DraftStream, writer: StreamWriter) -> Iterator[bytes]:
     """Yield the rest of a choice, and its end."""
     final, released = answer.reply.text, draft.released.text
-    if draft.can_retract and not final.startswith(released):
+    if answer.refused:  # clients that find a refusal do not read the text before it
+        if draft.can_retract and released:
+            yield writer.retract(number, 0, "")
+        yield from _piece(number, draft.rest(answer.reply)._replace(text=""), writer)
+        yield writer.refusal(number, final.removeprefix(released))
+    elif draft.can_retract and not final.startswith(released):
         # The draft was revised: keep the beginning that both share, and replace the rest.
         start = _common_length(final, released)
         yield writer.retract(number, start, final[start:])

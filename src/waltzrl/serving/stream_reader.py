@@ -23,6 +23,7 @@ from waltzrl.serving.chat_reader import (
     usage_of,
 )
 from waltzrl.serving.exchange import ReplyDetails, TokenLogprob, UpstreamDelta
+from waltzrl.serving.other_calls import OlderCall
 
 
 class StreamReader:
@@ -32,6 +33,7 @@ class StreamReader:
         self.ended = False
         """The server has reported that its reply is complete."""
         self._calls = CallAssembler()
+        self._older_call: OlderCall | None = None
         self._text, self._reasoning = TextJoiner(), TextJoiner()
         self._has_begun = False
         self._chunk = _Chunk()
@@ -86,19 +88,24 @@ class StreamReader:
         if delta is not None:
             for part in delta.tool_calls or ():
                 self._add_to_call(part)
+            if delta.function_call is not None:
+                self._older_call = self._older_call or OlderCall()
+                self._older_call.add(delta.function_call)
             words = delta.content or delta.refusal
             thoughts = delta.reasoning or delta.reasoning_content
             text = self._text.add(words) if words else ""
             reasoning = self._reasoning.add(thoughts) if thoughts else ""
             self._has_begun = self._has_begun or bool(text or reasoning or delta.tool_calls)
             if text or reasoning:
-                yield UpstreamDelta(text=text, reasoning=reasoning)
+                refused = bool(text and not delta.content)
+                yield UpstreamDelta(text=text, reasoning=reasoning, refused=refused)
         if is_reason(choice.finish_reason) and not self.ended:
             yield self._end(choice.finish_reason)
 
     def _end(self, reason: str | None) -> UpstreamDelta:
         self.ended = True
-        calls = self._calls.calls
+        older = self._older_call.calls if self._older_call else ()
+        calls = (*self._calls.calls, *older)
         return UpstreamDelta(
             text=self._text.end(),
             reasoning=self._reasoning.end(),

@@ -17,6 +17,7 @@ from waltzrl.policies.server_faults import ReportedError
 from waltzrl.policies.server_json import mended_json, read_json
 from waltzrl.policies.sse import EventDecoder, ServerSentEvent
 from waltzrl.serving.chat_reader import UNREADABLE, read_completion
+from waltzrl.serving.earlier_reasoning import without_reasoning
 from waltzrl.serving.exchange import (
     Json,
     ModelCard,
@@ -31,6 +32,7 @@ from waltzrl.serving.limits import Limits, check_reply_size
 from waltzrl.serving.stream_reader import StreamReader
 from waltzrl.serving.upstream_errors import (
     BreakerOpenError,
+    UpstreamError,
     connection_error,
     reported_error,
     status_error,
@@ -143,7 +145,7 @@ class HttpUpstream:
 
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
         started = perf_counter()
-        with await self._send(_chat_request(body, bearer)) as response:
+        with await self._send_chat(body, bearer) as response:
             answer = await self._read_body(response)
             return read_completion(answer, (perf_counter() - started) * 1e3)
 
@@ -157,7 +159,7 @@ class HttpUpstream:
         }
         decoder, reader = EventDecoder(), StreamReader()
         started = perf_counter()
-        with await self._send(_chat_request(streamed, bearer)) as response:
+        with await self._send_chat(streamed, bearer) as response:
             part = await response.read_part()
             # A server that cannot stream ignores `stream` and returns an ordinary completion.
             if _is_whole(response, part):
@@ -248,6 +250,16 @@ class HttpUpstream:
             headers["Authorization"] = f"Bearer {key}"
         return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
+    async def _send_chat(self, body: Mapping[str, Json], bearer: str | None) -> "_Answer":
+        """Send a chat as `_send` does, again without what the upstream knows no field for."""
+        try:
+            return await self._send(_chat_request(body, bearer))
+        except UpstreamError as error:
+            shorter = without_reasoning(body, error)
+            if shorter is None:
+                raise
+        return await self._send(_chat_request(shorter, bearer))
+
     async def _send(self, request: UpstreamRequest) -> "_Answer":
         """Send a request, and return the response once it is known to be a success.
 
@@ -332,6 +344,7 @@ def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
     return UpstreamDelta(
         reasoning="".join([delta.reasoning for delta in deltas]),
         text="".join([delta.text for delta in deltas]),
+        refused=any(delta.refused for delta in deltas),
         calls=tuple([call for delta in deltas for call in delta.calls]),
         finish=next((delta.finish for delta in deltas if delta.finish), None),
         usage=next((delta.usage for delta in reversed(deltas) if delta.usage), None),
@@ -407,6 +420,7 @@ def _whole_delta(answer: bytes) -> UpstreamDelta:
     return UpstreamDelta(
         reasoning=reply.reasoning,
         text=reply.text,
+        refused=upstream_reply.refused,
         calls=reply.calls,
         finish=upstream_reply.finish,
         usage=reply.usage,

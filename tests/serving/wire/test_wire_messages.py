@@ -105,6 +105,7 @@ def test_tool_results_come_before_the_users_words():
         {
             "role": "assistant",
             "content": "Let me look.",
+            "reasoning_content": "Hm.",
             "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
             ],

@@ -11,7 +11,7 @@ import msgspec
 
 from waltzrl.errors import RequestError
 from waltzrl.policies.server_json import mended
-from waltzrl.records import Message, Role, ToolCall
+from waltzrl.records import CallKind, Message, Role, ToolCall
 from waltzrl.serving.exchange import Json
 from waltzrl.serving.keys import Caller
 
@@ -153,6 +153,13 @@ def check_sampling(body: dict[str, Json]) -> None:
         value = body.get(key)
         if value is not None and not (isinstance(value, str) and LEVEL.fullmatch(value)):
             raise invalid_field(key, value, "a word such as 'low'")
+
+
+def has_strict_schema(body: dict[str, Json]) -> bool:
+    """Return whether a chat's reply must fit a strict schema: then OpenAI refuses beside it."""
+    response_format = body.get("response_format")
+    schema = response_format.get("json_schema") if isinstance(response_format, dict) else None
+    return isinstance(schema, dict) and schema.get("strict") is True
 
 
 def subject_of(body: dict[str, Json]) -> str:
@@ -301,22 +308,35 @@ def _assistant_turn(message: dict[str, Json], where: str) -> Message:
     if message.get("tool_calls") is not None:
         for index, call in enumerate(as_list(message["tool_calls"], f"{where}.tool_calls")):
             call_where = f"{where}.tool_calls[{index}]"
-            fields = as_object(call, call_where)
-            call_id = fields.get("id")
-            call_id = call_id if isinstance(call_id, str) else ""
-            calls.append(_call(call_id, fields.get("function"), f"{call_where}.function"))
+            calls.append(_call(as_object(call, call_where), call_where))
     if message.get("function_call") is not None:
-        calls.append(_call("", message["function_call"], f"{where}.function_call"))
+        function_call = message["function_call"]
+        calls.append(_called("", function_call, "function_call", f"{where}.function_call"))
     text = "\n".join(text for text in texts if text)
     return Message(role="assistant", content=text, calls=tuple(calls))
 
 
-def _call(call_id: str, function: Json, where: str) -> ToolCall:
-    fields = as_object(function, where)
+def _call(call: dict[str, Json], where: str) -> ToolCall:
+    call_id = call.get("id")
+    call_id = call_id if isinstance(call_id, str) else ""
+    if is_custom(call):
+        return _called(call_id, call["custom"], "custom", f"{where}.custom")
+    return _called(call_id, call.get("function"), "function", f"{where}.function")
+
+
+def is_custom(call: dict[str, Json]) -> bool:
+    """Return whether this is a custom tool of a chat, whose input is free text, or a call of it."""
+    return call.get("function") is None and call.get("custom") is not None
+
+
+def _called(call_id: str, called: Json, kind: CallKind, where: str) -> ToolCall:
+    fields = as_object(called, where)
+    key = "input" if kind == "custom" else "arguments"
     return ToolCall(
         id=call_id,
         name=as_name(fields.get("name"), f"{where}.name"),
-        arguments=as_text(fields.get("arguments"), f"{where}.arguments"),
+        arguments=as_text(fields.get(key), f"{where}.{key}"),
+        kind=kind,
     )
 
 

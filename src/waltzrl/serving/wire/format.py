@@ -28,6 +28,10 @@ class StreamWriter(Protocol):
         """Return the next text of a choice; an empty one starts no message."""
         ...
 
+    def refusal(self, choice: int, text: str) -> bytes:
+        """Return a refusal, in its own field where the API has one."""
+        ...
+
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
         """Return the event `waltz.retract`: `replacement` replaces the text from `start` on."""
         ...

@@ -33,7 +33,8 @@ def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
     """Return the message; without an answer, the empty one that opens a stream."""
     content: list[Json] = []
     if answer and answer.reply.reasoning:
-        content.append({**EMPTY_BLOCKS["thinking"], "thinking": answer.reply.reasoning})
+        thinking = answer.reply.reasoning
+        content.append({"type": "thinking", "thinking": thinking, "signature": SIGNATURE})
     if answer and answer.reply.text:
         content.append({"type": "text", "text": answer.reply.text, "citations": None})
     if answer:
@@ -82,8 +83,10 @@ def call_input(call: ToolCall) -> Json:
     """Return the arguments as the object that this API requires.
 
     If the model generated no valid object, its text is returned under `unreadable`, so that the
-    tool refuses it and the model sees why.
+    tool refuses it and the model sees why. The free text of a custom tool is its `input`.
     """
+    if call.kind == "custom":
+        return {"input": call.arguments}
     try:
         return read_object(arguments_of(call).encode())
     except RequestError:
@@ -111,7 +114,9 @@ EMPTY_BLOCKS: Mapping[str, dict[str, Json]] = {
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
     "text": {"type": "text", "text": ""},
 }
-"""Kind -> a block without its text. Upstreams that speak chat completions sign no reasoning."""
+"""Kind -> a block without its text."""
+SIGNATURE = "unsigned"
+"""Chat completions sign no reasoning, and clients send no block back whose signature is empty."""
 
 
 class MessagesStream:
@@ -135,6 +140,10 @@ class MessagesStream:
 
     def text(self, choice: int, delta: str) -> bytes:
         return self._delta("text", delta) if delta else b""
+
+    def refusal(self, choice: int, text: str) -> bytes:
+        """Write it as text: the reason why the message ends says that it is a refusal."""
+        return self.text(choice, text)
 
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
         """Write an event of our own type, which other clients ignore."""
@@ -168,8 +177,15 @@ class MessagesStream:
     def _close(self) -> bytes:
         if not self._open:
             return b""
+        index = self._blocks - 1
+        signature: Json = {"type": "signature_delta", "signature": SIGNATURE}
+        signed = (
+            _event("content_block_delta", index=index, delta=signature)
+            if self._open == "thinking"
+            else b""
+        )
         self._open = ""
-        return _event("content_block_stop", index=self._blocks - 1)
+        return signed + _event("content_block_stop", index=index)
 
     def _call(self, call: ToolCall) -> bytes:
         index = self._blocks
