@@ -22,6 +22,9 @@ Decision = Literal["draft", "revised", "refused"]
 """What was returned: the draft as it was, a revision, or a canned refusal in its place."""
 Media = Literal["image", "audio", "video", "file", "other"]
 """Parts of a turn that are not text."""
+CallKind = Literal["function", "custom", "function_call"]
+"""How a chat spells a call: a function with arguments, a custom tool whose input is free text, or
+a function in the older field `function_call`, which has no id."""
 Arm = Literal["", "serving", "candidate", "shadow"]
 """Which side of a release answered; empty when none was under way. Nobody sees a shadow's reply."""
 
@@ -33,12 +36,13 @@ Record = TypeVar("Record")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A function that a policy asks its caller to run."""
+    """A tool that a policy asks its caller to run."""
 
     id: str
     name: str
     arguments: str
-    """JSON as the policy wrote it, which need not be well formed."""
+    """JSON as the policy wrote it, which need not be well formed; any text of a custom tool."""
+    kind: CallKind = "function"
 
     @property
     def line(self) -> str:

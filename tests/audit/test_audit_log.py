@@ -30,8 +30,9 @@ from waltzrl.audit import (
 )
 from waltzrl.audit.merkle import includes, leaf_hash
 from waltzrl.audit.note import Checkpoint, signed_text
+from waltzrl.audit.record import record_of
 from waltzrl.errors import AuditError, InputError
-from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ServedExchange
+from waltzrl.records import Feedback, Message, Prompt, Reply, Round, ServedExchange, ToolCall
 
 
 def lines(folder):
@@ -334,3 +335,21 @@ def test_what_happens_to_the_gateway_stands_among_the_decisions(tmp_path):
     entries = list(read_entries(tmp_path / "log"))
     assert [entry.event for entry in entries] == ["opened", "decision", "notice", "closed"]
     assert entries[2].notice == {"kind": "release", "action": "roll_back", "why": "unsafe"}
+
+
+def test_the_digest_of_a_turn_names_a_call_as_ever_and_only_other_kinds_by_their_kind():
+    function = ToolCall(id="1", name="f", arguments="{}")
+    custom = ToolCall(id="2", name="g", arguments="+a", kind="custom")
+    prompt = Prompt(
+        id="42",
+        messages=(
+            Message(role="assistant", content="", calls=(function, custom)),
+            Message(role="tool", content="5", call_id="1"),
+        ),
+    )
+    record = record_of(ServedExchange(id="42", time=0.0), prompt, bytes.decode)
+    assert record.prompt == (
+        '[{"role":"assistant","content":"","calls":[{"id":"1","name":"f","arguments":"{}"},'
+        '{"id":"2","name":"g","arguments":"+a","kind":"custom"}]},'
+        '{"role":"tool","content":"5","call_id":"1"}]'
+    )

@@ -1,4 +1,5 @@
 import asyncio
+import json
 import socket
 import subprocess
 import sys
@@ -116,6 +117,50 @@ def test_what_is_no_completion_is_reported(server, body):
 def test_a_filtered_reply_is_empty(server):
     server.first.append((200, {}, '{"choices": [{"message": {"content": null}}]}'))
     assert ask(server)[0].text == ""
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"usage": {"prompt_tokens": None, "completion_tokens": 4}},
+        {"usage": {}},
+        {"usage": None, "model": None, "system_fingerprint": None},
+        {"usage": "free", "model": 7},
+        {"choices": {"message": {"content": "Hi!"}, "finish_reason": None}},
+        {"choices": [{"message": {"content": [{"type": "text", "text": "Hi!"}]}, "index": None}]},
+        {"choices": [{"message": {"content": "Hi!"}, "logprobs": "none"}]},
+    ],
+)
+def test_a_reply_is_not_lost_over_its_form(server, more):
+    body = {"choices": [{"message": {"content": "Hi!"}}], **more}
+    server.first.append((200, {}, json.dumps(body)))
+    (reply,) = ask(server, retries=0)
+    assert (reply.text, reply.usage) == ("Hi!", None)
+
+
+def test_counts_that_are_floats_are_read(server):
+    usage = {"prompt_tokens": 3.0, "completion_tokens": 4.0}
+    body = {"choices": [{"message": {"content": "half \ud83d"}}], "model": "m", "usage": usage}
+    server.first.append((200, {}, json.dumps(body)))
+    (reply,) = ask(server, retries=0)
+    assert reply.text == "half \ufffd"
+    assert reply.usage == Usage(input_tokens=3, output_tokens=4, model="m")
+
+
+@pytest.mark.parametrize("code", [429, 503, "rate_limit_exceeded"])
+def test_an_error_in_an_answer_of_200_is_retried_as_one_of_its_own_status(server, code):
+    error = {"message": "busy", "code": code, "retry_after": 0}
+    for more in ({}, {"choices": [{"message": {"content": "Hm"}}]}):
+        server.first.append((200, {}, json.dumps({"error": error, **more})))
+    assert ask(server)[0].text == "Hi!"
+    assert len(server.requests) == 3
+
+
+def test_an_error_in_an_answer_of_200_that_stays_is_told(server):
+    server.first.append((200, {}, '{"error": {"message": "too long", "code": 400}}'))
+    with pytest.raises(PolicyError, match=r"HTTP 400: too long \(attempt 1\)") as raised:
+        ask(server)
+    assert raised.value.reason == "HTTP 400"
 
 
 def test_a_server_that_is_slow_is_reported(server):

@@ -10,7 +10,7 @@ from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
 from waltzrl.policies.chat_completion import streamed
 from waltzrl.policies.local import LocalPolicy
-from waltzrl.records import Message
+from waltzrl.records import Message, Usage
 
 CONVERSATION = [Message(role="user", content="How do I bake bread?")]
 REPLY = '{"unsafe": false, "overrefuse": false, "reasoning": "long and longer", "feedback": ""}'
@@ -124,6 +124,23 @@ def test_a_stream_reads_the_same_however_it_is_cut(cuts):
     choice = whole.choices[0]
     assert (choice.message.content, choice.finish_reason) == ("été", "length")
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (3, 2)
+
+
+def test_a_stream_is_read_in_whichever_form():
+    stream = (
+        b"data:\n\ndata: null\n\n"
+        b'data: {"choices": [{"delta": {"content": "a\\ud83d"}, "logprobs": 1}], "usage": null}\n\n'
+        b'data: {"choices": [{"delta": {"content": "\\ude00"}}], "error": {}, "model": null}\n\n'
+        b'data: {"choices": [{"delta": null, "finish_reason": "stop"}]}\n\n'
+        b'data: {"choices": null, "usage": {"prompt_tokens": 3.0, "completion_tokens": 2.0}}\n\n'
+    )
+
+    async def parts():
+        yield stream
+
+    whole = asyncio.run(streamed(parts(), lambda _: False))
+    assert whole.choices[0].message.content == "a\N{GRINNING FACE}"
+    assert whole.usage.as_usage("m") == Usage(input_tokens=3, output_tokens=2, model="m")
 
 
 def test_a_local_reply_ends_where_it_is_enough():

@@ -89,6 +89,34 @@ def message_document(**document):
     return MESSAGES, {"max_tokens": 99, "messages": [{"role": "user", "content": content}]}
 
 
+def custom_called(text, **more):
+    custom = {"name": "apply_patch", "input": text}
+    call = {"id": "1", "type": "custom", "custom": custom, **more}
+    return chat(
+        BEFORE,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "Done."},
+    )
+
+
+def response_custom_call(text, output):
+    call = {"type": "custom_tool_call", "call_id": "1", "name": "apply_patch", "input": text}
+    result = {"type": "custom_tool_call_output", "call_id": "1", "output": output}
+    return responses(BEFORE, call, result)
+
+
+def message_blocks(*blocks):
+    return messages(BEFORE, {"role": "assistant", "content": [*blocks]})
+
+
+def message_result(block):
+    return message_call("news", [block])
+
+
+HARM_BLOCK = {"type": "text", "text": HARM}
+FOUND = {"type": "search_result", "source": "s", "title": "t", "content": [HARM_BLOCK]}
+ENCODED = base64.b64encode(HARM.encode()).decode()
+REASONED = {"type": "reasoning", "id": "rs_1", "summary": []}
 JSON_SCHEMA = {"name": "answer", "schema": EMPTY_SCHEMA}
 CARRIERS = {
     "chat, system": chat({"role": "system", "content": HARM}),
@@ -159,6 +187,14 @@ CARRIERS = {
     "chat, name of a kind that forbids": chat_part({"type": "never", "note": HARM}),
     "chat, name of a key that forbids": (CHAT, {"messages": [{**LAST, "never": HARM}]}),
     "chat, stop": chat(stop=["\n\n", HARM]),
+    "chat, input of a custom call": custom_called(HARM),
+    "chat, beside a custom call": custom_called("+a", note=HARM),
+    "chat, custom call beside a function": chat(
+        *called("search", "{}", "Nothing.", custom={"name": "f", "input": HARM})
+    ),
+    "chat, description of a custom tool": chat(
+        tools=[{"type": "custom", "custom": {"name": "apply_patch", "description": HARM}}]
+    ),
     "responses, instructions": responses(instructions=HARM),
     "responses, system": responses({"role": "system", "content": HARM}),
     "responses, developer": responses({"role": "developer", "content": HARM}),
@@ -192,6 +228,66 @@ CARRIERS = {
             ]
         },
     ),
+    "responses, reasoning": responses(
+        BEFORE,
+        {**REASONED, "content": [{"type": "reasoning_text", "text": HARM}]},
+        {"role": "assistant", "content": "Hi."},
+    ),
+    "responses, summary of reasoning": responses(
+        BEFORE,
+        {**REASONED, "summary": [{"type": "summary_text", "text": HARM}]},
+        {"role": "assistant", "content": "Hi."},
+    ),
+    "responses, encoded reasoning": responses(
+        BEFORE,
+        {**REASONED, "encrypted_content": f"waltzrl-base64:{ENCODED}"},
+        {"role": "assistant", "content": "Hi."},
+    ),
+    "responses, input of a custom call": response_custom_call(HARM, "Done."),
+    "responses, result of a custom tool": response_custom_call("+a", HARM),
+    "responses, description of a custom tool": responses(
+        tools=[{"type": "custom", "name": "apply_patch", "description": HARM}]
+    ),
+    "responses, search on the server": responses(
+        BEFORE,
+        {"type": "web_search_call", "id": "ws_1", "action": {"type": "search", "query": HARM}},
+    ),
+    "responses, result of a call on the server": responses(
+        BEFORE, {"type": "mcp_call", "id": "mcp_1", "name": "f", "arguments": "{}", "output": HARM}
+    ),
+    "responses, result of a shell": responses(
+        BEFORE, {"type": "local_shell_call_output", "id": "1", "output": HARM}
+    ),
+    "responses, part of an unknown kind": (
+        RESPONSES,
+        {"input": [{"role": "user", "content": [{"type": "note", "note": HARM}]}, LAST]},
+    ),
+    "messages, reasoning": message_blocks(
+        {"type": "thinking", "thinking": HARM, "signature": "s"}, {"type": "text", "text": "Hi."}
+    ),
+    "messages, search result": messages({"role": "user", "content": [FOUND]}),
+    "messages, search result of a tool": message_result(FOUND),
+    "messages, call on the server": message_blocks(
+        {"type": "server_tool_use", "id": "1", "name": "web_search", "input": {"query": HARM}}
+    ),
+    "messages, result of a call on the server": message_blocks(
+        {"type": "mcp_tool_use", "id": "1", "name": "f", "server_name": "s", "input": {}},
+        {"type": "mcp_tool_result", "tool_use_id": "1", "content": [HARM_BLOCK]},
+    ),
+    "messages, tool that was added": messages(
+        BEFORE, {"role": "system", "content": [{"type": "tool_addition", "tool_name": HARM}]}
+    ),
+    "messages, document of blocks": message_document(
+        source={"type": "content", "content": [HARM_BLOCK]}
+    ),
+    "messages, document of a text": message_document(source={"type": "content", "content": HARM}),
+    "messages, context of a document": message_document(
+        context=HARM, source={"type": "text", "data": "Hi."}
+    ),
+    "messages, title of a document by URL": message_document(
+        title=HARM, source={"type": "url", "url": "https://docs.example/a.pdf"}
+    ),
+    "messages, block of an unknown kind": message_blocks({"type": "note", "lines": [[HARM]]}),
     "messages, system": messages(system=HARM),
     "messages, blocks of system": messages(system=[{"type": "text", "text": HARM}]),
     "messages, assistant": messages(BEFORE, {"role": "assistant", "content": HARM}),

@@ -105,9 +105,22 @@ def test_models_are_named_or_it_is_the_upstreams_fault():
         ModelCard(id="a", created=17, owned_by="x"),
         ModelCard(id="b", created=0, owned_by="upstream"),
     ]
-    for rubbish in (b"<html>", {"data": [{}]}, b'{"data": [{"id": "\xff"}]}'):
+    for rubbish in (b"<html>", {}, {"data": [{}]}, {"error": "busy"}, b"null"):
         failed = problem(models, [http(rubbish)])
         assert (failed.status, "list of models" in str(failed)) == (502, True)
+
+
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [
+        ({"data": None}, []),
+        ([{"id": "a", "created": None, "owned_by": None}], ["a"]),
+        ({"data": [{"id": "a", "created": 17.0}]}, ["a"]),
+        ({"data": [{"id": "a\ud83d"}]}, ["a\ufffd"]),
+    ],
+)
+def test_models_are_listed_in_whichever_form(listed, names):
+    assert [card.id for card in with_upstream(models, [http(listed)])] == names
 
 
 @pytest.mark.parametrize("work", [complete, deltas_of, models])
@@ -195,6 +208,57 @@ def test_a_stream_without_a_proper_end_is_the_upstreams_fault(answer, message):
     failed = problem(deltas_of, answer)
     assert (failed.status, failed.kind) == (502, "upstream")
     assert message in str(failed)
+
+
+WHOLE = json.dumps({**ANSWER, "usage": {"prompt_tokens": 3, "completion_tokens": 4}}).encode()
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "text/event-stream", "x/y"])
+@pytest.mark.parametrize("beginning", [b"", b" \n"])
+def test_a_reply_that_is_no_stream_is_heard_whatever_it_calls_itself(kind, beginning):
+    (delta,) = with_upstream(deltas_of, [http(beginning + WHOLE, kind=kind)])
+    assert (delta.text, delta.finish, delta.usage.output_tokens) == ("Hello.", "stop", 4)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_a_stream_is_heard_whatever_it_calls_itself(kind):
+    raw = f": ping\n\ndata: {words('Hello.')}\n\ndata: [DONE]\n\n".encode()
+    deltas = with_upstream(deltas_of, [http(raw, kind=kind)])
+    assert [delta.text for delta in deltas] == ["Hello.", ""]
+
+
+@pytest.mark.parametrize("last", [words("lo.", "stop"), "[DONE]"])
+def test_a_stream_without_its_last_empty_line_is_whole(last):
+    text = "Hel" if "lo" in last else "Hello."
+    raw = f"data: {words(text)}\n\ndata: {last}".encode()
+    deltas = with_upstream(deltas_of, [http(raw, kind="text/event-stream")])
+    assert "".join(delta.text for delta in deltas) == "Hello."
+
+
+def test_a_stream_that_is_cut_within_its_last_event_ended_early():
+    raw = f"data: {words('Hel')}\n\ndata: {words('lo.', 'stop')[:-9]}".encode()
+    failed = problem(deltas_of, [http(raw, kind="text/event-stream")])
+    assert str(failed) == "the upstream's stream ended early"
+
+
+def test_a_connection_that_breaks_after_the_reply_loses_nothing():
+    deltas = with_upstream(
+        deltas_of, [events(words("Hello."), words("", "stop"), whole=False), HANG_UP]
+    )
+    assert "".join(delta.text for delta in deltas) == "Hello."
+    assert [delta.finish for delta in deltas if delta.finish] == ["stop"]
+
+
+def test_what_came_with_an_error_is_heard_before_it():
+    async def work(upstream):
+        async with aclosing(upstream.stream(ASKED, None)) as deltas:
+            first = await anext(deltas)
+            with pytest.raises(RequestError, match="answered 429: busy"):
+                await anext(deltas)
+            return first.text
+
+    error = json.dumps({"error": {"message": "busy", "code": 429}})
+    assert with_upstream(work, [events(words("Hel"), words("lo."), error)]) == "Hello."
 
 
 def test_words_are_heard_before_the_stream_breaks():

@@ -126,6 +126,14 @@ def test_a_stop_ends_a_reply_and_is_no_part_of_it(stop):
     assert deltas[-1].finish == "stop"
 
 
+def test_the_stop_that_ended_a_reply_is_named():
+    policy = Growing("The quick ", "brown fox")
+    assert complete(policy, stop=["dog", "fox"]).details.stop_sequence == "fox"
+    assert complete(policy, stop=["dog"]).details.stop_sequence is None
+    deltas = asyncio.run(deltas_of(policy, stop=["dog", "fox"]))
+    assert deltas[-1].details.stop_sequence == "fox"
+
+
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 CALLING = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
 
@@ -198,6 +206,18 @@ def test_what_the_model_cannot_honour_is_refused_by_its_name(field, value):
     with pytest.raises(RequestError) as raised:
         complete(Sampled(), **{field.partition("[")[0].partition(".")[0]: value})
     assert (raised.value.status, raised.value.param) == (400, field)
+
+
+def test_custom_tools_are_refused_in_words():
+    with pytest.raises(RequestError, match="calls no custom tools; remove it") as raised:
+        complete(Sampled(), tools=[{"type": "custom", "custom": {"name": "apply_patch"}}])
+    assert (raised.value.status, raised.value.param) == (400, "tools[0].function")
+
+
+def test_the_older_functions_are_refused_by_their_name():
+    with pytest.raises(RequestError) as raised:
+        complete(Sampled(), functions=[{"name": "f", "parameters": {}}])
+    assert (raised.value.status, raised.value.param) == (400, "functions")
 
 
 def test_neutral_values_and_names_are_no_wishes():

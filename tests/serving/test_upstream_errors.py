@@ -8,12 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.small_gateway import BODIES, MESSAGES, RESPONSES, TOO_LONG, ask, gateway, with_gateway
+from support.small_gateway import (
+    BODIES,
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    TOO_LONG,
+    UNSAFE,
+    ask,
+    gateway,
+    with_gateway,
+)
 from support.small_site import answering, events, http, read_request, site, words
 from waltzrl.errors import RequestError
 from waltzrl.serving.limits import Limits
 from waltzrl.serving.upstream import HttpUpstream
-from waltzrl.serving.upstream_errors import PASSED_ON, status_error
+from waltzrl.serving.upstream_errors import PASSED_ON, UpstreamError, status_error
 
 KEY = "sk-proj-" + "4f9a" * 8 + "WXYZ"
 
@@ -154,7 +164,7 @@ def test_a_failure_of_the_upstream_is_ours_with_its_status(path, mode):
     assert (response.status, response.error) == (502, "the upstream answered 500")
 
 
-async def ends_early(text, path):
+async def ends_early(text, path, *errors):
     """Ask for a stream that ends early, but not before what may be sent of it was sent."""
     was_sent = asyncio.Event()
 
@@ -163,6 +173,7 @@ async def ends_early(text, path):
         writer.write(events(words(text), whole=False))
         if len(text) > 500:
             await was_sent.wait()
+        writer.write(b"".join([events(error).partition(b"\r\n\r\n")[2] for error in errors]))
         writer.write(b"0\r\n\r\n")
 
     async with gateway(model=server) as app:
@@ -192,3 +203,107 @@ def test_a_stream_that_breaks_later_ends_with_an_error_in_its_own_shape(path):
     error = json.loads(data[-1].removeprefix("data: "))
     assert error["error"]["message"] == "the upstream's stream ended early"
     assert (error.get("code") == "upstream") is (path == RESPONSES)
+
+
+LIMITED = {"error": {"message": "Too many requests today.", "code": 429}}
+BROKEN = {"error": {"message": "The provider has disconnected.", "code": "server_error"}}
+NAMELESS = {"error": {"message": "The provider has disconnected."}}
+LATE = [
+    (LIMITED, "the upstream answered 429: Too many requests today."),
+    (BROKEN, "the upstream answered 500: The provider has disconnected."),
+    (
+        NAMELESS,
+        "the upstream failed while generating its reply: The provider has disconnected.",
+    ),
+]
+"""Failures in answers with status 200, and what the client is told of them."""
+
+
+async def reports(path, error, mode, **headers):
+    """Ask a server that reports an error with status 200: whole, or as the first event."""
+
+    async def server(reader, writer):
+        while request := await read_request(reader):
+            streams = b'"stream":true' in request
+            role = json.dumps({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+            answer = (
+                events(role, json.dumps(error), "[DONE]") if streams else http(error, **headers)
+            )
+            writer.write(answer)
+
+    async with gateway(f"stream={mode or 'window'}", model=server) as app:
+        body = {**BODIES[path], "stream": bool(mode)}
+        return await ask(app, path, body, x_waltzrl_retract="yes")
+
+
+@each_path
+@each_way
+def test_a_failure_with_status_200_is_told_with_its_own_status_and_code(path, mode):
+    response = asyncio.run(reports(path, LIMITED, mode))
+    assert response.headers["content-type"] == "application/json"
+    assert (response.status, response.error) == (429, LATE[0][1])
+    assert response.json["error"]["code"] == "429"
+
+
+@each_path
+@pytest.mark.parametrize(("error", "message"), LATE[1:])
+def test_a_failure_of_the_server_with_status_200_is_told_with_its_reason(path, error, message):
+    response = asyncio.run(reports(path, error, "window"))
+    assert (response.status, response.error) == (502, message)
+
+
+@each_way
+def test_a_failure_with_status_200_says_when_to_come_back(mode):
+    error = {"error": {**LIMITED["error"], "metadata": {"headers": {"Retry-After": "7"}}}}
+    response = asyncio.run(reports(CHAT, error, mode))
+    assert (response.status, response.headers["retry-after"]) == (429, "7")
+
+
+def test_the_header_that_says_when_to_come_back_counts_with_status_200_too():
+    response = asyncio.run(reports(CHAT, LIMITED, False, Retry_After=7))
+    assert (response.status, response.headers["retry-after"]) == (429, "7")
+
+
+@each_path
+@pytest.mark.parametrize(("error", "message"), LATE)
+def test_a_failure_in_the_middle_of_a_stream_is_an_event_with_its_reason(path, error, message):
+    response = asyncio.run(ends_early("All is well. " * 99, path, json.dumps(error)))
+    assert response.status == 200
+    assert "All is well." in response.text
+    data = [line for line in response.text.splitlines() if line.startswith('data: {"')]
+    told = json.loads(data[-1].removeprefix("data: "))
+    assert told["error"]["message"] == message
+
+
+@pytest.mark.parametrize("mode", [False, "window"])
+def test_a_reason_that_fails_the_review_is_not_told(mode):
+    error = {"error": {"message": f"cannot parse: {UNSAFE}", "code": 500}}
+    response = asyncio.run(reports(CHAT, error, mode))
+    assert (response.status, response.error) == (502, "the upstream answered 500")
+
+
+def test_a_failure_with_status_200_that_passes_is_tried_again_and_a_fallback_may_take_it():
+    async def work():
+        answers = [http({"error": {"message": "m", "code": 503}}), http({"error": "m"})]
+        async with site(answering(*[[answer] for answer in answers])) as server:
+            upstream = HttpUpstream(server.url, Limits(), api_key=None, timeout_seconds=5)
+            found = []
+            for _ in answers:
+                with pytest.raises(UpstreamError) as raised:
+                    await upstream.complete({"model": "m"}, None)
+                found.append((raised.value.status, raised.value.is_down))
+            return found
+
+    assert asyncio.run(work()) == [(503, True), (502, False)]
+
+
+def test_the_gateways_key_is_hidden_in_a_failure_with_status_200():
+    async def work():
+        answer = [http({"error": {"message": f"bad key {KEY}", "code": 401}})]
+        async with site(answering(answer)) as server:
+            upstream = HttpUpstream(server.url, Limits(), api_key=KEY, timeout_seconds=5)
+            with pytest.raises(RequestError) as raised:
+                await upstream.complete({"model": "m"}, None)
+            return str(raised.value)
+
+    assert asyncio.run(work()) == "the upstream answered 401: bad key [key]"

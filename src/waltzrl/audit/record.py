@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from waltzrl.records import Decision, Media, Message, Prompt, Round, ServedExchange
+from waltzrl.records import Decision, Media, Message, Prompt, Round, ServedExchange, ToolCall
 
 Event = Literal["opened", "decision", "notice", "gap", "closed"]
 Digest: TypeAlias = Callable[[bytes], str]
@@ -188,10 +188,15 @@ def _turn(message: Message) -> dict[str, object]:
     """Spell a turn as its digest has always been made, with calls and their ids where there are."""
     turn: dict[str, object] = {"role": message.role, "content": message.content}
     if message.calls:
-        turn["calls"] = message.calls
+        turn["calls"] = [_call(call) for call in message.calls]
     if message.call_id:
         turn["call_id"] = message.call_id
     return turn
+
+
+def _call(call: ToolCall) -> dict[str, str]:
+    fields = {"id": call.id, "name": call.name, "arguments": call.arguments}
+    return fields if call.kind == "function" else {**fields, "kind": call.kind}
 
 
 def _round(turn: Round, digest: Digest) -> RoundRecord:

@@ -2,14 +2,24 @@
 
 import math
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
-from waltzrl.policies.sse import EventDecoder
-from waltzrl.records import Message
+from waltzrl.policies.server_faults import check_reported
+from waltzrl.policies.server_json import (
+    TextJoiner,
+    mended_json,
+    read_count,
+    read_json,
+    tidied,
+)
+from waltzrl.policies.sse import EventDecoder, ServerSentEvent
+from waltzrl.records import Message, ToolCall, Usage
 from waltzrl.telemetry.files import Json as Json
 
 DONE = "[DONE]"
+Read = TypeVar("Read")
 
 
 class CompletionMessage(msgspec.Struct):
@@ -50,8 +60,15 @@ class CompletionChoice(msgspec.Struct):
 
 
 class CompletionUsage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: object = None
+    completion_tokens: object = None
+
+    def as_usage(self, model: str) -> Usage | None:
+        """Return the counts; None if one is unknown."""
+        read, generated = read_count(self.prompt_tokens), read_count(self.completion_tokens)
+        if read is None or generated is None:
+            return None
+        return Usage(input_tokens=read, output_tokens=generated, model=model)
 
 
 class ChatCompletion(msgspec.Struct):
@@ -60,6 +77,7 @@ class ChatCompletion(msgspec.Struct):
     system_fingerprint: str | None = None
     usage: CompletionUsage | None = None
     """Also None if the stream was closed before its last chunk, which has the counts."""
+    error: object = None
     waltzrl: msgspec.Raw = msgspec.Raw()
     """The extension of a waltzrl gateway; empty from other servers."""
 
@@ -87,7 +105,7 @@ class TextLogprobs(msgspec.Struct):
 
 
 class TextChoice(msgspec.Struct):
-    text: str
+    text: str = ""
     finish_reason: str | None = None
     logprobs: TextLogprobs | None = None
 
@@ -119,12 +137,8 @@ class TextCompletion(msgspec.Struct):
         )
 
 
-class ServerError(msgspec.Struct):
-    message: str
-
-
 class _Delta(msgspec.Struct):
-    delta: CompletionMessage = msgspec.field(default_factory=CompletionMessage)
+    delta: CompletionMessage | None = None
     finish_reason: str | None = None
     logprobs: CompletionLogprobs | None = None
 
@@ -133,7 +147,39 @@ class _Chunk(msgspec.Struct):
     choices: list[_Delta] = []
     model: str = ""
     usage: CompletionUsage | None = None
-    error: ServerError | None = None
+
+
+COMPLETIONS = msgspec.json.Decoder(ChatCompletion)
+
+
+def read_chat_completion(answer: bytes) -> ChatCompletion:
+    """Read the answer of `/chat/completions`.
+
+    Raises:
+        ReportedError: it is the report of a failure.
+        ValueError: it is something else; or `RecursionError`.
+    """
+    try:
+        completion = COMPLETIONS.decode(answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        completion = None
+    if completion is not None and completion.choices and completion.error is None:
+        return completion
+    body = read_json(answer)
+    check_reported(body)
+    return _read_tidied(body, ChatCompletion)
+
+
+def read_text_completion(answer: bytes) -> ChatCompletion:
+    """Read the answer of `/completions`.
+
+    Raises:
+        ReportedError: it is the report of a failure.
+        ValueError: it is something else; or `RecursionError`.
+    """
+    body = read_json(answer)
+    check_reported(body)
+    return msgspec.convert(mended_json(body), TextCompletion).as_chat
 
 
 def with_system_text(messages: Sequence[Json], text: str) -> list[Json]:
@@ -159,18 +205,29 @@ def chat_message(message: Message) -> dict[str, Json]:
             {"type": "image_url", "image_url": {"url": url}} for url in message.images
         ]
         turn["content"] = [{"type": "text", "text": message.content}, *images]
-    if message.calls:
-        turn["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.calls
-        ]
+    turn |= calls_fields(message.calls)
     if message.role == "tool":
         turn["tool_call_id"] = message.call_id
     return turn
+
+
+def calls_fields(calls: Sequence[ToolCall]) -> dict[str, Json]:
+    """Return the fields of an assistant's message that hold these calls; none without calls."""
+    fields: dict[str, Json] = {}
+    if listed := [_call(call) for call in calls if call.kind != "function_call"]:
+        fields["tool_calls"] = [*listed]
+    for call in calls:
+        if call.kind == "function_call":  # a message has one
+            fields["function_call"] = {"name": call.name, "arguments": call.arguments}
+    return fields
+
+
+def _call(call: ToolCall) -> dict[str, Json]:
+    if call.kind == "custom":
+        custom: Json = {"name": call.name, "input": call.arguments}
+        return {"id": call.id, "type": "custom", "custom": custom}
+    function: Json = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -> ChatCompletion:
@@ -181,21 +238,25 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
         enough: called with the text so far.
 
     Raises:
-        EOFError: the stream is incomplete, or the server reports an error in it.
-        msgspec.DecodeError: an event is not a chunk of a chat completion.
+        EOFError: the stream is incomplete.
+        ReportedError: the server reports a failure in it.
+        ValueError: an event is not a chunk of a chat completion; or `RecursionError`.
     """
     text, model, finish, usage = "", "", None, None
-    tokens: list[TokenLogprobs] = []
-    async for data in _events(parts):
+    joiner, tokens = TextJoiner(), list[TokenLogprobs]()
+    async for event in _events(parts):
+        data = event.data.strip()
         if data == DONE:
             finish = finish or "stop"
             break
-        chunk = msgspec.json.decode(data, type=_Chunk)
-        if chunk.error is not None:
-            raise EOFError(chunk.error.message)
+        if data in ("", "null"):
+            continue
+        body = read_json(data)
+        check_reported(body, event.name)
+        chunk = _read_tidied(body, _Chunk)
         usage, model = chunk.usage or usage, chunk.model or model
         for choice in chunk.choices[:1]:
-            text += choice.delta.content or ""
+            text += joiner.add(choice.delta.content or "" if choice.delta else "")
             finish = choice.finish_reason or finish
             if choice.logprobs is not None:
                 tokens += choice.logprobs.content or ()
@@ -204,15 +265,29 @@ async def streamed(parts: AsyncIterable[bytes], enough: Callable[[str], bool]) -
             break
     if finish is None:
         raise EOFError("the stream ended before the reply did")
-    message = CompletionMessage(content=text)
+    message = CompletionMessage(content=text + joiner.end())
     logprobs = CompletionLogprobs(content=tokens)
     choices = [CompletionChoice(message=message, finish_reason=finish, logprobs=logprobs)]
     return ChatCompletion(choices=choices, model=model, usage=usage)
 
 
-async def _events(parts: AsyncIterable[bytes]) -> AsyncIterator[str]:
-    """Yield the data of each event."""
+async def _events(parts: AsyncIterable[bytes]) -> AsyncIterator[ServerSentEvent]:
     decoder = EventDecoder()
     async for part in parts:
         for event in decoder.feed(part):
-            yield event.data
+            yield event
+
+
+def _read_tidied(body: object, kind: type[Read]) -> Read:
+    """Read what has another form than usual; malformed log-probabilities count as absent."""
+    fields = tidied(body)
+    if "waltzrl" in fields:
+        fields["waltzrl"] = msgspec.Raw(msgspec.json.encode(fields["waltzrl"]))
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError:
+        choices = fields["choices"]
+        assert isinstance(choices, list), "it is tidy"
+        for choice in choices:
+            choice.pop("logprobs", None)
+        return msgspec.convert(fields, kind)

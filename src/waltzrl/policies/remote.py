@@ -18,13 +18,14 @@ from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies.arguments import check_remote_arguments
 from waltzrl.policies.chat_completion import (
     ChatCompletion,
-    ServerError,
-    TextCompletion,
     chat_message,
+    read_chat_completion,
+    read_text_completion,
     streamed,
 )
 from waltzrl.policies.json_format import JsonFormat
 from waltzrl.policies.policy import Sampling
+from waltzrl.policies.server_faults import ReportedError, ServerFault, read_fault
 from waltzrl.records import Message, Reply, Usage, estimate_usage
 from waltzrl.telemetry.logs import current_request
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 FIRST_RETRY_SECONDS = 0.25
 LONGEST_RETRY_SECONDS = 30.0
+LONGEST_MESSAGE = 500
 NO_COMPLETION = "no chat completion"
 TOP_LOGPROBS = 5
 """Candidates of each token, which hold true and false; the most that common servers give."""
@@ -145,12 +147,8 @@ class RemotePolicy:
     ) -> Usage | None:
         """Return the server's counts; an estimate for a stream that was closed before they came."""
         model = completion.model or self.model
-        if usage := completion.usage:
-            return Usage(
-                input_tokens=usage.prompt_tokens,
-                output_tokens=usage.completion_tokens,
-                model=model,
-            )
+        if completion.usage and (usage := completion.usage.as_usage(model)):
+            return usage
         return estimate_usage(prompt, text, model) if streamed else None
 
     async def complete(
@@ -321,15 +319,7 @@ class RemotePolicy:
         method = "GET" if request.body is None else "POST"
         try:
             async with session.request(method, url, data=request.body, headers=headers) as response:
-                if response.status == 200:
-                    return await request.read(response)
-                message = _server_message(await response.read())
-                return _Failure(
-                    message=f"HTTP {response.status}: {message}",
-                    reason=f"HTTP {response.status}",
-                    transient=response.status in (408, 429) or response.status >= 500,
-                    retry_after_seconds=_retry_after_seconds(response.headers),
-                )
+                return await _outcome(response, request)
         except TimeoutError:
             message = f"no reply within {self._timeout_seconds} s"
             return _Failure(message=message, reason=message, transient=True)
@@ -348,8 +338,8 @@ class RemotePolicy:
         try:
             if enough is not None and response.content_type == "text/event-stream":
                 return await streamed(response.content.iter_any(), enough)
-            completion = msgspec.json.decode(await response.read(), type=ChatCompletion)
-        except msgspec.DecodeError as error:
+            completion = read_chat_completion(await response.read())
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise PolicyError(
                 f"{self._host}: the reply is not a chat completion: {error}", reason=NO_COMPLETION
             ) from error
@@ -357,12 +347,12 @@ class RemotePolicy:
 
     async def _read_text_completion(self, response: "aiohttp.ClientResponse") -> ChatCompletion:
         try:
-            completion = msgspec.json.decode(await response.read(), type=TextCompletion)
-        except msgspec.DecodeError as error:
+            completion = read_text_completion(await response.read())
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise PolicyError(
                 f"{self._host}: the reply is not a text completion: {error}", reason=NO_COMPLETION
             ) from error
-        return self._with_choices(completion.as_chat)
+        return self._with_choices(completion)
 
     def _with_choices(self, completion: ChatCompletion) -> ChatCompletion:
         if not completion.choices:
@@ -413,15 +403,29 @@ async def _read_body(response: "aiohttp.ClientResponse") -> bytes:
     return await response.read()
 
 
-class _ErrorBody(msgspec.Struct):
-    error: ServerError
-
-
-def _server_message(body: bytes) -> str:
+async def _outcome(
+    response: "aiohttp.ClientResponse", request: _Request[_Answer]
+) -> "_Answer | _Failure":
+    """Return the answer to a request, or why there is none."""
+    wait = _retry_after_seconds(response.headers)
+    if response.status != 200:
+        return _failure(response.status, read_fault(await response.read()), wait)
     try:
-        return msgspec.json.decode(body, type=_ErrorBody).error.message
-    except msgspec.DecodeError:
-        return body.decode("utf-8", "replace").strip()[:200] or "no message"
+        return await request.read(response)
+    except ReportedError as error:
+        fault = error.fault
+        wait = fault.retry_after_seconds if wait is None else wait
+        return _failure(fault.status or 500, fault, wait)
+
+
+def _failure(status: int, fault: ServerFault, retry_after_seconds: float | None) -> _Failure:
+    """Return the failure of an answer with this status."""
+    return _Failure(
+        message=f"HTTP {status}: {fault.message[:LONGEST_MESSAGE]}",
+        reason=f"HTTP {status}",
+        transient=status in (408, 429) or status >= 500,
+        retry_after_seconds=retry_after_seconds,
+    )
 
 
 def _retry_seconds(attempt: int, retry_after_seconds: float | None) -> float:

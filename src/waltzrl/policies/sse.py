@@ -3,6 +3,7 @@
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html
 """
 
+import codecs
 from typing import NamedTuple
 
 
@@ -24,6 +25,8 @@ class EventDecoder:
         """The last byte was CR; a LF that follows belongs to the same line end."""
         self._name = b""
         self._data: list[bytes] = []
+        self._mark = codecs.BOM_UTF8
+        """What may precede the first line; empty after it."""
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """Return the events that end in `chunk`."""
@@ -44,6 +47,7 @@ class EventDecoder:
 
     def _read_line(self, line: bytes) -> ServerSentEvent | None:
         """Read one whole line; an empty one ends an event, which is returned."""
+        line, self._mark = line.removeprefix(self._mark), b""
         if not line:
             return self._end_event()
         field, _, value = line.partition(b":")

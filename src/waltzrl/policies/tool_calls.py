@@ -1,10 +1,15 @@
-"""Finds tool calls in the text of a model, in the formats of Hermes and Qwen, and of Llama."""
+"""Finds tool calls in the text of a model, joins those that a server streams, and names them.
+
+In texts, the formats are those of Hermes and Qwen, and of Llama.
+"""
 
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
+from waltzrl.policies.server_json import mended
 from waltzrl.records import ToolCall
 
 OPENING = "<tool_call>"
@@ -68,7 +73,137 @@ def _call(value: object, names: Collection[str]) -> ToolCall | None:
     if not isinstance(arguments, dict):
         return None
     return ToolCall(
-        id=f"call_{secrets.token_hex(12)}",
+        id=new_call_id(),
         name=name,
         arguments=json.dumps(arguments, ensure_ascii=False),
     )
+
+
+def new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+def with_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+    """Give a new id to each call that has none, or that of a call before it.
+
+    The client answers a call by its id, so without one the conversation could not go on.
+    """
+    named: dict[str, ToolCall] = {}
+    for call in calls:
+        call_id = call.id if call.id and call.id not in named else new_call_id()
+        named[call_id] = replace(call, id=call_id)
+    return tuple(named.values())
+
+
+def is_complete(arguments: str) -> bool:
+    """Return whether the arguments of a call are a JSON object, or none at all."""
+    try:
+        return not arguments.strip() or isinstance(json.loads(arguments), dict | None)
+    except (ValueError, RecursionError):
+        return False
+
+
+class CallFragments:
+    """The fragments of one call."""
+
+    def __init__(self, index: object, first: ToolCall) -> None:
+        self.index = index
+        self.id = self.name = ""
+        self.new_id = new_call_id()
+        """Its id unless the server gives one that no other call has."""
+        self._first = first
+        self._arguments: list[str] = []
+
+    def add(self, fragment: ToolCall) -> None:
+        self.id = self.id or fragment.id
+        self.name = self.name or fragment.name
+        if fragment.kind != "function":
+            self._first = replace(self._first, kind=fragment.kind)
+        if fragment.arguments[:1] == "{" and self._arguments == ["{}"]:
+            self._arguments.clear()  # an empty object in the place of those that follow
+        if fragment.arguments:
+            self._arguments.append(fragment.arguments)
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._arguments)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the arguments so far are an object, which no further fragment continues."""
+        last = self._arguments[-1] if self._arguments else ""
+        return last.rstrip().endswith("}") and is_complete(self.arguments)
+
+    @property
+    def call(self) -> ToolCall:
+        return replace(
+            self._first,
+            id=mended(self.id),
+            name=mended(self.name),
+            arguments=mended(self.arguments),
+        )
+
+
+class CallAssembler:
+    """Joins the fragments of tool calls that a server streams.
+
+    A fragment belongs to the call of its `index`. Many servers leave the index out or give every
+    call the same, so a new id or a new name begins a call, too. Some repeat the name in every
+    fragment and some make a new id for each, so a repeated name begins a call only after arguments
+    that are complete, and under an index that is known a new id does so only with a name.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[CallFragments] = []
+        self._by_index: dict[object, CallFragments] = {}
+        self._by_id: dict[str, CallFragments] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def add(self, index: object, fragment: ToolCall) -> None:
+        """Add a fragment; the index is None, and a text empty, where the server gives none."""
+        call = self._find(index, fragment)
+        same = call is not None and call.id == fragment.id and fragment.name in ("", call.name)
+        adds_something = bool(fragment.arguments) or not same
+        if call is None or (adds_something and _begins_another(call, index, fragment)):
+            if call is not None and same and call.id and call.arguments == fragment.arguments:
+                return  # the server repeats the whole call
+            call = CallFragments(index, fragment)
+            self._calls.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        call.add(fragment)
+        if call.id and call.id == fragment.id:
+            self._by_id[call.id] = call
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls so far, each with an id of its own, which it keeps."""
+        named: dict[str, ToolCall] = {}
+        for fragments in self._calls:
+            call = fragments.call
+            call_id = call.id if call.id and call.id not in named else fragments.new_id
+            named[call_id] = replace(call, id=call_id)
+        return tuple(named.values())
+
+    def _find(self, index: object, fragment: ToolCall) -> CallFragments | None:
+        """Return the call that a fragment may belong to: that of its id, of its index, the last."""
+        named = self._by_id.get(fragment.id)
+        if named is not None and (index is None or named.index in (index, None)):
+            return named
+        if index in self._by_index:
+            return self._by_index[index]
+        may_be_last = index is None or not (fragment.id or fragment.name)
+        return self._calls[-1] if self._calls and may_be_last else None
+
+
+def _begins_another(call: CallFragments, index: object, fragment: ToolCall) -> bool:
+    """Return whether a fragment, which may belong to `call`, is the beginning of another one."""
+    if not fragment.name and (index is not None or not fragment.id):
+        return False
+    if fragment.name and call.name and fragment.name != call.name:
+        return True
+    if fragment.id and call.id and fragment.id != call.id:
+        return True
+    return call.is_whole and (bool(fragment.name) or fragment.id != call.id)

@@ -2,28 +2,42 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeGuard, get_args
 
 import msgspec
 
 from waltzrl.errors import RequestError
+from waltzrl.policies.server_faults import check_reported
+from waltzrl.policies.server_json import (
+    MOST_COUNT,
+    read_json,
+    tidied,
+)
+from waltzrl.policies.tool_calls import is_complete, with_ids
 from waltzrl.records import Reply, ToolCall, Usage
 from waltzrl.serving.exchange import (
     Finish,
     ReplyDetails,
     TokenLogprob,
-    UpstreamDelta,
     UpstreamReply,
 )
+from waltzrl.serving.other_calls import name_and_text, older_calls
 
-FINISHES: Mapping[object, Finish] = {
+FINISHES: Mapping[str, Finish] = {
     "stop": "stop",
     "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "abort": "length",
+    "error": "length",
     "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""The words of servers in lower case; any other is the end of a reply. A failure cuts it off."""
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 """Raised for bytes that are not JSON, or are JSON of the wrong shape."""
 
 
@@ -39,19 +53,23 @@ def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:
         milliseconds: wall time of the request.
 
     Raises:
+        ReportedError: it is the report of a failure.
         RequestError: 502, it is not a chat completion.
     """
     # The strict decoder fails on any unknown field; most replies pass it, and are decoded once.
     try:
-        return _completion(WHOLE.decode(answer), milliseconds, answer)
-    except msgspec.ValidationError:
-        pass
-    except UNREADABLE as error:
-        raise _unreadable() from error
+        whole = WHOLE.decode(answer)
+    except UNREADABLE:
+        whole = None
+    if whole is not None:
+        return _completion(whole, milliseconds, answer)
     try:
-        return _completion(LENIENT.decode(answer), milliseconds, None)
+        body = read_json(answer)
+        check_reported(body)
+        completion = msgspec.convert(tidied(body), _Lenient)
     except UNREADABLE as error:
         raise _unreadable() from error
+    return _completion(completion, milliseconds, None)
 
 
 def _completion(
@@ -61,22 +79,49 @@ def _completion(
         raise _unreadable()
     choice = completion.choices[0]
     message = choice.message
-    finish = FINISHES.get(choice.finish_reason, "stop")
+    written = _calls(message)
+    calls = with_ids(written) if written else ()
+    finish = finish_of(choice.finish_reason, calls)
     reply = Reply(
         text=message.content or message.refusal or "",
         reasoning=message.reasoning or message.reasoning_content or "",
-        calls=tuple([_call(call) for call in message.tool_calls or ()]),
+        calls=calls,
         finish="length" if finish == "length" else "stop",
-        usage=_usage(completion.usage, completion.model),
+        usage=usage_of(completion.usage, completion.model),
         milliseconds=milliseconds,
     )
-    details = _details(completion, _logprobs(choice))
+    stop_sequence = stop_sequence_of(choice.stop_reason, choice.matched_stop)
+    details = details_of(completion, logprobs_of(choice.logprobs), stop_sequence)
     reasoning, other = message.reasoning, message.reasoning_content
     twice = (message.content and message.refusal) or (reasoning and other and reasoning != other)
-    unread = twice or len(completion.choices) > 1
+    ambiguous = any(call.function and call.custom for call in message.tool_calls or ())
+    unread = twice or ambiguous or len(completion.choices) > 1 or calls != written
     if answer and (unread or not spells(details.logprobs, reply.text) or repeats_a_key(answer)):
         answer = None
-    return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details)
+    refused = bool(message.refusal and not message.content)
+    return UpstreamReply(reply=reply, finish=finish, raw=answer, details=details, refused=refused)
+
+
+def finish_of(reason: str | None, calls: Sequence[ToolCall]) -> Finish:
+    """Return why a reply ended; without a reason, arguments that are incomplete were cut off."""
+    if is_reason(reason):
+        return FINISHES.get(reason.lower(), "stop")
+    if not calls:
+        return "stop"
+    last = calls[-1]
+    is_whole = last.kind == "custom" or is_complete(last.arguments)
+    return "tool_calls" if is_whole else "length"
+
+
+def is_reason(reason: str | None) -> TypeGuard[str]:
+    """Return whether a reply has ended; some servers write null as a word."""
+    return reason is not None and reason.lower() not in ("", "null", "none")
+
+
+def stop_sequence_of(stop_reason: object, matched_stop: object) -> str | None:
+    """Return the stop sequence that ended the reply, where vLLM or SGLang say which."""
+    texts = [text for text in (stop_reason, matched_stop) if isinstance(text, str)]
+    return texts[0] if texts else None
 
 
 def spells(tokens: Sequence[TokenLogprob] | None, text: str) -> bool:
@@ -106,17 +151,20 @@ def _is_consistent(token: TokenLogprob) -> bool:
         return len(token.token) <= len("\\xff") * len(token.bytes)
 
 
-def _details(
-    completion: "_Whole | _Lenient | _Chunk", logprobs: Sequence[TokenLogprob] | None
+def details_of(
+    completion: "_Whole | ReplyFields",
+    logprobs: Sequence[TokenLogprob] | None,
+    stop_sequence: str | None,
 ) -> ReplyDetails:
-    created, usage = completion.created, completion.usage
+    usage = completion.usage
     fingerprint, tier = completion.system_fingerprint, completion.service_tier
     return ReplyDetails(
-        created=int(created) if isinstance(created, int | float) else None,
+        created=completion.created,
         system_fingerprint=fingerprint if _is_name(fingerprint) else None,
         service_tier=tier if _is_name(tier) else None,
         logprobs=None if logprobs is None else tuple(logprobs),
         usage={} if usage is None else _usage_details(usage),
+        stop_sequence=stop_sequence,
     )
 
 
@@ -124,18 +172,17 @@ def _is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) <= LONGEST_NAME
 
 
-def _logprobs(choice: "_WholeChoice | _LenientChoice | _Choice") -> list[TokenLogprob] | None:
+def logprobs_of(logprobs: object) -> list[TokenLogprob] | None:
     """Return the log-probabilities of a choice; None without any, or if they are malformed."""
-    logprobs = choice.logprobs
-    if isinstance(logprobs, msgspec.Raw):
-        try:
-            logprobs = LOGPROBS.decode(logprobs or b"null")
-        except UNREADABLE:
-            return None
-    return None if logprobs is None else logprobs.content
+    if logprobs is None:
+        return None
+    try:
+        return msgspec.convert(logprobs, _Logprobs).content
+    except UNREADABLE:
+        return None
 
 
-def _usage_details(usage: "_Usage") -> Mapping[str, Mapping[str, int]]:
+def _usage_details(usage: "TokenCounts") -> Mapping[str, Mapping[str, int]]:
     parts = {
         "prompt_tokens_details": usage.prompt_tokens_details,
         "completion_tokens_details": usage.completion_tokens_details,
@@ -144,9 +191,8 @@ def _usage_details(usage: "_Usage") -> Mapping[str, Mapping[str, int]]:
 
 
 def _counts(part: Mapping[object, object]) -> dict[str, int]:
-    return {
-        name: count for name in COUNTED if isinstance(count := part.get(name), int) and count >= 0
-    }
+    counts = {name: part.get(name) for name in COUNTED}
+    return {name: count for name, count in counts.items() if type(count) is int and count >= 0}
 
 
 CountedName = Literal[
@@ -190,87 +236,24 @@ def _unreadable() -> RequestError:
     return RequestError(502, "upstream", "the upstream's reply is not a chat completion")
 
 
-class StreamReader:
-    """Reads the events of one stream; tool calls are returned whole, with the last delta."""
-
-    def __init__(self) -> None:
-        self.ended = False
-        """The server has reported that its reply is complete."""
-        self._calls: dict[int, ToolCall] = {}
-        self._chunk = _Chunk()
-        """The last chunk with token counts, or else the first."""
-        self._logprobs: list[TokenLogprob] = []
-
-    @property
-    def details(self) -> ReplyDetails:
-        """What the server has said so far about its reply."""
-        return _details(self._chunk, self._logprobs or None)
-
-    def read(self, data: str) -> Iterator[UpstreamDelta]:
-        """Yield the deltas of an event.
-
-        Raises:
-            RequestError: 502, it is not a chunk of a chat completion, or it reports an error.
-        """
-        if data.strip() == "[DONE]":
-            if not self.ended:  # some servers never send a `finish_reason`
-                yield self._end("tool_calls" if self._calls else "stop")
-            return
-        try:
-            chunk = CHUNKS.decode(data)
-        except UNREADABLE as error:
-            raise RequestError(
-                502, "upstream", "the upstream's stream has an event that is not a completion chunk"
-            ) from error
-        if bytes(chunk.error) not in {b"", b"null"}:
-            raise RequestError(502, "upstream", "the upstream failed while generating its reply")
-        if self._chunk.created is None or chunk.usage is not None:
-            self._chunk = chunk
-        if chunk.usage is not None:
-            yield UpstreamDelta(usage=_usage(chunk.usage, chunk.model))
-        for choice in chunk.choices[:1]:
-            yield from self._choice(choice)
-
-    def _choice(self, choice: "_Choice") -> Iterator[UpstreamDelta]:
-        self._logprobs += _logprobs(choice) or ()
-        if choice.delta is not None:
-            for part in choice.delta.tool_calls or ():
-                self._add_to_call(part)
-            text = choice.delta.content or choice.delta.refusal or ""
-            reasoning = choice.delta.reasoning or choice.delta.reasoning_content or ""
-            if text or reasoning:
-                yield UpstreamDelta(text=text, reasoning=reasoning)
-        if choice.finish_reason and not self.ended:
-            yield self._end(FINISHES.get(choice.finish_reason, "stop"))
-
-    def _end(self, finish: Finish) -> UpstreamDelta:
-        self.ended = True
-        return UpstreamDelta(calls=tuple(self._calls.values()), finish=finish)
-
-    def _add_to_call(self, part: "_CallPart") -> None:
-        call = self._calls.get(part.index, ToolCall(id="", name="", arguments=""))
-        function = part.function or _Function()
-        self._calls[part.index] = ToolCall(
-            id=part.id or call.id,
-            name=function.name or call.name,
-            arguments=call.arguments + (function.arguments or ""),
-        )
-
-
-class _Function(msgspec.Struct):
+class CallFunction(msgspec.Struct):
     name: str | None = None
     arguments: str | None = None
 
 
-class _CallPart(msgspec.Struct):
-    index: int = 0
+class CallPart(msgspec.Struct):
+    index: object = None
     id: str | None = None
-    function: _Function | None = None
+    function: CallFunction | None = None
+    custom: object = None
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
+
+
+class TokenCounts(msgspec.Struct):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     prompt_tokens_details: object = None
     completion_tokens_details: object = None
 
@@ -278,21 +261,23 @@ class _Usage(msgspec.Struct):
 Counts = Mapping[CountedName, int | None] | None
 
 
-class _WholeUsage(_Usage, forbid_unknown_fields=True):
+class _WholeUsage(TokenCounts, forbid_unknown_fields=True, kw_only=True):
+    prompt_tokens: Count
+    completion_tokens: Count
     prompt_tokens_details: Counts = None
     completion_tokens_details: Counts = None
     total_tokens: int | None = None
 
 
-def _usage(usage: _Usage | None, model: object) -> Usage | None:
-    """Return the server's token counts, with its id of the model."""
+def usage_of(usage: TokenCounts | None, model: object) -> Usage | None:
+    """Return the server's token counts, with its id of the model; None if one is unknown."""
     if usage is None:
         return None
-    return Usage(
-        input_tokens=usage.prompt_tokens,
-        output_tokens=usage.completion_tokens,
-        model=model if isinstance(model, str) else "",
-    )
+    read, generated = usage.prompt_tokens, usage.completion_tokens
+    if read is None or generated is None:
+        return None
+    name = model if isinstance(model, str) else ""
+    return Usage(input_tokens=read, output_tokens=generated, model=name)
 
 
 Empty = Annotated[list[msgspec.Raw], msgspec.Meta(max_length=0)] | None
@@ -303,32 +288,37 @@ class _Logprobs(msgspec.Struct, forbid_unknown_fields=True):
     refusal: Empty = None
 
 
-LOGPROBS = msgspec.json.Decoder(_Logprobs | None)
-
-
-class _LenientMessage(msgspec.Struct):
+class ReplyMessage(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[_CallPart] | None = None
+    tool_calls: list[CallPart] | None = None
+    function_call: object = None
 
 
 class _LenientChoice(msgspec.Struct):
-    message: _LenientMessage
+    message: ReplyMessage
     finish_reason: str | None = None
-    logprobs: msgspec.Raw = msgspec.Raw()
+    stop_reason: object = None
+    matched_stop: object = None
+    logprobs: object = None
 
 
-class _Lenient(msgspec.Struct):
+class ReplyFields(msgspec.Struct, kw_only=True):
+    """What a completion, or a chunk of one, says about itself."""
+
+    model: object = None
+    created: Count | None = None
+    usage: TokenCounts | None = None
+    system_fingerprint: object = None
+    service_tier: object = None
+
+
+class _Lenient(ReplyFields):
     """The fields that the gateway reads. The bytes may contain other text: do not pass them on."""
 
     choices: list[_LenientChoice]
-    model: object = None
-    created: object = None
-    usage: _Usage | None = None
-    system_fingerprint: object = None
-    service_tier: object = None
 
 
 LONGEST_NAME = 200
@@ -338,15 +328,22 @@ Word = Annotated[str, msgspec.Meta(pattern=r"^\w{0,32}$")]
 """A value that the format prescribes, such as `tool_calls`."""
 
 
-class _WholeFunction(_Function, forbid_unknown_fields=True):
-    pass
+class _WholeFunction(CallFunction, forbid_unknown_fields=True, kw_only=True):
+    name: str
+    arguments: str
 
 
-class _WholeCall(msgspec.Struct, forbid_unknown_fields=True):
-    id: str | None = None
+class _WholeCustom(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    input: str
+
+
+class _WholeCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    id: str
     type: Word | None = None
     index: int = 0
     function: _WholeFunction | None = None
+    custom: _WholeCustom | None = None
 
 
 class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -356,7 +353,7 @@ class _WholeMessage(msgspec.Struct, forbid_unknown_fields=True):
     role: Word | None = None
     annotations: Empty = None
     audio: None = None
-    function_call: None = None
+    function_call: _WholeFunction | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
 
@@ -366,6 +363,7 @@ class _WholeChoice(msgspec.Struct, forbid_unknown_fields=True):
     index: int = 0
     finish_reason: Word | None = None
     stop_reason: int | Name | None = None
+    matched_stop: int | Name | None = None
     logprobs: _Logprobs | None = None
     token_ids: None = None
 
@@ -376,7 +374,7 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
     choices: list[_WholeChoice]
     id: Name | None = None
     object: Name | None = None
-    created: int | float | None = None
+    created: Count | None = None
     model: Name | None = None
     usage: _WholeUsage | None = None
     system_fingerprint: Name | None = None
@@ -387,36 +385,16 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
 
 
 WHOLE = msgspec.json.Decoder(_Whole)
-LENIENT = msgspec.json.Decoder(_Lenient)
 
 
-class _Words(msgspec.Struct):
-    content: str | None = None
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_CallPart] | None = None
+def _calls(message: ReplyMessage | _WholeMessage) -> tuple[ToolCall, ...]:
+    calls = tuple([call_of(call) for call in message.tool_calls or ()])
+    return calls if message.function_call is None else (*calls, *older_calls(message.function_call))
 
 
-class _Choice(msgspec.Struct):
-    delta: _Words | None = None
-    finish_reason: str | None = None
-    logprobs: msgspec.Raw = msgspec.Raw()
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
-    model: object = None
-    created: object = None
-    usage: _Usage | None = None
-    system_fingerprint: object = None
-    service_tier: object = None
-    error: msgspec.Raw = msgspec.Raw()
-
-
-CHUNKS = msgspec.json.Decoder(_Chunk)
-
-
-def _call(call: _CallPart | _WholeCall) -> ToolCall:
-    function = call.function or _Function()
-    return ToolCall(id=call.id or "", name=function.name or "", arguments=function.arguments or "")
+def call_of(call: CallPart | _WholeCall) -> ToolCall:
+    """Return a call of a function, or of a custom tool with its input as arguments."""
+    call_id, function = call.id or "", call.function or CallFunction()
+    if call.function is None and (custom := name_and_text(call.custom, "input")):
+        return ToolCall(id=call_id, name=custom[0], arguments=custom[1], kind="custom")
+    return ToolCall(id=call_id, name=function.name or "", arguments=function.arguments or "")

@@ -11,10 +11,16 @@ from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
 
-from waltzrl.records import Reply
+from waltzrl.agents.fence import LONGEST_TEXT, fence
+from waltzrl.records import Message, Reply
 from waltzrl.serving.exchange import NO_DETAILS, Finish, UpstreamDelta, UpstreamReply
 from waltzrl.serving.window import Window
 
+CONTINUE = """
+
+The user has already read how your last reply begins, up to here:
+{released}
+Go on from exactly there and do not repeat it."""
 FENCE = re.compile(r"^ {0,3}```", re.MULTILINE)
 
 
@@ -58,6 +64,8 @@ class DraftStream:
         """Characters of reasoning that the window saw."""
         self._sent = 0
         """Characters that the window released."""
+        self._refused = False
+        """A text came in the field for refusals: from there on the draft waits for its review."""
 
     @property
     def released(self) -> Piece:
@@ -79,6 +87,7 @@ class DraftStream:
         async with aclosing(deltas):
             async for delta in deltas:
                 reasoning = delta.reasoning if self._shows_reasoning else ""
+                self._refused = self._refused or delta.refused
                 released = (delta.text or reasoning) and self._add(reasoning, delta.text)
                 if released and self.first_words_milliseconds is None:
                     self.first_words_milliseconds = (perf_counter() - started) * 1e3
@@ -95,7 +104,7 @@ class DraftStream:
             finish="length" if finish == "length" else "stop",
             milliseconds=(perf_counter() - started) * 1e3,
         )
-        return UpstreamReply(reply=reply, finish=finish, details=details)
+        return UpstreamReply(reply=reply, finish=finish, details=details, refused=self._refused)
 
     def continued(self, revision: Reply) -> Reply:
         """Return a revision that begins with what the client has of the draft."""
@@ -133,7 +142,7 @@ class DraftStream:
             seen = reasoning + ("\n" if text and self._reasoned else "") + text
         if text:
             self._text.append(text)
-        if self.can_retract and self._reasoned:
+        if self._refused or (self.can_retract and self._reasoned):
             return False
         released = self._window.add(seen)
         piece = Piece(
@@ -144,6 +153,12 @@ class DraftStream:
         if any(piece):
             self._release(piece)
         return any(piece)
+
+
+def asked_to_continue(request: Message, released: str) -> Message:
+    """Return the request for a revision that must follow text which the client has already."""
+    end = fence("reply", released[-LONGEST_TEXT:])
+    return replace(request, content=request.content + CONTINUE.format(released=end))
 
 
 def continuation(released: str, final: str) -> str:

@@ -54,6 +54,10 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Of a request with several prompts, one request for each, with `n` choices of its own."""
     shows_reasoning: bool = True
     """The client's API and request have a place for reasoning; else it is dropped unread."""
+    has_refusals: bool = False
+    """The client's API and request have a field for refusals: OpenAI's, under a strict schema."""
+    encodes_reasoning: bool = False
+    """The client wants reasoning also as an encoded text: some send no other back."""
     created: float = msgspec.field(default_factory=time.time)
     """Seconds since the epoch, when the request came."""
 
@@ -87,6 +91,9 @@ class ReplyDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Of the tokens that spell the reply's text."""
     usage: Mapping[str, Mapping[str, int]] = {}
     """Parts of the token counts, such as `{"prompt_tokens_details": {"cached_tokens": 64}}`."""
+    stop_sequence: str | None = None
+    """The stop sequence that ended the reply, as the upstream spells it: no API may show one that
+    the client did not ask for."""
 
 
 NO_DETAILS = ReplyDetails()
@@ -112,6 +119,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The final reply; its usage is the total of the draft and all revisions."""
     finish: Finish
     decision: Decision
+    refused: bool = False
+    """The reply's text belongs into the field for refusals, which the request has."""
     raw: bytes | None = None
     """The upstream's bytes, if they may be returned unchanged: only for an unrevised draft."""
     details: ReplyDetails = NO_DETAILS
@@ -129,6 +138,8 @@ class UpstreamReply(msgspec.Struct, frozen=True, kw_only=True):
     raw: bytes | None = None
     """The bytes of the response, if `reply` holds all text in them; else None."""
     details: ReplyDetails = NO_DETAILS
+    refused: bool = False
+    """The text came in the field for refusals."""
 
 
 class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +147,8 @@ class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
 
     reasoning: str = ""
     text: str = ""
+    refused: bool = False
+    """The text came in the field for refusals."""
     calls: tuple[ToolCall, ...] = ()
     """Whole calls; the reader joins their fragments."""
     finish: Finish | None = None

@@ -15,7 +15,6 @@ from msgspec import structs
 from waltzrl.agents import Drafter, GivenDraft, Reviewer
 from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.conversation import revision_turns, system_messages
-from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.audit import Log
 from waltzrl.collaboration import Pattern, observed
 from waltzrl.errors import AuditError, RequestError
@@ -32,12 +31,13 @@ from waltzrl.records import (
     total_usage,
 )
 from waltzrl.serving.chat_reader import spells
-from waltzrl.serving.draft_stream import DraftStream
+from waltzrl.serving.draft_stream import DraftStream, asked_to_continue
 from waltzrl.serving.exchange import (
     Answer,
     Assignment,
     Bundle,
     ChatRequest,
+    Finish,
     GatewayRequest,
     Json,
     Mode,
@@ -48,6 +48,8 @@ from waltzrl.serving.exchange import (
 )
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.model_names import ModelNames
+from waltzrl.serving.refusals import refuses
+from waltzrl.serving.upstream_errors import add_reason
 
 CostOf = Callable[[Collaboration, str], float | None]
 """Returns what a collaboration for a model cost in US dollars; None when a price is unknown."""
@@ -56,12 +58,6 @@ Listener = Callable[[ServedChoice], None]
 """Called with every choice that was served; must not block and must not raise."""
 RETRY_AFTER_SECONDS = 5.0
 DEGRADED = Health("degraded", "cannot be written; decisions are kept in memory or counted")
-
-CONTINUE = """
-
-The user has already read how your last reply begins, up to here:
-{released}
-Go on from exactly there and do not repeat it."""
 
 
 class BundleSelector(Protocol):
@@ -221,14 +217,14 @@ class Gateway:
                 collaboration = replace(collaboration, prompt=prompt)
         except RequestError as failure:
             error = failure.kind
+            await add_reason(failure, agent.chat.prompt, bundle.reviewer)
             raise
         except asyncio.CancelledError:
             error = "cancelled"
             raise
         finally:
             milliseconds = (perf_counter() - started) * 1e3
-            prompt_id = request.chat.prompt.id
-            client_id = request.context.id
+            prompt_id, client_id = request.chat.prompt.id, request.context.id
             exchange = ServedExchange(
                 id=_choice_id(prompt_id, number, assignment.arm),
                 client_request_id="" if client_id == prompt_id else client_id,
@@ -312,10 +308,7 @@ class GatewayAgent:
         # The client has this text already and cannot take it back, so the revision must follow it.
         released = "" if stream is None or stream.can_retract else stream.released.text
         if released:
-            end = fence("reply", released[-LONGEST_TEXT:])
-            turns[-1] = replace(
-                turns[-1], content=turns[-1].content + CONTINUE.format(released=end)
-            )
+            turns[-1] = asked_to_continue(turns[-1], released)
         upstream_reply = await self._complete(self._body(prompt, turns))
         revision = upstream_reply.reply
         if stream is not None:
@@ -324,7 +317,7 @@ class GatewayAgent:
         if self.last is not None:  # the client gets the total usage
             usage = total_counts([self.last.details.usage, details.usage])
             details = structs.replace(details, usage=usage)
-        self.last = UpstreamReply(reply=revision, finish=upstream_reply.finish, details=details)
+        self.last = structs.replace(upstream_reply, reply=revision, raw=None, details=details)
         return revision
 
     async def _complete(self, body: Mapping[str, Json]) -> UpstreamReply:
@@ -389,10 +382,13 @@ def _answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:
     decision, final = collaboration.decision, collaboration.final
     last = agent.last or UpstreamReply(reply=final, finish="stop")
     drafted = decision == "draft"
+    refused = agent.chat.has_refusals and refuses(collaboration, last, agent.stream)
+    withheld: Finish = "stop" if refused else "content_filter"
     return Answer(
         reply=final if drafted else replace(final, usage=total_usage(collaboration.replies)),
-        finish="content_filter" if decision == "refused" else last.finish,
+        finish=withheld if decision == "refused" else last.finish,
         decision=decision,
+        refused=refused,
         raw=last.raw if drafted else None,
         details=_details_of(final, last.details),
         collaboration=collaboration,

@@ -13,6 +13,7 @@ from waltzrl.serving.exchange import (
     Finish,
     Json,
     ModelCard,
+    ReplyDetails,
     UpstreamDelta,
     UpstreamReply,
     UpstreamRequest,
@@ -26,6 +27,7 @@ from waltzrl.serving.wire.fields import (
     as_name,
     as_object,
     invalid_field,
+    is_custom,
     turns_of,
     unsupported_field,
 )
@@ -103,6 +105,7 @@ class PolicyUpstream:
                 calls=reply.calls,
                 finish=upstream_reply.finish,
                 usage=reply.usage,
+                details=upstream_reply.details,
             )
         finally:
             generation.cancel()
@@ -181,7 +184,7 @@ class _Progress:
         """Return whether the text so far is enough; called after every token."""
         if self.cancelled:
             return True
-        cut = _cut(text, self._request.stops)
+        cut, _ = _cut(text, self._request.stops)
         settled = before_calls(cut) if self._request.tool_names else cut
         if settled == text:  # it may still change at its end
             settled = text[: -self._held]
@@ -203,25 +206,30 @@ class _Progress:
         return text[len(self._shown) :]
 
 
-def _cut(text: str, stops: Sequence[str]) -> str:
-    """Return the text before the first stop."""
-    places = [place for stop in stops if (place := text.find(stop)) >= 0]
-    return text[: min(places)] if places else text
+def _cut(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+    """Return the text before the first stop, and that stop."""
+    places = [(place, stop) for stop in stops if (place := text.find(stop)) >= 0]
+    if not places:
+        return text, None
+    place, stop = min(places)
+    return text[:place], stop
 
 
 def _finished(reply: Reply, request: _Request) -> UpstreamReply:
-    text = _cut(reply.text, request.stops)
+    text, stop = _cut(reply.text, request.stops)
+    details = ReplyDetails(stop_sequence=stop)
     finish: Finish = reply.finish
     schema = request.sampling.schema
     if schema and finish == "stop" and text == reply.text and schema.state(text) != "complete":
         raise RequestError(502, "upstream", "the model wrote no JSON that fits the schema")
     if not request.tool_names:
-        return UpstreamReply(reply=replace(reply, text=text), finish=finish)
+        return UpstreamReply(reply=replace(reply, text=text), finish=finish, details=details)
     text, calls = read_calls(text, request.tool_names)
     calls = calls if request.parallel_calls else calls[:1]
     if calls:
         text, finish = text.rstrip(), "tool_calls"
-    return UpstreamReply(reply=replace(reply, text=text, calls=calls), finish=finish)
+    reply = replace(reply, text=text, calls=calls)
+    return UpstreamReply(reply=reply, finish=finish, details=details)
 
 
 def _read(body: Mapping[str, Json], max_new_tokens: int) -> _Request:
@@ -344,7 +352,7 @@ def _tools(body: Mapping[str, Json]) -> Sequence[Json]:
 
 
 def _name(tool: Json, index: int) -> str:
-    function = as_object(
-        as_object(tool, f"tools[{index}]").get("function"), f"tools[{index}].function"
-    )
-    return as_name(function.get("name"), f"tools[{index}].function.name")
+    fields, where = as_object(tool, f"tools[{index}]"), f"tools[{index}].function"
+    if is_custom(fields):
+        raise unsupported_field(where, "a model in this process calls no custom tools; remove it")
+    return as_name(as_object(fields.get("function"), where).get("name"), f"{where}.name")

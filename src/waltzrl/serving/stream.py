@@ -46,8 +46,8 @@ async def stream(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a streamed answer; closing the generator cancels the upstream.
 
-    The first part comes with the first text that may be sent, or after `KEEPALIVE_SECONDS`. A later
-    error ends the stream as an event, because the status 200 has been sent by then. The headers
+    The first part comes with the first text that may be sent, or after `KEEPALIVE_SECONDS`. An
+    error after that text ends the stream as an event, because its status is 200. The headers
     that `costs` returns for all answers come before the end, as comments.
 
     Raises:
@@ -75,9 +75,9 @@ async def stream(
             parts: list[bytes] = []
             for number, event in await _next_events(events):
                 if isinstance(event, RequestError):
-                    if opening:
+                    if opening and not parts:
                         raise event
-                    yield b"".join([*parts, writer.error(event, request.context.id)])
+                    yield b"".join([opening, *parts, writer.error(event, request.context.id)])
                     return
                 if isinstance(event, Answer):
                     answers[number] = event
@@ -142,7 +142,12 @@ def _piece(number: int, piece: Piece, writer: StreamWriter) -> Iterator[bytes]:
 def _end(number: int, answer: Answer, draft: DraftStream, writer: StreamWriter) -> Iterator[bytes]:
     """Yield the rest of a choice, and its end."""
     final, released = answer.reply.text, draft.released.text
-    if draft.can_retract and not final.startswith(released):
+    if answer.refused:  # clients that find a refusal do not read the text before it
+        if draft.can_retract and released:
+            yield writer.retract(number, 0, "")
+        yield from _piece(number, draft.rest(answer.reply)._replace(text=""), writer)
+        yield writer.refusal(number, final.removeprefix(released))
+    elif draft.can_retract and not final.startswith(released):
         # The draft was revised: keep the beginning that both share, and replace the rest.
         start = _common_length(final, released)
         yield writer.retract(number, start, final[start:])

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic, perf_counter
@@ -13,8 +14,11 @@ import msgspec
 
 from waltzrl.agents.breaker import Breaker
 from waltzrl.errors import InputError, RequestError
-from waltzrl.policies.sse import EventDecoder
-from waltzrl.serving.chat_reader import UNREADABLE, StreamReader, read_completion
+from waltzrl.policies.server_faults import ReportedError
+from waltzrl.policies.server_json import mended_json, read_json
+from waltzrl.policies.sse import EventDecoder, ServerSentEvent
+from waltzrl.serving.chat_reader import UNREADABLE, read_completion
+from waltzrl.serving.earlier_reasoning import without_reasoning
 from waltzrl.serving.exchange import (
     Json,
     ModelCard,
@@ -26,12 +30,21 @@ from waltzrl.serving.exchange import (
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.http_client import HttpClient, Response
 from waltzrl.serving.limits import Limits, check_reply_size
-from waltzrl.serving.upstream_errors import BreakerOpenError, connection_error, status_error
+from waltzrl.serving.stream_reader import StreamReader
+from waltzrl.serving.upstream_errors import (
+    BreakerOpenError,
+    UpstreamError,
+    connection_error,
+    reported_error,
+    status_error,
+)
 from waltzrl.telemetry.logs import current_request, fields
 
 log = logging.getLogger(__name__)
 
 
+EVENT = re.compile(rb"(\xef\xbb\xbf)?\s*(data|event|id|retry)?:")
+"""The beginning of a stream of events."""
 IDLE_SECONDS = 10.0
 """An upstream without traffic for this long is probed."""
 RETRY_SECONDS = 1.0
@@ -138,9 +151,9 @@ class HttpUpstream:
 
     async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
         started = perf_counter()
-        with await self._send(_chat_request(body, bearer)) as response:
+        with await self._send_chat(body, bearer) as response:
             answer = await self._read_body(response)
-        return read_completion(answer, (perf_counter() - started) * 1e3)
+            return read_completion(answer, (perf_counter() - started) * 1e3)
 
     async def stream(
         self, body: Mapping[str, Json], bearer: str | None
@@ -152,20 +165,24 @@ class HttpUpstream:
         }
         decoder, reader = EventDecoder(), StreamReader()
         started = perf_counter()
-        with await self._send(_chat_request(streamed, bearer)) as response:
+        with await self._send_chat(streamed, bearer) as response:
+            part = await response.read_part()
             # A server that cannot stream ignores `stream` and returns an ordinary completion.
-            if response.headers.get("content-type", "").startswith("application/json"):
-                yield _whole_delta(await self._read_body(response))
+            if _is_whole(response, part):
+                yield _whole_delta(await self._read_body(response, part))
                 return
-            size = 0
-            while part := await response.read_part():
+            size, is_open = 0, True
+            while is_open:
+                is_open = bool(part)
                 size += len(part)
                 check_reply_size(size, self._limits)
-                deltas = [
-                    delta for event in decoder.feed(part) for delta in reader.read(event.data)
-                ]
-                if deltas:
+                # Some servers leave out the empty line at the end of the last event.
+                deltas, failure = _deltas(decoder.feed(part or b"\n\n"), reader)
+                if deltas:  # also those that precede a failure
                     yield _merge(deltas)
+                if failure is not None and (is_open or isinstance(failure, ReportedError)):
+                    raise failure
+                part = await _next_part(response, reader)
         if not reader.ended:
             _log_failure(started, "the stream ended early")
             raise RequestError(502, "upstream", "the upstream's stream ended early")
@@ -225,7 +242,7 @@ class HttpUpstream:
         """Send a probe's request; return the status and the body of the answer."""
         headers = self._headers("application/json", None)
         response = await self._client.request(method, path, headers, body)
-        with _Answer(response):
+        with _Answer(response, self._api_key):
             return response.status, await self._read_body(response)
 
     def _lists_models(self, status: int, body: bytes) -> bool:
@@ -250,7 +267,7 @@ class HttpUpstream:
 
     def _read_models(self, body: bytes) -> list[ModelCard]:
         """Return the models of an answer to `/models`, and remember their names."""
-        models = [model.card for model in msgspec.json.decode(body, type=_Models).data]
+        models = [model.card for model in _models(body)]
         self.names = frozenset([model.id for model in models[:MOST_NAMES]])
         return models
 
@@ -267,6 +284,16 @@ class HttpUpstream:
         if key := self._api_key or bearer:
             headers["Authorization"] = f"Bearer {key}"
         return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+    async def _send_chat(self, body: Mapping[str, Json], bearer: str | None) -> "_Answer":
+        """Send a chat as `_send` does, again without what the upstream knows no field for."""
+        try:
+            return await self._send(_chat_request(body, bearer))
+        except UpstreamError as error:
+            shorter = without_reasoning(body, error)
+            if shorter is None:
+                raise
+        return await self._send(_chat_request(shorter, bearer))
 
     async def _send(self, request: UpstreamRequest) -> "_Answer":
         """Send a request, and return the response once it is known to be a success.
@@ -294,17 +321,18 @@ class HttpUpstream:
             attempt.succeeded = True
             self._note(response.status)
             self._on_response(self.breaker.name, str(response.status))
-        answer = _Answer(response)
+        answer = _Answer(response, self._api_key)
         if not 200 <= response.status < 300:
             _log_failure(started, "status", response.status)
             with answer:
                 raise status_error(response, await self._read_body(response), self._api_key)
         return answer
 
-    async def _read_body(self, response: Response) -> bytes:
-        """Read the whole body, up to the size limit."""
-        parts: list[bytes] = []
-        size = 0
+    async def _read_body(self, response: Response, beginning: bytes = b"") -> bytes:
+        """Read the whole body, or what follows its beginning, up to the size limit."""
+        parts = [beginning] if beginning else []
+        size = len(beginning)
+        check_reply_size(size, self._limits)
         while part := await response.read_part():
             size += len(part)
             check_reply_size(size, self._limits)
@@ -321,6 +349,38 @@ def _url_advice(url: str) -> str:
     return "the URL probably has to end in /v1"
 
 
+def _is_whole(response: Response, beginning: bytes) -> bool:
+    """Return whether a response is JSON and no stream of events, whatever it calls itself."""
+    if beginning.lstrip().startswith((b"{", b"[")):
+        return True
+    is_json = response.headers.get("content-type", "").startswith("application/json")
+    return is_json and not EVENT.match(beginning)
+
+
+async def _next_part(response: Response, reader: StreamReader) -> bytes:
+    """Return the next part of a stream; a connection that breaks after the reply ends it."""
+    try:
+        return await response.read_part()
+    except OSError:
+        if reader.ended:
+            return b""
+        raise
+
+
+def _deltas(
+    events: Sequence[ServerSentEvent], reader: StreamReader
+) -> tuple[list[UpstreamDelta], Exception | None]:
+    """Return the deltas of events that arrived together, and the failure that ended them."""
+    deltas: list[UpstreamDelta] = []
+    try:
+        for event in events:
+            for delta in reader.read(event):
+                deltas.append(delta)  # noqa: PERF402 (keeps those before a failure)
+    except (RequestError, ReportedError) as failure:
+        return deltas, failure
+    return deltas, None
+
+
 def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
     """Merge the deltas that arrived together, so that the window checks their text only once."""
     if len(deltas) == 1:
@@ -328,6 +388,7 @@ def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
     return UpstreamDelta(
         reasoning="".join([delta.reasoning for delta in deltas]),
         text="".join([delta.text for delta in deltas]),
+        refused=any(delta.refused for delta in deltas),
         calls=tuple([call for delta in deltas for call in delta.calls]),
         finish=next((delta.finish for delta in deltas if delta.finish), None),
         usage=next((delta.usage for delta in reversed(deltas) if delta.usage), None),
@@ -335,10 +396,14 @@ def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
 
 
 class _Answer:
-    """A response that is being read: returns its connection, and converts connection errors."""
+    """A response that is being read: returns its connection, and converts errors.
 
-    def __init__(self, response: Response) -> None:
+    They are those of the connection, and those that the upstream reports with status 200.
+    """
+
+    def __init__(self, response: Response, api_key: str | None) -> None:
         self._response = response
+        self._api_key = api_key
         self._started = perf_counter()
 
     def __enter__(self) -> Response:
@@ -354,6 +419,9 @@ class _Answer:
         if isinstance(error, OSError):
             _log_failure(self._started, _why(error))
             raise connection_error(error) from error
+        if isinstance(error, ReportedError):
+            _log_failure(self._started, "an error with status 200", error.fault.status)
+            raise reported_error(error.fault, self._response, self._api_key) from error
 
 
 class _Model(msgspec.Struct):
@@ -374,6 +442,17 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
+def _models(body: bytes) -> list[_Model]:
+    """Read an answer to `/models`, also if it is the list itself, or has null for an empty one."""
+    try:
+        return msgspec.json.decode(body, type=_Models).data
+    except UNREADABLE:
+        listed = read_json(body)
+    if isinstance(listed, dict) and "data" in listed:
+        listed = listed["data"] or []
+    return msgspec.convert(mended_json(listed), list[_Model])
+
+
 def _chat_request(body: Mapping[str, Json], bearer: str | None) -> UpstreamRequest:
     return UpstreamRequest(path="/chat/completions", body=msgspec.json.encode(body), bearer=bearer)
 
@@ -385,6 +464,7 @@ def _whole_delta(answer: bytes) -> UpstreamDelta:
     return UpstreamDelta(
         reasoning=reply.reasoning,
         text=reply.text,
+        refused=upstream_reply.refused,
         calls=reply.calls,
         finish=upstream_reply.finish,
         usage=reply.usage,

@@ -1,15 +1,14 @@
 """What the client is told when the upstream refuses or fails."""
 
-import re
 from collections.abc import Mapping
 
-import msgspec
-
-from waltzrl.errors import RequestError
-from waltzrl.serving.chat_reader import UNREADABLE
+from waltzrl.agents import Reviewer
+from waltzrl.errors import RequestError, WaltzError
+from waltzrl.policies.server_faults import NO_MESSAGE, RETRY_AFTER, ServerFault, read_fault
+from waltzrl.records import Prompt, Reply
 from waltzrl.serving.http_client import Response
 
-PASSED_ON = {400, 401, 403, 404, 405, 408, 409, 413, 422, 429}
+PASSED_ON = {400, 401, 402, 403, 404, 405, 408, 409, 413, 422, 429}
 """Statuses that the client gets as they are. Other failures become 502, except 503."""
 DOWN = {502, 503, 504}
 """Statuses of a proxy whose server is away, or of a server that cannot serve now."""
@@ -21,8 +20,6 @@ KINDS = {
     413: "too_large",
     429: "rate_limit",
 }
-RETRY_AFTER = re.compile("[0-9]{1,6}")
-"""`Retry-After` in seconds, at most about 11 days."""
 LONGEST_MESSAGE = 300
 LONGEST_LABEL = 100
 """Characters of a code, a type or a parameter."""
@@ -30,7 +27,6 @@ HIDDEN = "[key]"
 """Stands for the gateway's key in a message."""
 MASKS, KEY_EDGE = ("***", "...", "\u2026", "\u2022\u2022"), 4
 """What servers write for the middle of a key, and how many characters of its ends they show."""
-NO_MESSAGE = "no message"
 
 
 class UpstreamError(RequestError):
@@ -60,6 +56,9 @@ class UpstreamError(RequestError):
         )
         self.code, self.error_type = labels.get("code"), labels.get("type")
         self.is_down = is_down
+        self.unreviewed = ""
+        """The upstream's words, if they may quote the reply that was being generated: they are
+        told only after a review."""
 
     @property
     def is_transient(self) -> bool:
@@ -84,6 +83,19 @@ class BreakerOpenError(UpstreamError):
         return False
 
 
+async def add_reason(failure: RequestError, prompt: Prompt, reviewer: Reviewer) -> None:
+    """Add the upstream's own words, which nobody has reviewed yet, if they pass the review."""
+    if not isinstance(failure, UpstreamError) or not failure.unreviewed:
+        return
+    try:
+        feedback = await reviewer.review(prompt, Reply(text=failure.unreviewed))
+    except WaltzError:
+        return
+    if feedback.well_formed and not feedback.unsafe:
+        failure.args = (f"{failure}: {failure.unreviewed}",)
+    failure.unreviewed = ""
+
+
 def connection_error(error: OSError) -> UpstreamError:
     """Return the error for a connection that failed or timed out."""
     if isinstance(error, TimeoutError):
@@ -104,43 +116,50 @@ def status_error(response: Response, answer: bytes, api_key: str | None) -> Upst
         answer: its body.
         api_key: the gateway's key for the upstream, which no message may contain.
     """
-    answered = response.status
+    return _error(response.status, read_fault(answer), response, api_key)
+
+
+def reported_error(fault: ServerFault, response: Response, api_key: str | None) -> UpstreamError:
+    """Return the error for a failure that is reported in an answer with status 200.
+
+    It is the error of an answer with the status that the report names or means. Without one, or
+    with that of a failure of the server itself, the upstream's words await a review.
+
+    Args:
+        fault: the report.
+        response: its headers.
+        api_key: as in `status_error`.
+    """
+    if fault.status is not None:
+        error = _error(fault.status, fault, response, api_key)
+    else:
+        message = "the upstream failed while generating its reply"
+        error = UpstreamError(502, "upstream", message)
+    if fault.status not in PASSED_ON and fault.message != NO_MESSAGE:
+        error.unreviewed = _shown(fault.message, api_key, LONGEST_MESSAGE)
+    return error
+
+
+def _error(
+    answered: int, fault: ServerFault, response: Response, api_key: str | None
+) -> UpstreamError:
+    """Return the error of an answer with this status."""
     status = answered if answered in PASSED_ON or answered == 503 else 502
     kind = KINDS.get(status, "invalid_request" if status < 500 else "upstream")
     retry_after = response.headers.get("retry-after", "")
-    message, labels = "", dict[str, str]()
-    if answered in PASSED_ON:
-        words, labels = _read(answer)
-        message = f": {_shown(words, api_key, LONGEST_MESSAGE)}"
+    is_passed_on = answered in PASSED_ON
+    message = f": {_shown(fault.message, api_key, LONGEST_MESSAGE)}" if is_passed_on else ""
+    labels = fault.labels if is_passed_on else {}
     return UpstreamError(
         status,
         kind,
         f"the upstream answered {answered}{message}",
         is_down=answered in DOWN,
         labels={name: _shown(label, api_key, LONGEST_LABEL) for name, label in labels.items()},
-        retry_after_seconds=float(retry_after) if RETRY_AFTER.fullmatch(retry_after) else None,
+        retry_after_seconds=(
+            float(retry_after) if RETRY_AFTER.fullmatch(retry_after) else fault.retry_after_seconds
+        ),
     )
-
-
-def _read(answer: bytes) -> tuple[str, dict[str, str]]:
-    """Return the message, and those of `type`, `code` and `param` that are there.
-
-    OpenAI and Anthropic have them below `error`, older versions of vLLM at the top; FastAPI has
-    `detail` only.
-    """
-    try:
-        body = msgspec.json.decode(answer)
-    except UNREADABLE:
-        return answer.decode("utf-8", "replace").strip() or NO_MESSAGE, {}
-    error = body.get("error", body) if isinstance(body, dict) else body
-    if not isinstance(error, dict):
-        return _text(error), {}
-    labels = {name: _text(error[name]) for name in ("type", "code", "param") if error.get(name)}
-    return _text(error.get("message") or error.get("detail") or NO_MESSAGE), labels
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _shown(text: str, api_key: str | None, longest: int) -> str:

@@ -140,4 +140,9 @@ def test_reasoning_is_a_block_of_thinking(served, streamed, calls):
     assert (answer.content[0].thinking, answer.content[1].text) == ("Two and two.", "Four.")
     again = [*HELLO, {"role": "assistant", "content": answer.content[:2]}, *HELLO]
     client.messages.create(model="m", messages=again, **asked)
-    assert scene.exchanges[-1].body["messages"][1] == {"role": "assistant", "content": "Four."}
+    assert answer.content[0].signature == "unsigned"
+    assert scene.exchanges[-1].body["messages"][1] == {
+        "role": "assistant",
+        "content": "Four.",
+        "reasoning_content": "Two and two.",
+    }

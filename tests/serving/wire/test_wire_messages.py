@@ -7,6 +7,7 @@ import pytest
 from support.wire_server import CALL, DETAILS, answer_of
 from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
+from waltzrl.serving.exchange import ReplyDetails
 from waltzrl.serving.wire import MESSAGES
 
 USER = {"role": "user", "content": "Hello"}
@@ -104,6 +105,7 @@ def test_tool_results_come_before_the_users_words():
         {
             "role": "assistant",
             "content": "Let me look.",
+            "reasoning_content": "Hm.",
             "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
             ],
@@ -176,6 +178,8 @@ def test_a_wrong_field_is_named(field, options):
     ("arguments", "given"),
     [
         ("", {}),
+        (" ", {}),
+        ("null", {}),
         ('{"a": 1}', {"a": 1}),
         ('{"a": ', {"unreadable": '{"a": '}),
         ("[1]", {"unreadable": "[1]"}),
@@ -203,6 +207,31 @@ def test_an_error_is_spelt_as_the_api_spells_it(kind, spelt):
         "error": {"type": spelt, "message": "why"},
         "request_id": "req_1",
     }
+
+
+def ending_of(answer, **options):
+    """Return why a message ended, whole and in a stream."""
+    exchange = read(**options)
+    whole = json.loads(MESSAGES.write(exchange, [answer]))
+    delta = MESSAGES.writer(exchange).finish(0, answer).decode()
+    streamed = json.loads(delta.rpartition("data: ")[2])["delta"]
+    assert streamed == {key: whole[key] for key in ("stop_reason", "stop_sequence")}
+    return whole["stop_reason"], whole["stop_sequence"]
+
+
+def test_a_stop_sequence_is_told_if_it_is_one_of_the_requests():
+    stopped = answer_of("Hi.", details=ReplyDetails(stop_sequence="END"))
+    assert ending_of(stopped, stop_sequences=["x", "END"]) == ("stop_sequence", "END")
+    assert ending_of(stopped, stop_sequences=["x"]) == ("end_turn", None)
+    assert ending_of(stopped) == ("end_turn", None)
+    assert ending_of(answer_of("Hi."), stop_sequences=["END"]) == ("end_turn", None)
+    cut = answer_of("Hi.", finish="length", details=ReplyDetails(stop_sequence="END"))
+    assert ending_of(cut, stop_sequences=["END"]) == ("max_tokens", None)
+
+
+def test_a_message_with_calls_ends_to_use_tools_whatever_the_upstream_calls_it():
+    assert ending_of(answer_of("", CALL, finish="stop")) == ("tool_use", None)
+    assert ending_of(answer_of("", CALL, finish="length")) == ("max_tokens", None)
 
 
 def test_no_words_open_no_block():

@@ -67,3 +67,10 @@ def test_a_comment_is_no_event():
 
 def test_bytes_that_are_not_utf8_are_marked():
     assert decoded([b"data: \xff\n\n"]) == [ServerSentEvent("\N{REPLACEMENT CHARACTER}")]
+
+
+def test_a_mark_of_the_byte_order_precedes_only_the_first_line():
+    mark = b"\xef\xbb\xbf"
+    stream = mark + b"data: one\n\n" + mark + b"data: two\n\n"
+    assert decoded([stream]) == [ServerSentEvent("one")]
+    assert decoded(bytes([byte]) for byte in stream) == [ServerSentEvent("one")]

@@ -1,11 +1,12 @@
 """`POST /v1/chat/completions`: also the API of the upstream, so requests pass almost unchanged."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.records import ToolCall
+from waltzrl.policies.chat_completion import calls_fields
+from waltzrl.records import Reply
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json, ReplyDetails
 from waltzrl.serving.keys import ANONYMOUS, Caller
 from waltzrl.serving.wire.fields import (
@@ -16,6 +17,7 @@ from waltzrl.serving.wire.fields import (
     as_object,
     check_known,
     check_sampling,
+    has_strict_schema,
     read_object,
     subject_of,
     unsupported_field,
@@ -47,6 +49,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
         stream=stream,
         stream_usage=wants_usage(stream_options),
         subject=subject_of(body),
+        has_refusals=has_strict_schema(body),
     )
 
 
@@ -97,21 +100,28 @@ def _check_reviewable(body: dict[str, Json]) -> None:
 
 
 def _choice(index: int, answer: Answer) -> dict[str, object]:
+    reply = answer.reply
+    text = reply.text if reply.text or not reply.calls else None
     message: dict[str, object] = {
         "role": "assistant",
-        "content": answer.reply.text if answer.reply.text or not answer.reply.calls else None,
-        "refusal": None,
+        "content": None if answer.refused else text,
+        "refusal": text if answer.refused else None,
     }
-    if answer.reply.reasoning:
-        message |= _reasoning(answer.reply.reasoning)
-    if answer.reply.calls:
-        message["tool_calls"] = [_call(call) for call in answer.reply.calls]
+    if reply.reasoning:
+        message |= _reasoning(reply.reasoning)
+    message |= calls_fields(reply.calls)
     return {
         "index": index,
         "message": message,
         "logprobs": _logprobs(answer.details),
-        "finish_reason": answer.finish,
+        "finish_reason": _finish(answer),
     }
+
+
+def _finish(answer: Answer) -> str:
+    calls = calls_fields(answer.reply.calls)
+    is_older = answer.finish == "tool_calls" and calls and "tool_calls" not in calls
+    return "function_call" if is_older else answer.finish
 
 
 def _reasoning(text: str) -> dict[str, str]:
@@ -138,15 +148,9 @@ def _encoded(details: ReplyDetails) -> bytes:
     return b",%b" % msgspec.json.encode(fields)[1:-1] if fields else b""
 
 
-def _call(call: ToolCall) -> dict[str, object]:
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }
-
-
 ROLE = b'{"role":"assistant","content":"","refusal":null}'
+ROLE_WITHOUT_CONTENT = b'{"role":"assistant","content":null,"refusal":null}'
+"""Where a refusal may follow, which clients expect without content."""
 
 
 class ChatStream:
@@ -168,7 +172,8 @@ class ChatStream:
         self._tail = b',"usage":null}' if chat.stream_usage else b"}"
 
     def open(self) -> bytes:
-        return b"".join(self._chunk(choice, ROLE) for choice in range(self._chat.n))
+        role = ROLE_WITHOUT_CONTENT if self._chat.has_refusals else ROLE
+        return b"".join(self._chunk(choice, role) for choice in range(self._chat.n))
 
     def keepalive(self) -> bytes:
         return COMMENT
@@ -178,6 +183,9 @@ class ChatStream:
 
     def text(self, choice: int, delta: str) -> bytes:
         return self._chunk(choice, b'{"content":%b}' % msgspec.json.encode(delta))
+
+    def refusal(self, choice: int, text: str) -> bytes:
+        return self._chunk(choice, b'{"refusal":%b}' % msgspec.json.encode(text))
 
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
         """Write a chunk without choices, in which other clients find nothing to read.
@@ -190,12 +198,9 @@ class ChatStream:
         return event(b'%b[],"waltz.retract":%b%b' % (self._head, retraction, self._tail))
 
     def finish(self, choice: int, answer: Answer) -> bytes:
-        calls = b"".join(
-            self._chunk(choice, b'{"tool_calls":[%b]}' % _streamed_call(index, call))
-            for index, call in enumerate(answer.reply.calls)
-        )
+        calls = b"".join(self._chunk(choice, delta) for delta in _streamed_calls(answer.reply))
         logprobs = msgspec.json.encode(_logprobs(answer.details))
-        end = b'"%b"' % answer.finish.encode()
+        end = b'"%b"' % _finish(answer).encode()
         return calls + self._chunk(choice, b"{}", end, logprobs, _encoded(answer.details))
 
     def close(self, answers: Sequence[Answer]) -> bytes:
@@ -228,5 +233,12 @@ class ChatStream:
         )
 
 
-def _streamed_call(index: int, call: ToolCall) -> bytes:
-    return msgspec.json.encode({"index": index, **_call(call)})
+def _streamed_calls(reply: Reply) -> Iterator[bytes]:
+    """Yield a delta for each call."""
+    calls = calls_fields(reply.calls)
+    listed = calls.pop("tool_calls", None)
+    for index, call in enumerate(listed if isinstance(listed, list) else ()):
+        assert isinstance(call, dict), "made above"
+        yield msgspec.json.encode({"tool_calls": [{"index": index, **call}]})
+    if calls:
+        yield msgspec.json.encode(calls)

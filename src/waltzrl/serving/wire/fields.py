@@ -3,13 +3,15 @@
 `where` is the path of a value in the client's request, such as `messages[0].content`.
 """
 
+import json
 import re
 from typing import TypeGuard
 
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.records import Message, Role, ToolCall
+from waltzrl.policies.server_json import mended
+from waltzrl.records import CallKind, Message, Role, ToolCall
 from waltzrl.serving.exchange import Json
 from waltzrl.serving.keys import Caller
 
@@ -17,6 +19,7 @@ DEEPEST = 100
 """Levels of nested objects and lists: encoders further down the stack recurse, too."""
 MOST_TOKENS = 2**31
 LEVEL = re.compile(r"[a-z_]{1,16}")
+LONGEST_PLACE = 100
 LONGEST_SHOWN = 40
 """Characters of a value that an error message quotes."""
 
@@ -36,6 +39,8 @@ def read_object(raw: bytes) -> dict[str, Json]:
     except RecursionError as error:
         raise _too_deep() from error
     except msgspec.MsgspecError as error:
+        if where := _half_pair(raw):
+            raise unsupported_field(where, HALF_PAIR) from error
         raise _unreadable(f"JSON ({error})") from error
     if not isinstance(body, dict):
         raise _unreadable("a JSON object")
@@ -150,6 +155,13 @@ def check_sampling(body: dict[str, Json]) -> None:
             raise invalid_field(key, value, "a word such as 'low'")
 
 
+def has_strict_schema(body: dict[str, Json]) -> bool:
+    """Return whether a chat's reply must fit a strict schema: then OpenAI refuses beside it."""
+    response_format = body.get("response_format")
+    schema = response_format.get("json_schema") if isinstance(response_format, dict) else None
+    return isinstance(schema, dict) and schema.get("strict") is True
+
+
 def subject_of(body: dict[str, Json]) -> str:
     """Return the client's id of its user, from the fields of OpenAI's APIs; empty without one."""
     for key in ("safety_identifier", "user"):
@@ -175,6 +187,31 @@ def _deeper(body: dict[str, Json], limit: int) -> bool:
         if not level:
             return False
     return True
+
+
+HALF_PAIR = (
+    "has half of a UTF-16 surrogate pair, which is no character; send both halves, such as "
+    "\\ud83d\\ude00, or the character itself"
+)
+
+
+def _half_pair(raw: bytes) -> str:
+    """Return where a body has a half of a surrogate pair; empty if that is not what is wrong."""
+    try:
+        body: Json = json.loads(raw)
+    except (ValueError, RecursionError):
+        return ""
+    values: list[tuple[str, Json]] = [("", body)]
+    while values:
+        where, value = values.pop()
+        if isinstance(value, dict):
+            values += [(f"{where}.{key}".removeprefix("."), v) for key, v in value.items()]
+            values += [(where or "a key", key) for key in value]
+        elif isinstance(value, list):
+            values += [(f"{where}[{index}]", v) for index, v in enumerate(value)]
+        elif isinstance(value, str) and mended(value) != value:
+            return mended(where)[:LONGEST_PLACE]
+    return ""
 
 
 def _unreadable(need: str) -> RequestError:
@@ -271,22 +308,35 @@ def _assistant_turn(message: dict[str, Json], where: str) -> Message:
     if message.get("tool_calls") is not None:
         for index, call in enumerate(as_list(message["tool_calls"], f"{where}.tool_calls")):
             call_where = f"{where}.tool_calls[{index}]"
-            fields = as_object(call, call_where)
-            call_id = fields.get("id")
-            call_id = call_id if isinstance(call_id, str) else ""
-            calls.append(_call(call_id, fields.get("function"), f"{call_where}.function"))
+            calls.append(_call(as_object(call, call_where), call_where))
     if message.get("function_call") is not None:
-        calls.append(_call("", message["function_call"], f"{where}.function_call"))
+        function_call = message["function_call"]
+        calls.append(_called("", function_call, "function_call", f"{where}.function_call"))
     text = "\n".join(text for text in texts if text)
     return Message(role="assistant", content=text, calls=tuple(calls))
 
 
-def _call(call_id: str, function: Json, where: str) -> ToolCall:
-    fields = as_object(function, where)
+def _call(call: dict[str, Json], where: str) -> ToolCall:
+    call_id = call.get("id")
+    call_id = call_id if isinstance(call_id, str) else ""
+    if is_custom(call):
+        return _called(call_id, call["custom"], "custom", f"{where}.custom")
+    return _called(call_id, call.get("function"), "function", f"{where}.function")
+
+
+def is_custom(call: dict[str, Json]) -> bool:
+    """Return whether this is a custom tool of a chat, whose input is free text, or a call of it."""
+    return call.get("function") is None and call.get("custom") is not None
+
+
+def _called(call_id: str, called: Json, kind: CallKind, where: str) -> ToolCall:
+    fields = as_object(called, where)
+    key = "input" if kind == "custom" else "arguments"
     return ToolCall(
         id=call_id,
         name=as_name(fields.get("name"), f"{where}.name"),
-        arguments=as_text(fields.get("arguments"), f"{where}.arguments"),
+        arguments=as_text(fields.get(key), f"{where}.{key}"),
+        kind=kind,
     )
 
 

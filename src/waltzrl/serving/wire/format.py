@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from waltzrl.errors import RequestError
-from waltzrl.records import total_usage
+from waltzrl.records import ToolCall, total_usage
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json, total_counts
 from waltzrl.serving.keys import ANONYMOUS, Caller
 
@@ -26,6 +26,10 @@ class StreamWriter(Protocol):
 
     def text(self, choice: int, delta: str) -> bytes:
         """Return the next text of a choice; an empty one starts no message."""
+        ...
+
+    def refusal(self, choice: int, text: str) -> bytes:
+        """Return a refusal, in its own field where the API has one."""
         ...
 
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
@@ -140,6 +144,11 @@ def chat_usage(answers: Sequence[Answer]) -> dict[str, Json]:
         "total_tokens": read + generated,
         **{name: {**part} for name, part in _token_details(answers).items()},
     }
+
+
+def arguments_of(call: ToolCall) -> str:
+    """Return the arguments of a call; an empty object if the model wrote none."""
+    return "{}" if call.arguments.strip() in ("", "null") else call.arguments
 
 
 def count_of(answers: Sequence[Answer], part: str, key: str) -> int:

@@ -7,6 +7,7 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
 from waltzrl.serving.keys import ANONYMOUS, Caller
+from waltzrl.serving.wire.blocks import block_text
 from waltzrl.serving.wire.fields import (
     MOST_TOKENS,
     as_bool,
@@ -193,19 +194,15 @@ def _output_options(config: dict[str, Json]) -> dict[str, Json]:
     return options
 
 
-DROPPED_BLOCKS = ("thinking", "redacted_thinking")
-"""Blocks of an assistant's turn that a chat cannot carry."""
-
-
 def chat_messages(system: Json, messages: Json) -> list[Json]:
     """Convert a request's `system` and `messages` to the messages of a chat.
 
     Raises:
-        RequestError: a block is malformed, or of a kind that a chat cannot carry.
+        RequestError: a block is malformed.
     """
     chat: list[Json] = []
     if system is not None:
-        chat.append({"role": "system", "content": text_of(system, "system")})
+        chat.append({"role": "system", "content": _system(system, "system")})
     turns = as_list(messages, "messages")
     if not turns:
         raise invalid_field("messages", turns, "one message or more")
@@ -219,27 +216,52 @@ def _turn(turn: dict[str, Json], where: str) -> list[Json]:
     if not isinstance(role, str) or role not in ("user", "assistant", "system"):
         raise invalid_field(f"{where}.role", role, "user, assistant or system")
     where = f"{where}.content"
-    if role == "system" or isinstance(content, str):
+    if role == "system":
+        return [{"role": role, "content": _system(content, where)}]
+    if isinstance(content, str):
         return [{"role": role, "content": text_of(content, where)}]
-    blocks = [
-        as_object(block, f"{where}[{index}]") for index, block in enumerate(as_list(content, where))
-    ]
+    blocks = _blocks(content, where)
     return _assistant(blocks, where) if role == "assistant" else _user(blocks, where)
 
 
+def _blocks(content: Json, where: str) -> list[dict[str, Json]]:
+    blocks = as_list(content, where)
+    return [as_object(block, f"{where}[{index}]") for index, block in enumerate(blocks)]
+
+
+def _system(content: Json, where: str) -> str:
+    if not isinstance(content, list):
+        return text_of(content, where)
+    blocks = _blocks(content, where)
+    return "\n".join(_text(block, f"{where}[{index}]") for index, block in enumerate(blocks))
+
+
+def _text(block: dict[str, Json], where: str) -> str:
+    """Return the text of a block, or any other block as text."""
+    if as_name(block.get("type"), f"{where}.type") == "text":
+        return as_text(block.get("text"), f"{where}.text")
+    return block_text(block)
+
+
 def _assistant(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
-    """Return one message with the text and the tool calls."""
+    """Return one message with the reasoning, the text and the tool calls.
+
+    Models that reason need the reasoning of earlier turns. What is redacted has no text.
+    """
     texts: list[str] = []
+    thoughts: list[str] = []
     calls: list[Json] = []
     for index, block in enumerate(blocks):
         block_where, kind = f"{where}[{index}]", block.get("type")
-        if kind == "text":
-            texts.append(as_text(block.get("text"), f"{block_where}.text"))
+        if kind == "thinking":
+            thoughts.append(as_text(block.get("thinking"), f"{block_where}.thinking"))
         elif kind == "tool_use":
             calls.append(_call(block, block_where))
-        elif kind not in DROPPED_BLOCKS:
-            raise invalid_field(f"{block_where}.type", kind, "text, tool_use or thinking")
+        elif kind != "redacted_thinking":
+            texts.append(_text(block, block_where))
     message: dict[str, Json] = {"role": "assistant", "content": "\n".join(texts)}
+    if reasoning := "\n".join(filter(None, thoughts)):
+        message["reasoning_content"] = reasoning
     if calls:
         message["tool_calls"] = calls
     return [message]
@@ -269,7 +291,7 @@ def _user(blocks: Sequence[dict[str, Json]], where: str) -> list[Json]:
         if block.get("type") == "tool_result":
             results.append(_result(block, parts, block_where))
         else:
-            parts.append(_part(block, block_where))
+            parts += _parts(block, block_where)
     if not parts:
         return results or [{"role": "user", "content": ""}]
     if len(parts) == 1 and parts[0]["type"] == "text":
@@ -282,39 +304,63 @@ def _result(block: dict[str, Json], user_parts: list[dict[str, Json]], where: st
     content = block.get("content")
     text = content if isinstance(content, str) else ""
     if content is not None and not isinstance(content, str):
-        parts = [
-            _part(as_object(part, f"{where}.content[{index}]"), f"{where}.content[{index}]")
-            for index, part in enumerate(as_list(content, f"{where}.content"))
-        ]
+        parts = _all_parts(content, f"{where}.content")
         text = "\n".join(str(part["text"]) for part in parts if part["type"] == "text")
         user_parts += [part for part in parts if part["type"] != "text"]
     call_id = as_name(block.get("tool_use_id"), f"{where}.tool_use_id")
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
-def _part(block: dict[str, Json], where: str) -> dict[str, Json]:
+def _all_parts(content: Json, where: str) -> list[dict[str, Json]]:
+    return [
+        part
+        for index, block in enumerate(_blocks(content, where))
+        for part in _parts(block, f"{where}[{index}]")
+    ]
+
+
+def _parts(block: dict[str, Json], where: str) -> list[dict[str, Json]]:
+    """Return a block as parts of a chat's message."""
     kind = block.get("type")
+    if kind in ("image", "document"):
+        source = as_object(block.get("source"), f"{where}.source")
+        if kind == "document":
+            return _document(block, source, f"{where}.source")
+        if source.get("type") in ("base64", "url"):
+            return [{"type": "image_url", "image_url": {"url": _url(source, f"{where}.source")}}]
+    return [{"type": "text", "text": _text(block, where)}]
+
+
+def _document(block: dict[str, Json], source: dict[str, Json], where: str) -> list[dict[str, Json]]:
+    """Return a document's text, its file, or its content; text that names any other document."""
+    kind = source.get("type")
+    if kind == "base64":
+        title = block.get("title") or "document.pdf"
+        file: Json = {"filename": title, "file_data": _url(source, where)}
+        beside = {key: value for key, value in block.items() if key not in ("source", "title")}
+        return [*_beside(beside), {"type": "file", "file": file}]
+    beside = {key: value for key, value in block.items() if key != "source"}
     if kind == "text":
-        return {"type": "text", "text": as_text(block.get("text"), f"{where}.text")}
-    if kind not in ("image", "document"):
-        raise invalid_field(f"{where}.type", kind, "text, image, document or tool_result")
-    source = as_object(block.get("source"), f"{where}.source")
-    if source.get("type") == "text":
-        return {"type": "text", "text": as_text(source.get("data"), f"{where}.source.data")}
-    if kind == "image":
-        return {"type": "image_url", "image_url": {"url": _url(source, f"{where}.source")}}
-    if source.get("type") != "base64":
-        raise unsupported_field(f"{where}.source", "documents must be text or base64")
-    title = block.get("title") or "document.pdf"
-    data = _url(source, f"{where}.source")
-    return {"type": "file", "file": {"filename": title, "file_data": data}}
+        text = as_text(source.get("data"), f"{where}.data")
+        return [*_beside(beside), {"type": "text", "text": text}]
+    if kind == "content":
+        content = source.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        named: dict[str, Json] = {"type": "text", "text": block_text(beside)}
+        return [named, *_all_parts(content, f"{where}.content")]
+    return [{"type": "text", "text": block_text(block)}]
+
+
+def _beside(block: dict[str, Json]) -> list[dict[str, Json]]:
+    """Return what a document says about itself, such as its title."""
+    text = block_text(block)
+    return [] if text == "[document]" else [{"type": "text", "text": text}]
 
 
 def _url(source: dict[str, Json], where: str) -> str:
     """Return a URL: the given one, or a `data:` URL."""
     if source.get("type") == "url":
         return as_name(source.get("url"), f"{where}.url")
-    if source.get("type") != "base64":
-        raise invalid_field(f"{where}.type", source.get("type"), "base64 or url")
     media = as_name(source.get("media_type"), f"{where}.media_type")
     return f"data:{media};base64,{as_name(source.get('data'), f'{where}.data')}"

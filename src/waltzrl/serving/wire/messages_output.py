@@ -8,7 +8,7 @@ from waltzrl.errors import RequestError
 from waltzrl.records import ToolCall
 from waltzrl.serving.exchange import Answer, ChatRequest, Json
 from waltzrl.serving.wire.fields import read_object
-from waltzrl.serving.wire.format import count_of, event, total_tokens
+from waltzrl.serving.wire.format import arguments_of, count_of, event, total_tokens
 
 STOP_REASONS = {
     "stop": "end_turn",
@@ -33,7 +33,8 @@ def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
     """Return the message; without an answer, the empty one that opens a stream."""
     content: list[Json] = []
     if answer and answer.reply.reasoning:
-        content.append({**EMPTY_BLOCKS["thinking"], "thinking": answer.reply.reasoning})
+        thinking = answer.reply.reasoning
+        content.append({"type": "thinking", "thinking": thinking, "signature": SIGNATURE})
     if answer and answer.reply.text:
         content.append({"type": "text", "text": answer.reply.text, "citations": None})
     if answer:
@@ -44,10 +45,21 @@ def message(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
         "role": "assistant",
         "model": chat.model,
         "content": content,
-        "stop_reason": STOP_REASONS[answer.finish] if answer else None,
-        "stop_sequence": None,
+        **ending(chat, answer),
         "usage": usage(answer),
     }
+
+
+def ending(chat: ChatRequest, answer: Answer | None) -> dict[str, Json]:
+    """Return why the message ended; the stop sequence only if it is one of the request's."""
+    if answer is None:
+        return {"stop_reason": None, "stop_sequence": None}
+    sequence, stops = answer.details.stop_sequence, chat.body.get("stop")
+    if answer.reply.calls and answer.finish == "stop":  # as some upstreams call it
+        return {"stop_reason": "tool_use", "stop_sequence": None}
+    if answer.finish == "stop" and isinstance(stops, list) and sequence in stops:
+        return {"stop_reason": "stop_sequence", "stop_sequence": sequence}
+    return {"stop_reason": STOP_REASONS[answer.finish], "stop_sequence": None}
 
 
 def usage(answer: Answer | None) -> dict[str, Json]:
@@ -71,10 +83,12 @@ def call_input(call: ToolCall) -> Json:
     """Return the arguments as the object that this API requires.
 
     If the model generated no valid object, its text is returned under `unreadable`, so that the
-    tool refuses it and the model sees why.
+    tool refuses it and the model sees why. The free text of a custom tool is its `input`.
     """
+    if call.kind == "custom":
+        return {"input": call.arguments}
     try:
-        return read_object(call.arguments.encode() or b"{}")
+        return read_object(arguments_of(call).encode())
     except RequestError:
         return {"unreadable": call.arguments}
 
@@ -100,7 +114,9 @@ EMPTY_BLOCKS: Mapping[str, dict[str, Json]] = {
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
     "text": {"type": "text", "text": ""},
 }
-"""Kind -> a block without its text. Upstreams that speak chat completions sign no reasoning."""
+"""Kind -> a block without its text."""
+SIGNATURE = "unsigned"
+"""Chat completions sign no reasoning, and clients send no block back whose signature is empty."""
 
 
 class MessagesStream:
@@ -125,13 +141,17 @@ class MessagesStream:
     def text(self, choice: int, delta: str) -> bytes:
         return self._delta("text", delta) if delta else b""
 
+    def refusal(self, choice: int, text: str) -> bytes:
+        """Write it as text: the reason why the message ends says that it is a refusal."""
+        return self.text(choice, text)
+
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
         """Write an event of our own type, which other clients ignore."""
         index = self._blocks - 1
         return _event("waltz.retract", index=index, start=start, replacement=replacement)
 
     def finish(self, choice: int, answer: Answer) -> bytes:
-        delta: Json = {"stop_reason": STOP_REASONS[answer.finish], "stop_sequence": None}
+        delta: Json = ending(self._chat, answer)
         closing = self._close()
         calls = b"".join(self._call(call) for call in answer.reply.calls)
         return closing + calls + _event("message_delta", delta=delta, usage=usage(answer))
@@ -157,8 +177,15 @@ class MessagesStream:
     def _close(self) -> bytes:
         if not self._open:
             return b""
+        index = self._blocks - 1
+        signature: Json = {"type": "signature_delta", "signature": SIGNATURE}
+        signed = (
+            _event("content_block_delta", index=index, delta=signature)
+            if self._open == "thinking"
+            else b""
+        )
         self._open = ""
-        return _event("content_block_stop", index=self._blocks - 1)
+        return signed + _event("content_block_stop", index=index)
 
     def _call(self, call: ToolCall) -> bytes:
         index = self._blocks

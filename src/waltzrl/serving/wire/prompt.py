@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 from waltzrl.records import Media, Message, Prompt, Role
 from waltzrl.serving.exchange import Json
 from waltzrl.serving.keys import ANONYMOUS, Caller
-from waltzrl.serving.wire.fields import ROLES, turns_of, unsupported_field
+from waltzrl.serving.wire.fields import ROLES, is_custom, turns_of, unsupported_field
 
 CARRIERS: Mapping[str, Role] = {
     "tools": "system",
@@ -34,10 +34,11 @@ ID_KEYS = frozenset(("id", "tool_call_id"))
 ID = re.compile(r"(?:[a-z0-9]{1,16}[-_:.]){0,2}[A-Za-z0-9]{1,64}")
 """An id as servers make them, such as `call_9uA1` or `chatcmpl-tool-4e0c`; any other is text."""
 _FORMAT_WORDS = """
-    $defs $ref additionalProperties allOf anyOf array auto boolean cache_control const content data
-    default description detail enum ephemeral file_data file_id filename format function high id
-    index integer items json_object json_schema low mp3 name none null number object oneOf
-    parameters properties required schema source strict string text title type wav
+    $defs $ref additionalProperties allOf anyOf array auto boolean cache_control const content
+    custom data default definition description detail enum ephemeral file_data file_id filename
+    format function grammar high id index input integer items json_object json_schema lark low mp3
+    name none null number object oneOf parameters properties regex required schema source strict
+    string syntax text title type wav
 """
 FORMAT_WORDS = frozenset(_FORMAT_WORDS.split())
 """Keys and values that belong to the formats; all others are words that a model reads."""
@@ -129,8 +130,9 @@ def _beside_turn(message: Mapping[str, Json]) -> Iterator[Message]:
         if key not in TURN_KEYS and not _is_id(key, value) and (text := _texts(value)):
             yield Message(role=role, content=f"{key}:\n{text}")
     for call in _objects(message.get("tool_calls")):
-        function = _without(call.get("function"), "name", "arguments")
-        if text := _texts([_without(call, "function"), function]):
+        key, text_key = ("custom", "input") if is_custom(call) else ("function", "arguments")
+        called = _without(call.get(key), "name", text_key)
+        if text := _texts([_without(call, key), called]):
             yield Message(role=role, content=f"call:\n{text}")
     if text := _texts(_without(message.get("function_call"), "name", "arguments")):
         yield Message(role=role, content=f"call:\n{text}")

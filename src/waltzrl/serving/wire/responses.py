@@ -7,6 +7,7 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.serving.exchange import Answer, Api, ChatRequest, Json
 from waltzrl.serving.keys import ANONYMOUS, Caller
+from waltzrl.serving.wire.blocks import block_text
 from waltzrl.serving.wire.fields import (
     MOST_TOKENS,
     as_bool,
@@ -17,6 +18,7 @@ from waltzrl.serving.wire.fields import (
     as_text,
     check_known,
     check_sampling,
+    has_strict_schema,
     invalid_field,
     read_object,
     subject_of,
@@ -26,7 +28,7 @@ from waltzrl.serving.wire.fields import (
 from waltzrl.serving.wire.format import error_envelope
 from waltzrl.serving.wire.known import CHAT
 from waltzrl.serving.wire.prompt import prompt_of
-from waltzrl.serving.wire.responses_output import ResponsesStream, response
+from waltzrl.serving.wire.responses_output import ResponsesStream, decoded_reasoning, response
 
 api: Api = "responses"
 
@@ -70,6 +72,7 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
     stream = as_bool(body.pop("stream", None), "stream")
     for key in DROPPED:
         body.pop(key, None)
+    include = body.get("include")
     chat = _as_chat(body)
     check_sampling(chat)
     return ChatRequest(
@@ -79,6 +82,8 @@ def read(raw: bytes, request_id: str, caller: Caller = ANONYMOUS) -> ChatRequest
         model=as_name(chat.get("model"), "model"),
         stream=stream,
         subject=subject_of(chat),
+        has_refusals=has_strict_schema(chat),
+        encodes_reasoning=isinstance(include, list) and "reasoning.encrypted_content" in include,
     )
 
 
@@ -123,22 +128,38 @@ def _as_chat(body: dict[str, Json]) -> dict[str, Json]:
     return chat
 
 
+TOOLS = ("function", "custom")
+"""Types of tools that the client runs."""
+
+
 def _tool(tool: Json, where: str) -> Json:
-    """Nest a function's fields under `function`, as a chat has them."""
+    """Nest a tool's fields under its type, as a chat has them."""
     fields = as_object(tool, where)
     kind = fields.get("type")
-    if kind != "function":
-        raise invalid_field(f"{where}.type", kind, "'function'; the gateway runs no tools")
+    if kind not in TOOLS:
+        need = "'function' or 'custom'; the gateway runs no tools"
+        raise invalid_field(f"{where}.type", kind, need)
     as_name(fields.get("name"), f"{where}.name")
-    return {"type": "function", "function": {k: v for k, v in fields.items() if k != "type"}}
+    nested = {key: value for key, value in fields.items() if key != "type"}
+    if isinstance(nested.get("format"), dict):
+        nested["format"] = _grammar(as_object(nested["format"], f"{where}.format"))
+    return {"type": kind, str(kind): nested}
+
+
+def _grammar(tool_format: dict[str, Json]) -> Json:
+    """Nest the grammar of a custom tool's input, as a chat has it."""
+    if tool_format.get("type") != "grammar":
+        return tool_format
+    grammar = {key: value for key, value in tool_format.items() if key != "type"}
+    return {"type": "grammar", "grammar": grammar}
 
 
 def _tool_choice(choice: Json) -> Json:
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        name = as_name(choice.get("name"), "tool_choice.name")
-        return {"type": "function", "function": {"name": name}}
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if isinstance(choice, dict) and isinstance(kind, str) and kind in TOOLS:
+        return {"type": kind, kind: {"name": as_name(choice.get("name"), "tool_choice.name")}}
     if choice not in ("none", "auto", "required"):
-        raise invalid_field("tool_choice", choice, "none, auto, required or a function")
+        raise invalid_field("tool_choice", choice, "none, auto, required or a tool of the client")
     return choice
 
 
@@ -157,14 +178,17 @@ def _text_options(text: dict[str, Json]) -> dict[str, Json]:
 
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-ITEMS = "message, function_call, function_call_output or reasoning"
+CALLS = ("function_call", "custom_tool_call")
+RESULTS = ("function_call_output", "custom_tool_call_output")
+FROM_CLIENT = ("_output", "_response")
+"""The ends of the types of items that the client adds, such as `local_shell_call_output`."""
 
 
 def chat_messages(instructions: Json, items: Json) -> list[Json]:
     """Convert a request's `instructions` and `input` to the messages of a chat.
 
     Raises:
-        RequestError: an item is malformed, or of a kind that a chat cannot carry.
+        RequestError: an item is malformed.
     """
     chat: list[Json] = []
     if instructions is not None:
@@ -173,49 +197,140 @@ def chat_messages(instructions: Json, items: Json) -> list[Json]:
         return [*chat, {"role": "user", "content": text_of(items, "input")}]
     if not isinstance(items, list) or not items:
         raise invalid_field("input", items, "a string, or a list with one item or more")
+    turns = _Turns()
     for index, item in enumerate(items):
-        _add(chat, as_object(item, f"input[{index}]"), f"input[{index}]")
-    if not chat:
+        _add(turns, as_object(item, f"input[{index}]"), f"input[{index}]")
+    turns.end_turn()
+    if not chat and not turns.messages:
         raise invalid_field("input", "reasoning items only", "one message or more")
-    return chat
+    return [*chat, *turns.messages]
 
 
-def _add(chat: list[Json], item: dict[str, Json], where: str) -> None:
+class _Turns:
+    """Gathers the items of each turn of the assistant into one message, as a chat has them."""
+
+    def __init__(self) -> None:
+        self.messages: list[Json] = []
+        self._thoughts: list[str] = []
+        """Reasoning, which precedes what it led to."""
+        self._texts: list[str] = []
+        """Items written as text, which precede what they led to."""
+
+    def reason(self, text: str) -> None:
+        if text:
+            self._thoughts.append(text)
+
+    def tell(self, text: str) -> None:
+        """Add an item of the assistant that a chat has no place for."""
+        self._texts.append(text)
+
+    def say(self, content: Json) -> None:
+        """Add a message of the assistant."""
+        texts, self._texts = self._texts, []
+        content = _joined("\n".join(texts), content)
+        self.messages.append({"role": "assistant", "content": content})
+        self._add_pending(self._last())
+
+    def call(self, call: Json) -> None:
+        """Add a call to the assistant's last message."""
+        last = self._last()
+        self._add_pending(last)
+        calls = last.get("tool_calls")
+        last["tool_calls"] = [*calls, call] if isinstance(calls, list) else [call]
+
+    def add(self, message: Json) -> None:
+        """Add a message that is not the assistant's."""
+        self.end_turn()
+        self.messages.append(message)
+
+    def end_turn(self) -> None:
+        """Add what the assistant's turn ends with; reasoning that led to nothing is left out."""
+        if self._texts:
+            self._add_pending(self._last())
+        self._thoughts = []
+
+    def _last(self) -> dict[str, Json]:
+        """Return the assistant's last message, a new one after any other."""
+        last = self.messages[-1] if self.messages else None
+        if not isinstance(last, dict) or last["role"] != "assistant":
+            last = {"role": "assistant", "content": None}
+            self.messages.append(last)
+        return last
+
+    def _add_pending(self, message: dict[str, Json]) -> None:
+        if self._thoughts:
+            earlier = message.get("reasoning_content")
+            thoughts = [*([earlier] if isinstance(earlier, str) else []), *self._thoughts]
+            message["reasoning_content"] = "\n".join(thoughts)
+        if self._texts:
+            message["content"] = _joined(message["content"], "\n".join(self._texts))
+        self._thoughts, self._texts = [], []
+
+
+def _joined(first: Json, second: Json) -> Json:
+    """Return the content of a message that says both."""
+    if not (first and second):
+        return first or second
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n{second}"
+    return [*_as_parts(first), *_as_parts(second)]
+
+
+def _as_parts(content: Json) -> list[Json]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def _add(turns: _Turns, item: dict[str, Json], where: str) -> None:
     kind = item.get("type", "message")
     if kind == "message":
-        chat.append(_message(item, where))
-    elif kind == "function_call":
-        _add_call(chat, item, where)
-    elif kind == "function_call_output":
+        _add_message(turns, item, where)
+    elif kind == "reasoning":
+        turns.reason(_reasoning(item))
+    elif kind in CALLS:
+        turns.call(_call(item, where))
+    elif kind in RESULTS:
         call_id = as_name(item.get("call_id"), f"{where}.call_id")
         output = _content(item.get("output"), f"{where}.output")
-        chat.append({"role": "tool", "tool_call_id": call_id, "content": output})
-    elif kind != "reasoning":
-        raise invalid_field(f"{where}.type", kind, ITEMS)
+        turns.add({"role": "tool", "tool_call_id": call_id, "content": output})
+    elif as_name(kind, f"{where}.type").endswith(FROM_CLIENT):
+        turns.add({"role": "user", "content": block_text(item)})
+    else:
+        turns.tell(block_text(item))
 
 
-def _message(item: dict[str, Json], where: str) -> Json:
+def _add_message(turns: _Turns, item: dict[str, Json], where: str) -> None:
     role = item.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise invalid_field(f"{where}.role", role, f"one of {', '.join(ROLES)}")
-    return {"role": ROLES[role], "content": _content(item.get("content"), f"{where}.content")}
+    content = _content(item.get("content"), f"{where}.content")
+    if role == "assistant":
+        turns.say(content)
+    else:
+        turns.add({"role": ROLES[role], "content": content})
 
 
-def _add_call(chat: list[Json], item: dict[str, Json], where: str) -> None:
-    """Add a call to the assistant's last message: a chat has all calls of a turn in one message."""
+def _reasoning(item: dict[str, Json]) -> str:
+    """Return what the model thought, or else the summary of it."""
+    for key in ("content", "encrypted_content", "summary"):
+        value = item.get(key)
+        if isinstance(value, str):
+            texts: list[Json] = [decoded_reasoning(value)]
+        else:
+            parts = value if isinstance(value, list) else []
+            texts = [part.get("text") for part in parts if isinstance(part, dict)]
+        if thoughts := [text for text in texts if isinstance(text, str) and text]:
+            return "\n".join(thoughts)
+    return ""
+
+
+def _call(item: dict[str, Json], where: str) -> Json:
+    key, kind = ("arguments", "function")
+    if item["type"] == "custom_tool_call":
+        key, kind = ("input", "custom")
+    call_id = as_name(item.get("call_id"), f"{where}.call_id")
     name = as_name(item.get("name"), f"{where}.name")
-    arguments = as_text(item.get("arguments"), f"{where}.arguments")
-    call: Json = {
-        "id": as_name(item.get("call_id"), f"{where}.call_id"),
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
-    last = chat[-1] if chat else None
-    if not isinstance(last, dict) or last["role"] != "assistant":
-        last = {"role": "assistant", "content": None}
-        chat.append(last)
-    calls = last.get("tool_calls")
-    last["tool_calls"] = [*calls, call] if isinstance(calls, list) else [call]
+    text = as_text(item.get(key), f"{where}.{key}")
+    return {"id": call_id, "type": kind, kind: {"name": name, key: text}}
 
 
 def _content(content: Json, where: str) -> Json:
@@ -230,31 +345,23 @@ def _content(content: Json, where: str) -> Json:
 
 def _part(part: Json, where: str) -> dict[str, Json]:
     fields = as_object(part, where)
-    kind = fields.get("type")
+    kind = as_name(fields.get("type"), f"{where}.type")
     if kind in ("input_text", "output_text", "text"):
         return {"type": "text", "text": as_text(fields.get("text"), f"{where}.text")}
     if kind == "refusal":
         return {"type": "refusal", "refusal": as_text(fields.get("refusal"), f"{where}.refusal")}
-    if kind == "input_image":
+    if kind == "input_image" and fields.get("image_url") is not None:
         return _image(fields, where)
-    if kind == "input_file":
-        if fields.get("file_url") is not None:
-            raise unsupported_field(
-                f"{where}.file_url", "a chat cannot carry a file's URL; send its data"
-            )
+    if kind == "input_file" and fields.get("file_url") is None:
         keys = ("file_data", "file_id", "filename")
         file: dict[str, Json] = {key: fields[key] for key in keys if key in fields}
         return {"type": "file", "file": file}
     if kind == "input_audio":
         return {"type": "input_audio", "input_audio": fields.get("input_audio")}
-    raise invalid_field(
-        f"{where}.type", kind, "input_text, output_text, refusal or input_image, _file, _audio"
-    )
+    return {"type": "text", "text": block_text(fields)}
 
 
 def _image(part: dict[str, Json], where: str) -> dict[str, Json]:
-    if part.get("image_url") is None:
-        raise unsupported_field(f"{where}.image_url", "a chat carries images as a URL or as data")
     image: dict[str, Json] = {"url": as_name(part["image_url"], f"{where}.image_url")}
     if part.get("detail") is not None:
         image["detail"] = part["detail"]

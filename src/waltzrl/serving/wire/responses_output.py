@@ -1,13 +1,20 @@
 """Writes replies and streams in the format of the Responses API."""
 
+import base64
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.records import ToolCall
 from waltzrl.serving.exchange import Answer, ChatRequest, Json, TokenLogprob
-from waltzrl.serving.wire.format import COMMENT, count_of, error_object, event, total_tokens
+from waltzrl.serving.wire.format import (
+    COMMENT,
+    arguments_of,
+    count_of,
+    error_object,
+    event,
+    total_tokens,
+)
 
 REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish -> reason why a response is incomplete; with any other finish it is complete."""
@@ -21,8 +28,10 @@ def output_items(chat: ChatRequest, answer: Answer) -> list[Json]:
         items.append(text_item(chat, "reasoning", reasoning_part(reply.reasoning), "completed"))
     if reply.text or not reply.calls:
         part = text_part(reply.text, answer.details.logprobs)
+        if answer.refused:
+            part = refusal_part(reply.text)
         items.append(text_item(chat, "message", part, final_status(answer)))
-    items += [call_item(chat, index, call) for index, call in enumerate(reply.calls)]
+    items += [call_item(chat, answer, index) for index in range(len(reply.calls))]
     return items
 
 
@@ -35,6 +44,8 @@ def text_item(
 ) -> dict[str, Json]:
     """Return the item `message` or `reasoning`; without a part it has no content yet."""
     own: dict[str, Json] = {"role": "assistant"} if kind == "message" else {"summary": []}
+    if part is not None and kind == "reasoning" and chat.encodes_reasoning:
+        own["encrypted_content"] = _encoded_reasoning(str(part["text"]))
     return {
         "id": f"{ID_PREFIXES[kind]}_{chat.prompt.id}",
         "type": kind,
@@ -53,20 +64,54 @@ def text_part(text: str, logprobs: Sequence[TokenLogprob] | None = None) -> dict
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": tokens}
 
 
+def refusal_part(text: str) -> dict[str, Json]:
+    """Return the only part of a message that refuses."""
+    return {"type": "refusal", "refusal": text}
+
+
 def reasoning_part(text: str) -> dict[str, Json]:
     """Return the only part of the reasoning."""
     return {"type": "reasoning_text", "text": text}
 
 
-def call_item(chat: ChatRequest, index: int, call: ToolCall) -> dict[str, Json]:
+ENCODED = "waltzrl-base64:"
+"""What precedes reasoning in `encrypted_content`. It is encoded only: the item has it in words."""
+
+
+def _encoded_reasoning(text: str) -> str:
+    return ENCODED + base64.b64encode(text.encode()).decode()
+
+
+def decoded_reasoning(encrypted: str) -> str:
+    """Return the reasoning in our `encrypted_content`; nothing of another's, which is opaque."""
+    if not encrypted.startswith(ENCODED):
+        return ""
+    try:
+        return base64.b64decode(encrypted.removeprefix(ENCODED), validate=True).decode()
+    except ValueError:
+        return ""
+
+
+def call_item(chat: ChatRequest, answer: Answer, index: int) -> dict[str, Json]:
+    """Return a call; of a reply that was cut off, the last is not complete."""
+    calls = answer.reply.calls
+    call, is_cut = calls[index], answer.finish in REASONS and index == len(calls) - 1
+    kind, prefix, key = CALL_ITEMS["custom" if call.kind == "custom" else "function"]
     return {
-        "id": f"fc_{chat.prompt.id}_{index}",
-        "type": "function_call",
-        "status": "completed",
+        "id": f"{prefix}_{chat.prompt.id}_{index}",
+        "type": kind,
+        "status": "incomplete" if is_cut else "completed",
         "call_id": call.id,
         "name": call.name,
-        "arguments": call.arguments,
+        key: call.arguments if is_cut or call.kind == "custom" else arguments_of(call),
     }
+
+
+CALL_ITEMS = {
+    "function": ("function_call", "fc", "arguments"),
+    "custom": ("custom_tool_call", "ctc", "input"),
+}
+"""Kind of a tool -> type of the item of its call, prefix of the item's id, key of its text."""
 
 
 def response(
@@ -113,8 +158,8 @@ def _echo(chat: Mapping[str, Json]) -> dict[str, Json]:
         "text": {
             "format": _flat(response_format, "json_schema") if response_format else {"type": "text"}
         },
-        "tool_choice": _flat(tool_choice, "function") if tool_choice else "auto",
-        "tools": [_flat(tool, "function") for tool in tools] if isinstance(tools, list) else [],
+        "tool_choice": _flat_tool(tool_choice) if tool_choice else "auto",
+        "tools": [_flat_tool(tool) for tool in tools] if isinstance(tools, list) else [],
         "top_p": chat.get("top_p"),
     }
 
@@ -123,6 +168,13 @@ def _flat(nested: Json, key: str) -> Json:
     """Remove the nesting that chats have and this API does not."""
     inner = nested.get(key) if isinstance(nested, dict) else None
     return {"type": key, **inner} if isinstance(inner, dict) else nested
+
+
+def _flat_tool(tool: Json) -> Json:
+    flat = _flat(_flat(tool, "function"), "custom")
+    if isinstance(flat, dict) and isinstance(flat.get("format"), dict):
+        return {**flat, "format": _flat(flat["format"], "grammar")}
+    return flat
 
 
 def _usage(answer: Answer) -> dict[str, Json]:
@@ -151,6 +203,12 @@ class ResponsesStream:
         self._number = 0
         self._texts: list[str] = []
         """The text of the open item so far."""
+        self._refusal = ""
+        """The text of the open message if it refuses."""
+        self._part = 0
+        """Index of the open item's last part."""
+        self._done: list[Json] = []
+        """The items that are complete."""
         self._items = 0
         """Number of output items so far."""
         self._open = ""
@@ -167,16 +225,29 @@ class ResponsesStream:
         return COMMENT
 
     def reasoning(self, choice: int, delta: str) -> bytes:
-        opening = b"" if self._open == "reasoning" else self._open_item("reasoning")
+        opening = b""
+        if self._open != "reasoning":
+            opening = self._open_item("reasoning", reasoning_part(""))
         self._texts.append(delta)
         return opening + self._content("response.reasoning_text.delta", delta=delta)
 
     def text(self, choice: int, delta: str) -> bytes:
         if not delta:
             return b""
-        opening = b"" if self._open == "message" else self._open_message()
+        opening = b"" if self._open == "message" else self._open_message(text_part(""))
         self._texts.append(delta)
         return opening + self._content("response.output_text.delta", delta=delta, logprobs=[])
+
+    def refusal(self, choice: int, text: str) -> bytes:
+        """Write a refusal; the complete message leaves out the text before it, half an object."""
+        part = refusal_part("")
+        if self._open == "message":
+            self._part += 1
+            opening = self._content("response.content_part.added", part=part)
+        else:
+            opening = self._open_message(part)
+        self._refusal = text
+        return opening + self._content("response.refusal.delta", delta=text)
 
     def retract(self, choice: int, start: int, replacement: str) -> bytes:
         """Write an event of our own type; the events that close the message have the new text."""
@@ -185,16 +256,18 @@ class ResponsesStream:
 
     def finish(self, choice: int, answer: Answer) -> bytes:
         calls = answer.reply.calls
-        opening = b"" if self._open == "message" or calls else self._open_message()
+        opening = b"" if self._open == "message" or calls else self._open_message(text_part(""))
         closing = (
             self._close_message(answer) if self._open == "message" else self._close_reasoning()
         )
-        written = b"".join(self._call(index, call) for index, call in enumerate(calls))
+        written = b"".join(self._call(answer, index) for index in range(len(calls)))
         return opening + closing + written
 
     def close(self, answers: Sequence[Answer]) -> bytes:
         answer = answers[0]
         completed = response(self._chat, answer)
+        if answer.refused:  # its text may begin with what was sent of a draft
+            completed["output"] = self._done
         return self._event(f"response.{final_status(answer)}", response=completed)
 
     def error(self, error: RequestError, request_id: str = "") -> bytes:
@@ -210,13 +283,12 @@ class ResponsesStream:
             request_id=request_id or None,
         )
 
-    def _open_message(self) -> bytes:
-        return self._close_reasoning() + self._open_item("message")
+    def _open_message(self, part: dict[str, Json]) -> bytes:
+        return self._close_reasoning() + self._open_item("message", part)
 
-    def _open_item(self, kind: str) -> bytes:
-        self._open, self._texts = kind, []
+    def _open_item(self, kind: str, part: dict[str, Json]) -> bytes:
+        self._open, self._texts, self._part = kind, [], 0
         self._items += 1
-        part = text_part("") if kind == "message" else reasoning_part("")
         item = text_item(self._chat, kind, None, "in_progress")
         return self._event(
             "response.output_item.added", output_index=self._items - 1, item=item
@@ -230,6 +302,9 @@ class ResponsesStream:
         return done + self._close_item(part, "completed")
 
     def _close_message(self, answer: Answer) -> bytes:
+        if self._refusal:
+            done = self._content("response.refusal.done", refusal=self._refusal)
+            return done + self._close_item(refusal_part(self._refusal), final_status(answer))
         part = text_part("".join(self._texts), answer.details.logprobs)
         done = self._content(
             "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
@@ -240,37 +315,35 @@ class ResponsesStream:
         item = text_item(self._chat, self._open, part, status)
         closing = self._content("response.content_part.done", part=part)
         self._open = ""
+        self._done.append(item)
         return closing + self._event(
             "response.output_item.done", output_index=self._items - 1, item=item
         )
 
-    def _call(self, number: int, call: ToolCall) -> bytes:
-        item = call_item(self._chat, number, call)
-        opening: dict[str, Json] = {**item, "status": "in_progress", "arguments": ""}
-        index, item_id = self._items, item["id"]
+    def _call(self, answer: Answer, number: int) -> bytes:
+        item = call_item(self._chat, answer, number)
+        kind, key = "response.function_call_arguments", "arguments"
+        named: dict[str, Json] = {"name": item["name"]}
+        if item["type"] == "custom_tool_call":
+            kind, key, named = "response.custom_tool_call_input", "input", {}
+        opening: dict[str, Json] = {**item, "status": "in_progress", key: ""}
+        place: dict[str, Json] = {"output_index": self._items}
+        text_place: dict[str, Json] = {**place, "item_id": item["id"]}
         self._items += 1
-        kind = "response.function_call_arguments"
+        self._done.append(item)
         return (
-            self._event("response.output_item.added", output_index=index, item=opening)
-            + self._event(
-                f"{kind}.delta", output_index=index, item_id=item_id, delta=call.arguments
-            )
-            + self._event(
-                f"{kind}.done",
-                output_index=index,
-                item_id=item_id,
-                name=call.name,
-                arguments=call.arguments,
-            )
-            + self._event("response.output_item.done", output_index=index, item=item)
+            self._event("response.output_item.added", **place, item=opening)
+            + self._event(f"{kind}.delta", **text_place, delta=item[key])
+            + self._event(f"{kind}.done", **text_place, **named, **{key: item[key]})
+            + self._event("response.output_item.done", **place, item=item)
         )
 
     def _content(self, kind: str, **fields: Json) -> bytes:
-        """Write an event of the open item's only content part."""
+        """Write an event of the open item's last content part."""
         place: dict[str, Json] = {
             "item_id": f"{ID_PREFIXES[self._open]}_{self._chat.prompt.id}",
             "output_index": self._items - 1,
-            "content_index": 0,
+            "content_index": self._part,
         }
         return self._event(kind, **place, **fields)
 

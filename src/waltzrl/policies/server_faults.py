@@ -1,0 +1,148 @@
+"""Reads what the servers of models say about their failures, in an error or in an answer of 200."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from waltzrl.policies.server_json import encoded, mended_json, read_json
+
+NO_MESSAGE = "no message"
+RETRY_AFTER = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+"""Seconds to wait, at most about 11 days."""
+STATUSES = {
+    400: "badrequest invalidargument invalidrequest contextlengthexceeded",
+    401: "authentication invalidapikey unauthenticated unauthorized",
+    403: "forbidden permission permissiondenied",
+    404: "modelnotfound notfound",
+    408: "requesttimeout",
+    413: "requesttoolarge",
+    429: "insufficientquota ratelimit ratelimited ratelimitexceeded resourceexhausted"
+    " toomanyrequests",
+    500: "api internal internalserver server",
+    503: "overloaded serviceunavailable unavailable",
+    504: "deadlineexceeded timeout",
+}
+"""Status -> the words that servers use for it as a code or a type, without separators."""
+STATUS_OF = {word: status for status, words in STATUSES.items() for word in words.split()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFault:
+    """What a server says about a failure."""
+
+    message: str
+    labels: Mapping[str, str]
+    """Those of its `type`, `code` and `param` that it gives."""
+    status: int | None = None
+    """The HTTP status that it names or means; None if it does neither."""
+    retry_after_seconds: float | None = None
+
+
+class ReportedError(Exception):
+    """A failure that a server reports in an answer whose status is 200."""
+
+    def __init__(self, fault: ServerFault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+def read_fault(answer: bytes) -> ServerFault:
+    """Read the body of an error."""
+    try:
+        body = mended_json(read_json(answer))
+    except (ValueError, RecursionError):
+        return ServerFault(
+            message=answer.decode("utf-8", "replace").strip() or NO_MESSAGE, labels={}
+        )
+    return _fault(body)
+
+
+def check_reported(body: object, event: str = "") -> None:
+    """Check that an answer with status 200, or an event of a stream, reports no failure.
+
+    Args:
+        body: the answer, decoded.
+        event: the name of the event.
+
+    Raises:
+        ReportedError: it reports one.
+    """
+    if isinstance(body, list) and len(body) == 1:  # Google wraps its errors so
+        body = body[0]
+    if not isinstance(body, dict):
+        return
+    choices = body.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    if isinstance(first, dict) and says_something(first.get("error")):
+        raise ReportedError(_fault(mended_json({"error": first["error"]})))
+    if (
+        says_something(body.get("error"))
+        or "error" in (event, body.get("object"), body.get("type"))
+        or (choices is None and _is_bare_error(body))
+    ):
+        raise ReportedError(_fault(mended_json(body)))
+
+
+def says_something(error: object) -> bool:
+    """Return whether the value of `error` is one: many servers send an empty one with success."""
+    return any(map(says_something, error.values())) if isinstance(error, dict) else bool(error)
+
+
+def _is_bare_error(body: Mapping[str, object]) -> bool:
+    """Return whether an object without choices is an error without the key `error`."""
+    is_message = isinstance(body.get("message"), str) and _status(body) is not None
+    return is_message or bool(body.get("detail"))
+
+
+def _fault(body: object) -> ServerFault:
+    """Read an error.
+
+    OpenAI and Anthropic have it below `error`, older versions of vLLM at the top; FastAPI has
+    `detail` only.
+    """
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]
+    outer = body if isinstance(body, dict) else {}
+    error = outer.get("error") or body
+    if not isinstance(error, dict):
+        return ServerFault(message=_text(error), labels={}, status=_status(outer))
+    message = error.get("message") or error.get("detail") or NO_MESSAGE
+    return ServerFault(
+        message=_text(message),
+        labels={name: _text(error[name]) for name in ("type", "code", "param") if error.get(name)},
+        status=_status(error) or _status(outer),
+        retry_after_seconds=_retry_after_seconds(outer, error),
+    )
+
+
+def _status(error: Mapping[str, object]) -> int | None:
+    """Return the status that an error names as a number, or means by a word."""
+    values = [error.get(key) for key in ("code", "status", "status_code", "type")]
+    for value in values:
+        if isinstance(value, int | float | str) and re.fullmatch(r"[45]\d\d(\.0)?", str(value)):
+            return int(float(value))
+    for value in values:
+        word = re.sub(r"[^a-z]", "", str(value).lower()).removesuffix("error")
+        if word in STATUS_OF:
+            return STATUS_OF[word]
+    return None
+
+
+def _retry_after_seconds(*errors: Mapping[str, object]) -> float | None:
+    """Return how long the client is asked to wait."""
+    for name, value in (pair for error in errors for pair in _fields(error)):
+        if name in ("retryafter", "retryafterseconds") and RETRY_AFTER.fullmatch(str(value)):
+            return float(str(value))
+    return None
+
+
+def _fields(error: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Yield the fields of an error, those of its `metadata` and `headers` too."""
+    for key, value in error.items():
+        if key in ("metadata", "headers") and isinstance(value, dict):
+            yield from _fields(value)
+        yield re.sub(r"[^a-z]", "", key.lower()), value
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else encoded(value)

@@ -1,0 +1,113 @@
+"""What servers say about their failures."""
+
+import json
+
+import pytest
+
+from waltzrl.policies.server_faults import ReportedError, check_reported, read_fault
+
+WORDS = {"choices": [{"message": {"content": "Hi."}}]}
+
+
+def reported(body, event=""):
+    with pytest.raises(ReportedError) as raised:
+        check_reported(body, event)
+    return raised.value.fault
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        ({"code": 429}, 429),
+        ({"code": 429.0}, 429),
+        ({"code": "429"}, 429),
+        ({"status_code": 503}, 503),
+        ({"code": 404, "status": "NOT_FOUND"}, 404),
+        ({"status": "RESOURCE_EXHAUSTED"}, 429),
+        ({"code": "rate_limit_exceeded", "type": "requests"}, 429),
+        ({"type": "rate_limit_error"}, 429),
+        ({"type": "RateLimitError"}, 429),
+        ({"code": "insufficient_quota"}, 429),
+        ({"type": "overloaded_error"}, 503),
+        ({"type": "BadRequestError"}, 400),
+        ({"code": "context_length_exceeded"}, 400),
+        ({"type": "invalid_request_error", "code": None}, 400),
+        ({"type": "authentication_error"}, 401),
+        ({"type": "permission_error"}, 403),
+        ({"type": "InternalServerError"}, 500),
+        ({"code": "server_error"}, 500),
+        ({"code": 200}, None),
+        ({"code": 4290}, None),
+        ({"code": "oops"}, None),
+        ({"code": None}, None),
+    ],
+)
+def test_a_status_is_named_by_a_number_or_by_a_word(error, status):
+    assert reported({"error": {"message": "m", **error}}).status == status
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "status"),
+    [
+        ({"error": {"message": "slow down", "code": 429}}, "slow down", 429),
+        ({"error": "slow down"}, "slow down", None),
+        ({"error": "slow down", "code": 429}, "slow down", 429),
+        ([{"error": {"message": "slow down", "code": 429}}], "slow down", 429),
+        ({"object": "error", "message": "slow down", "code": 429}, "slow down", 429),
+        ({"type": "error", "error": {"type": "overloaded_error"}}, "no message", 503),
+        ({"message": "slow down", "code": 429}, "slow down", 429),
+        ({"detail": "Not Found"}, "Not Found", None),
+        ({"error": {"message": "half \ud83d", "code": 400}}, "half \ufffd", 400),
+        ({**WORDS, "error": {"message": "slow down"}}, "slow down", None),
+        (
+            {"choices": [{**WORDS["choices"][0], "error": {"message": "gone", "code": 502}}]},
+            "gone",
+            502,
+        ),
+    ],
+)
+def test_an_error_in_an_answer_of_200_is_found(body, message, status):
+    fault = reported(body)
+    assert (fault.message, fault.status) == (message, status)
+
+
+def test_an_event_that_is_called_error_is_one():
+    assert reported({"message": "gone"}, "error").message == "gone"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [None, "", {}, [], False, 0, {"message": None, "code": None}, {"message": "", "code": 0}],
+)
+def test_an_error_that_says_nothing_is_none(error):
+    check_reported({**WORDS, "error": error})
+    check_reported({"choices": [], "error": error})
+    check_reported({"choices": [{"delta": {}, "error": error}]})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [WORDS, {"choices": []}, {"usage": {}}, {"type": "ping"}, {"message": "hm"}, [], 1, None],
+)
+def test_what_reports_no_failure_is_left_alone(body):
+    check_reported(body)
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        ({"retry_after": 7}, 7.0),
+        ({"retry_after_seconds": 2.5}, 2.5),
+        ({"metadata": {"headers": {"Retry-After": "7"}}}, 7.0),
+        ({"retry_after": "soon"}, None),
+        ({"retry_after": -1}, None),
+        ({}, None),
+    ],
+)
+def test_how_long_to_wait_is_read_from_the_report(error, seconds):
+    assert reported({"error": {"message": "m", **error}}).retry_after_seconds == seconds
+
+
+def test_the_labels_of_an_error_are_kept_as_texts():
+    body = {"error": {"message": "m", "type": "t", "code": 5, "param": None}}
+    assert read_fault(json.dumps(body).encode()).labels == {"type": "t", "code": "5"}
