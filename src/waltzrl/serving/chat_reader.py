@@ -206,6 +206,11 @@ class StreamReader:
         """What the server has said so far about its reply."""
         return _details(self._chunk, self._logprobs or None)
 
+    @property
+    def begun(self) -> tuple[ToolCall, ...]:
+        """The tool calls as far as they have been read."""
+        return tuple(self._calls.values())
+
     def read(self, data: str) -> Iterator[UpstreamDelta]:
         """Yield the deltas of an event.
 

@@ -131,7 +131,12 @@ class DecisionLog:
                 self._log.append(exchange, prompt)
             except AuditError as error:
                 failed = structs.replace(
-                    exchange, decision="error", reason="audit", milliseconds=0.0, collaboration=None
+                    exchange,
+                    decision="error",
+                    reason="audit",
+                    milliseconds=0.0,
+                    collaboration=None,
+                    unfinished=exchange.said,
                 )
                 self._notify(ServedChoice(exchange=failed, request=served.request))
                 raise _unaudited(error) from error
@@ -207,7 +212,7 @@ class Gateway:
     ) -> ServedExchange:
         """Run the bundle's pattern, and record the outcome, errors and cancellations included."""
         started, bundle = perf_counter(), assignment.bundle
-        reviewer = _TimedReviewer(bundle.reviewer)
+        transcript = _Transcript(drafter, bundle.reviewer)
         collaboration, error = None, "internal"
         try:
             if agent.chat.prompt.images and not bundle.vision:
@@ -215,10 +220,7 @@ class Gateway:
             if self.examples is not None:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
             pattern = _pattern(request.mode, bundle)
-            collaboration = await pattern(agent.chat.prompt, drafter, reviewer)
-            if agent.chat.prompt.images:  # large, and not to be stored
-                prompt = replace(collaboration.prompt, images=())
-                collaboration = replace(collaboration, prompt=prompt)
+            collaboration = _storable(await pattern(agent.chat.prompt, transcript, transcript))
         except RequestError as failure:
             error = failure.kind
             raise
@@ -229,6 +231,11 @@ class Gateway:
             milliseconds = (perf_counter() - started) * 1e3
             prompt_id = request.chat.prompt.id
             client_id = request.context.id
+            unfinished = sent = None
+            if collaboration is None:
+                unfinished = transcript.said(agent.chat.prompt, agent.unfinished_draft)
+                sent = agent.stream and agent.stream.released.full_text
+            said = collaboration or unfinished
             exchange = ServedExchange(
                 id=_choice_id(prompt_id, number, assignment.arm),
                 client_request_id="" if client_id == prompt_id else client_id,
@@ -247,15 +254,17 @@ class Gateway:
                 decision=collaboration.decision if collaboration else "error",
                 reason=_reason(collaboration) if collaboration else error,
                 milliseconds=milliseconds,
-                usd=self.usd(collaboration, request.model) if self.usd and collaboration else None,
+                usd=self.usd(said, request.model) if self.usd and said else None,
                 collaboration=collaboration,
+                unfinished=unfinished and _storable(unfinished),
+                sent=sent or "",
             )
             self.decisions.record(
                 ServedChoice(
                     exchange=exchange,
                     request=request,
                     number=number,
-                    review_milliseconds=tuple(reviewer.milliseconds),
+                    review_milliseconds=tuple(transcript.review_milliseconds),
                     first_words_milliseconds=(
                         agent.stream.first_words_milliseconds if agent.stream else None
                     ),
@@ -287,6 +296,13 @@ class GatewayAgent:
         self.stream = stream
         self.examples = ""
         """For the upstream, not part of what is recorded."""
+
+    @property
+    def unfinished_draft(self) -> Reply | None:
+        """What was read of a streamed draft; None when nothing was."""
+        if self.stream is None:
+            return None
+        return self.stream.unfinished(self.chat.prompt, self.chat.model)
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Request a reply from the upstream.
@@ -368,19 +384,47 @@ def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
     return observed if only_observed else bundle.pattern
 
 
-@dataclass(slots=True)
-class _TimedReviewer:
-    """Times each review of a reviewer."""
+class _Transcript:
+    """A drafter and a reviewer in one, which records what both say, also if it ends early."""
 
-    reviewer: Reviewer
-    milliseconds: list[float] = field(default_factory=list)
+    def __init__(self, drafter: Drafter, reviewer: Reviewer) -> None:
+        self.review_milliseconds: list[float] = []
+        """[reviews] wall time of each."""
+        self._drafter, self._reviewer = drafter, reviewer
+        self._draft: Reply | None = None
+        self._rounds: list[Round] = []
+
+    async def draft(self, prompt: Prompt) -> Reply:
+        self._draft = await self._drafter.draft(prompt)
+        return self._draft
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         started = perf_counter()
         try:
-            return await self.reviewer.review(prompt, reply)
+            feedback = await self._reviewer.review(prompt, reply)
         finally:
-            self.milliseconds.append((perf_counter() - started) * 1e3)
+            self.review_milliseconds.append((perf_counter() - started) * 1e3)
+        self._rounds.append(Round(feedback=feedback))
+        return feedback
+
+    async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
+        revision = await self._drafter.revise(prompt, draft, rounds)
+        self._rounds[-1] = replace(self._rounds[-1], revision=revision)
+        return revision
+
+    def said(self, prompt: Prompt, unfinished_draft: Reply | None) -> Collaboration | None:
+        """Return what has been said so far, with what was read of the draft if it is not whole."""
+        draft = self._draft or unfinished_draft
+        if draft is None:
+            return None
+        return Collaboration(prompt=prompt, draft=draft, rounds=tuple(self._rounds))
+
+
+def _storable(collaboration: Collaboration) -> Collaboration:
+    """Leave out the images, which are large, and not to be stored."""
+    if not collaboration.prompt.images:
+        return collaboration
+    return replace(collaboration, prompt=replace(collaboration.prompt, images=()))
 
 
 def _answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:

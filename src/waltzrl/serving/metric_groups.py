@@ -7,7 +7,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from waltzrl.agents.operational import operational_dir, reviewed_score
-from waltzrl.records import Prompt, Reply, Round, Usage, estimate_usage
+from waltzrl.records import Prompt, Reply, Round, Usage, estimate_reply
 from waltzrl.telemetry.counters import Histogram, LabeledCounter
 
 TokenPrice: TypeAlias = Callable[[str, Usage, str], float | None]
@@ -84,7 +84,7 @@ class TokenUse(MetricGroup):
         if reply.origin != "policy":
             return
         role, model, key = labels
-        usage = reply.usage or _estimated(prompt, reply)
+        usage = reply.usage or estimate_reply(prompt, reply, "")
         counted = "estimate" if usage.estimated else "server"
         self._tokens.add(role, "input", model, counted, amount=usage.input_tokens)
         self._tokens.add(role, "output", model, counted, amount=usage.output_tokens)
@@ -98,8 +98,3 @@ class TokenUse(MetricGroup):
         else:
             self._costs.add(role, model, amount=dollars)
             self._key_costs.add(key, amount=dollars)
-
-
-def _estimated(prompt: Prompt, reply: Reply) -> Usage:
-    asked = "".join([turn.full_text for turn in prompt.messages])
-    return estimate_usage(asked, reply.full_text, "")

@@ -117,9 +117,9 @@ async def _answer(
 ) -> None:
     """Answer one choice, and put its text and its end into `events`."""
     try:
-        # Nothing of a buffered draft is sent before its review, so it need not be streamed.
-        stream = None if request.mode == "buffer" else draft
-        events.put_nowait((number, await gateway.choice(request, number, stream)))
+        # A buffered draft is read as a stream too, so that what was read of it is known whenever
+        # the client leaves.
+        events.put_nowait((number, await gateway.choice(request, number, draft)))
     except RequestError as error:
         events.put_nowait((number, error))
     except Exception:  # the boundary of a stream: the client must get an error event

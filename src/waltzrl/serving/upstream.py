@@ -151,13 +151,16 @@ class HttpUpstream:
             if response.headers.get("content-type", "").startswith("application/json"):
                 yield _whole_delta(await self._read_body(response))
                 return
-            size = 0
+            size, begun = 0, reader.begun
             while part := await response.read_part():
                 size += len(part)
                 check_reply_size(size, self._limits)
                 deltas = [
                     delta for event in decoder.feed(part) for delta in reader.read(event.data)
                 ]
+                if reader.begun != begun and not reader.ended:
+                    begun = reader.begun
+                    deltas.append(UpstreamDelta(begun=begun))
                 if deltas:
                     yield _merge(deltas)
         if not reader.ended:
@@ -285,6 +288,7 @@ def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
         reasoning="".join([delta.reasoning for delta in deltas]),
         text="".join([delta.text for delta in deltas]),
         calls=tuple([call for delta in deltas for call in delta.calls]),
+        begun=next((delta.begun for delta in reversed(deltas) if delta.begun), ()),
         finish=next((delta.finish for delta in deltas if delta.finish), None),
         usage=next((delta.usage for delta in reversed(deltas) if delta.usage), None),
     )
