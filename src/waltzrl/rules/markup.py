@@ -12,6 +12,8 @@ from itertools import accumulate
 
 MARK_REACH = 80
 """Characters of the longest mark."""
+SECTION = 65_536
+"""Characters that are searched at a time, and a mark's length beyond them."""
 MOST_MARKS = 10_000
 """Marks that are read per text."""
 
@@ -48,7 +50,7 @@ class Unmarked:
     """The text without marks within its words, escapes decoded, and lines joined."""
 
     def __init__(self, raw: bytes) -> None:
-        self._pieces = _MARKS.split(raw, MOST_MARKS)
+        self._pieces = _split(raw)
         """Text, vanishing mark or None, other mark or None, text ..."""
         self._shown = self._pieces.copy()
         for place in range(2, len(self._shown), 3):
@@ -71,6 +73,20 @@ class Unmarked:
         shown = accumulate(map(len, self._shown), initial=0)
         given = accumulate((len(piece or b"") for piece in self._pieces), initial=0)
         return list(shown), list(given)
+
+
+def _split(raw: bytes) -> list[bytes | None]:
+    """Split at the marks as `_MARKS.split` does, but let other threads run in a long text."""
+    pieces: list[bytes | None] = []
+    done = place = 0
+    while place < len(raw) and len(pieces) < 3 * MOST_MARKS:
+        match = _MARKS.search(raw, place, place + SECTION + 2 * MARK_REACH)
+        if match is None or match.start() >= place + SECTION:
+            place += SECTION
+            continue
+        pieces += [raw[done : match.start()], match[1], match[2]]
+        done = place = match.end()
+    return [*pieces, raw[done:]]
 
 
 @lru_cache(maxsize=1024)
