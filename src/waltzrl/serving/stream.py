@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from dataclasses import dataclass
 from functools import partial
 
+from waltzrl.agents.rules import beside_others
 from waltzrl.errors import RequestError
 from waltzrl.records import Prompt
 from waltzrl.serving.draft_stream import DraftStream, Piece
@@ -57,7 +58,7 @@ async def stream(
     events: asyncio.Queue[Event] = asyncio.Queue()
     drafts = [
         DraftStream(
-            open_window(request.mode, choice_of(request.chat, number).prompt),
+            await _opened(open_window, request.mode, choice_of(request.chat, number).prompt),
             partial(_release, events, number),
             can_retract=request.mode == "speculative",
             shows_reasoning=request.chat.shows_reasoning,
@@ -94,6 +95,11 @@ async def stream(
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
+
+
+async def _opened(open_window: WindowFactory, mode: Mode, prompt: Prompt) -> Window:
+    """Open a window, which reads the prompt."""
+    return await beside_others(prompt, "", partial(open_window, mode, prompt))
 
 
 async def _next_events(events: asyncio.Queue[Event]) -> list[Event]:
