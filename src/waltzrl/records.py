@@ -344,7 +344,6 @@ class Demonstration:
 
 class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """One choice that a gateway answered, or failed to: what every record of it is made from.
-
     Audit log, memory, metrics, traces, shadows and release observations all read this record.
     """
 
@@ -384,15 +383,12 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     collaboration: Collaboration | None = None
     """None when there was no answer."""
     unfinished: Collaboration | None = None
-    """What had been said before an error, or before the client left; None with an answer, and when
-    nothing was said. Its draft may be the beginning of one. It is charged and audited as a digest;
-    the memory does not keep it."""
+    """What had been said when an error came or the client left; not kept in the memory."""
     sent: str = ""
-    """What of `unfinished` had been released to the client, with the reasoning before the text."""
+    """What of `unfinished` had been released to the client."""
 
     @property
     def said(self) -> Collaboration | None:
-        """What was said, finished or not: all of it costs tokens."""
         return self.collaboration or self.unfinished
 
 
@@ -422,12 +418,6 @@ def estimate_usage(prompt: str, reply: str, model: str) -> Usage:
         model=model,
         estimated=True,
     )
-
-
-def estimate_reply(prompt: Prompt, reply: Reply, model: str) -> Usage:
-    """Estimate the tokens of a reply that its server did not count, those of its reasoning too."""
-    asked = "".join([turn.full_text for turn in prompt.messages])
-    return estimate_usage(asked, reply.reviewed_text, model)
 
 
 def load(value: object, kind: type[Record]) -> Record:

@@ -12,18 +12,17 @@ from typing import Protocol, TypeVar
 
 from msgspec import structs
 
-from waltzrl.agents import Drafter, GivenDraft, Reviewer
+from waltzrl.agents import Drafter, GivenDraft
 from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.audit import Log
-from waltzrl.collaboration import Pattern, observed
+from waltzrl.collaboration import Pattern, Transcript, observed
 from waltzrl.errors import AuditError, RequestError
 from waltzrl.policies.chat_completion import chat_message, with_system_text
 from waltzrl.records import (
     Arm,
     Collaboration,
-    Feedback,
     Message,
     Prompt,
     Reply,
@@ -212,7 +211,7 @@ class Gateway:
     ) -> ServedExchange:
         """Run the bundle's pattern, and record the outcome, errors and cancellations included."""
         started, bundle = perf_counter(), assignment.bundle
-        transcript = _Transcript(drafter, bundle.reviewer)
+        transcript = Transcript(drafter, bundle.reviewer)
         collaboration, error = None, "internal"
         try:
             if agent.chat.prompt.images and not bundle.vision:
@@ -231,10 +230,11 @@ class Gateway:
             milliseconds = (perf_counter() - started) * 1e3
             prompt_id = request.chat.prompt.id
             client_id = request.context.id
-            unfinished = sent = None
+            unfinished, sent, stream = None, "", agent.stream
             if collaboration is None:
-                unfinished = transcript.said(agent.chat.prompt, agent.unfinished_draft)
-                sent = agent.stream and agent.stream.released.full_text
+                begun = stream and stream.unfinished(agent.chat.prompt, request.chat.model)
+                unfinished = transcript.said(agent.chat.prompt, begun)
+                sent = stream.released.full_text if stream else ""
             said = collaboration or unfinished
             exchange = ServedExchange(
                 id=_choice_id(prompt_id, number, assignment.arm),
@@ -257,7 +257,7 @@ class Gateway:
                 usd=self.usd(said, request.model) if self.usd and said else None,
                 collaboration=collaboration,
                 unfinished=unfinished and _storable(unfinished),
-                sent=sent or "",
+                sent=sent,
             )
             self.decisions.record(
                 ServedChoice(
@@ -296,13 +296,6 @@ class GatewayAgent:
         self.stream = stream
         self.examples = ""
         """For the upstream, not part of what is recorded."""
-
-    @property
-    def unfinished_draft(self) -> Reply | None:
-        """What was read of a streamed draft; None when nothing was."""
-        if self.stream is None:
-            return None
-        return self.stream.unfinished(self.chat.prompt, self.chat.model)
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Request a reply from the upstream.
@@ -382,42 +375,6 @@ def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
     """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
     only_observed = mode == "review" or (mode == "audit" and bundle.stage > 0)
     return observed if only_observed else bundle.pattern
-
-
-class _Transcript:
-    """A drafter and a reviewer in one, which records what both say, also if it ends early."""
-
-    def __init__(self, drafter: Drafter, reviewer: Reviewer) -> None:
-        self.review_milliseconds: list[float] = []
-        """[reviews] wall time of each."""
-        self._drafter, self._reviewer = drafter, reviewer
-        self._draft: Reply | None = None
-        self._rounds: list[Round] = []
-
-    async def draft(self, prompt: Prompt) -> Reply:
-        self._draft = await self._drafter.draft(prompt)
-        return self._draft
-
-    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        started = perf_counter()
-        try:
-            feedback = await self._reviewer.review(prompt, reply)
-        finally:
-            self.review_milliseconds.append((perf_counter() - started) * 1e3)
-        self._rounds.append(Round(feedback=feedback))
-        return feedback
-
-    async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
-        revision = await self._drafter.revise(prompt, draft, rounds)
-        self._rounds[-1] = replace(self._rounds[-1], revision=revision)
-        return revision
-
-    def said(self, prompt: Prompt, unfinished_draft: Reply | None) -> Collaboration | None:
-        """Return what has been said so far, with what was read of the draft if it is not whole."""
-        draft = self._draft or unfinished_draft
-        if draft is None:
-            return None
-        return Collaboration(prompt=prompt, draft=draft, rounds=tuple(self._rounds))
 
 
 def _storable(collaboration: Collaboration) -> Collaboration:
