@@ -343,9 +343,7 @@ class Demonstration:
 
 
 class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice that a gateway answered, or failed to: what every record of it is made from.
-    Audit log, memory, metrics, traces, shadows and release observations all read this record.
-    """
+    """One choice that a gateway answered, or failed to; all records of it are made from this."""
 
     id: str
     """Of the request; of a request's second choice `ID/2`, and of a shadow's `ID/shadow`."""

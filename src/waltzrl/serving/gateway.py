@@ -232,7 +232,7 @@ class Gateway:
             client_id = request.context.id
             unfinished, sent, stream = None, "", agent.stream
             if collaboration is None:
-                begun = stream and stream.unfinished(agent.chat.prompt, request.chat.model)
+                begun = stream.unfinished(agent.chat.prompt, request.chat.model) if stream else None
                 unfinished = transcript.said(agent.chat.prompt, begun)
                 sent = stream.released.full_text if stream else ""
             said = collaboration or unfinished
