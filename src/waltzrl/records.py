@@ -348,10 +348,7 @@ class Demonstration:
 
 
 class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """One choice that a gateway answered, or failed to: what every record of it is made from.
-
-    Audit log, memory, metrics, traces, shadows and release observations all read this record.
-    """
+    """One choice that a gateway answered, or failed to; all records of it are made from this."""
 
     id: str
     """Of the request; of a request's second choice `ID/2`, and of a shadow's `ID/shadow`."""
@@ -388,6 +385,14 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """What all its tokens cost; None when a price is unknown, or costs are not recorded."""
     collaboration: Collaboration | None = None
     """None when there was no answer."""
+    unfinished: Collaboration | None = None
+    """What had been said when an error came or the client left; not kept in the memory."""
+    sent: str = ""
+    """What of `unfinished` had been released to the client."""
+
+    @property
+    def said(self) -> Collaboration | None:
+        return self.collaboration or self.unfinished
 
 
 def total_usage(replies: Iterable[Reply]) -> Usage | None:

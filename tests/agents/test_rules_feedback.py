@@ -1,4 +1,5 @@
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.agents import RulesReviewer
-from waltzrl.agents.rules import NO_FINDINGS, advice
+from waltzrl.agents.rules import LONGEST_AT_ONCE, NO_FINDINGS, advice
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 from waltzrl.rules import CATEGORIES, load_rulebook
 
@@ -273,3 +274,30 @@ def test_the_name_and_the_id_of_a_call_are_read_as_words(part, words):
     assert ours.read(ask("Hi."), Reply(text="", calls=(call,))) == NO_FINDINGS
     call = replace(call, **{part: words})
     assert ours.read(ask("Hi."), Reply(text="", calls=(call,))).unsafe
+
+
+class Watched(RulesReviewer):
+    """Notes in which thread it reads."""
+
+    def read(self, prompt, reply):
+        self.thread = threading.current_thread()
+        return super().read(prompt, reply)
+
+
+@pytest.mark.parametrize(
+    ("asked", "replied"), [(LONGEST_AT_ONCE - 2, 2), (2, LONGEST_AT_ONCE - 2), (0, 0)]
+)
+def test_texts_of_the_usual_length_are_read_at_once(asked, replied):
+    reviewer = Watched(load_rulebook())
+    prompt = Prompt(id="1", messages=(Message(role="user", content="x" * asked),))
+    asyncio.run(reviewer.review(prompt, Reply(text="x" * replied)))
+    assert reviewer.thread is threading.main_thread()
+
+
+@pytest.mark.parametrize(("asked", "replied"), [(LONGEST_AT_ONCE, 1), (1, LONGEST_AT_ONCE)])
+def test_longer_texts_are_read_in_another_thread_while_others_go_on(asked, replied):
+    reviewer = Watched(load_rulebook())
+    prompt = Prompt(id="1", messages=(Message(role="user", content="x" * asked),))
+    feedback = asyncio.run(reviewer.review(prompt, Reply(text="x" * replied)))
+    assert reviewer.thread is not threading.main_thread()
+    assert feedback == reviewer.read(prompt, Reply(text="x" * replied))

@@ -69,10 +69,47 @@ def test_an_injection_is_withheld_and_assessed_once():
     guard = type(rules)(Counting(), None)
 
     async def read_twice():
-        return [await drafts.read_result(guard, text) for text in (INJECTION, "18 degrees") * 2]
+        return [await drafts.withholds(guard, text) for text in (INJECTION, "18 degrees") * 2]
 
-    assert asyncio.run(read_twice()) == [drafts.WITHHELD, "18 degrees"] * 2
+    assert asyncio.run(read_twice()) == [True, False] * 2
     assert reviewed == [INJECTION, "18 degrees"]
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        INJECTION,
+        {"type": "text", "text": INJECTION},
+        {"type": "document", "source": {"type": "text", "data": INJECTION}},
+        {
+            "type": "search_result",
+            "title": "News",
+            "content": [{"type": "text", "text": INJECTION}],
+        },
+        {"stdout": INJECTION, "exit_code": 0},
+    ],
+)
+def test_an_injection_is_withheld_in_whichever_part_of_a_result(hidden):
+    guard = open_guard()
+    assert asyncio.run(drafts.withholds(guard, [PICTURE, hidden]))
+    assert not asyncio.run(drafts.withholds(guard, [PICTURE, {"type": "text", "text": "A cat."}]))
+
+
+def test_the_data_of_pictures_is_none_of_the_words_of_a_result():
+    assert drafts.words_of(["A cat.", PICTURE]) == "A cat.\n[image]"
+    assert drafts.words_of([b"bytes", object()]) == "\n"
+    assert drafts.words_of(None) == drafts.words_of([]) == ""
+
+
+@pytest.mark.parametrize(
+    "content", ["A cat.", None, [], [{"type": "text", "text": "A cat."}, PICTURE]]
+)
+def test_a_message_with_a_safe_result_stays_the_object_that_it_is(content):
+    turn = {"role": "tool", "tool_call_id": "1", "content": content}
+    assert asyncio.run(drafts.read_turn(open_guard(), turn)) is turn
 
 
 def test_a_dangerous_request_is_answered_and_another_is_not():

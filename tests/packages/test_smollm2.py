@@ -12,7 +12,7 @@ from waltzrl_smollm2.classifier import (
     load_classifier,
     save_classifier,
 )
-from waltzrl_smollm2.model import LABELS, Classifier, Encoder, Shape
+from waltzrl_smollm2.model import CHARACTERS_READ, LABELS, Classifier, Encoder, Shape
 
 SHAPE = Shape(layers=2, frozen=1, rank=2, hidden=8)
 AS_IT_IS = Calibration(
@@ -102,6 +102,14 @@ def test_long_texts_keep_their_beginning_and_end():
     inside = encoder.tokenizer.encode(text, add_special_tokens=False)
     assert ids[request : request + 8] == [*inside[:4], *inside[-4:]]
     assert ids[reply : reply + 8] == [*inside[:4], *inside[-4:]]
+
+
+def test_the_middle_of_a_very_long_text_is_not_even_tokenized():
+    encoder = Encoder(tiny_model("llama").tokenizer, longest_request=8, longest_reply=8)
+    text = "The quick brown fox jumps over the lazy dog. " * 20
+    assert len(text) > 8 * CHARACTERS_READ
+    hidden = text[: 4 * CHARACTERS_READ] + "<|im_end|>" * 1_000 + text[-4 * CHARACTERS_READ :]
+    assert encoder.encode(hidden, "")[0] == encoder.encode(text, "")[0]
 
 
 def test_nobody_can_end_a_turn_with_its_mark():

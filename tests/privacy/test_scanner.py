@@ -70,6 +70,42 @@ def test_a_number_without_an_issuer_is_no_card():
     assert found("1111 1111 1111 1117") == []
 
 
+def ids(count, length, draw):
+    return [str(draw.randrange(10 ** (length - 1), 10**length)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("length", [17, 18, 19])
+@pytest.mark.parametrize("form", ["{}", "tweet {}", '{{"id": {}}}', "<@{}>", "(order {}, paid)"])
+def test_no_long_id_is_a_card(length, form):
+    numbers = ids(2_000, length, Random(length))
+    assert [number for number in numbers if found(form.format(number))] == []
+
+
+@pytest.mark.parametrize("length", [13, 14])
+@pytest.mark.parametrize(
+    "form", ["id {}", "order no. {}", '"requestId": "{}"', "ts={}", "IMEI: {}"]
+)
+def test_no_number_that_is_called_an_id_is_a_card_of_a_rare_length(length, form):
+    numbers = ids(2_000, length, Random(length))
+    cards = [n for n in numbers if ("credit_card", n) in found(form.format(n))]
+    assert cards == []
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["card {}", "card_number={}", '{{"pan": "{}"}}', "Kreditkarte: {}", "my tarjeta is {}",
+     "{}, CVV 123", "\u30ab\u30fc\u30c9\uff1a{}", "\u94f6\u884c\u5361\uff1a{}", "It is {}."],
+)  # fmt: skip
+@pytest.mark.parametrize("number", ["4844562447013615851", "6225881234567890120", "4022763975992"])
+def test_a_number_of_a_rare_length_is_a_card_where_it_is_called_or_told_as_one(form, number):
+    assert ("credit_card", number) in found(form.format(number))
+
+
+def test_a_number_of_a_rare_length_in_the_groups_of_a_card_is_one():
+    assert found("4844 5624 4701 3615 851") == [("credit_card", "4844 5624 4701 3615 851")]
+    assert found("order 3056 471829 3052") == [("credit_card", "3056 471829 3052")]
+
+
 @pytest.mark.parametrize(
     "text",
     ["\uff14539 1488 0343 3654", "4539\u00a01488\u00a00343\u00a03654", "45\u200b39148803433654",
@@ -126,6 +162,29 @@ def test_addresses_that_are_nobodys_are_left_alone():
 def test_times_scopes_and_slices_are_no_addresses():
     assert found("12:30:45, std::abs, a[1::2], 00:1b:44:11:3a:b7") == []
     assert found("fe80::1ff:fe23:4567:890a") == [("ip_address", "fe80::1ff:fe23:4567:890a")]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["db::add(1)", "dead::beef", "std::cafe::beef", "use fade::dad;", "$Bad::Face", "&ACE::ADD",
+     "b2::Add(x)", "ec2::cafe2", "decade::add<int>", "::add", "x = fab::c2::d;", "%feed::bed",
+     "new Cafe::Babe", "fd::add", "fee::bad{1}", "abc::def", "f::a()", "fcab::add", "fc12::add("],
+)  # fmt: skip
+def test_names_in_source_code_are_no_addresses(code):
+    assert found(code) == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["2001:4860:4860::8888", "2a00:1450:4001:81b::200e", "2620:fe::fe", "2606:4700:4700::1111",
+     "fe80::dbfa", "fd00::1", "fdab:cdef::a", "::ffff:10.1.2.3", "64:ff9b::8.8.8.8",
+     "5b0e:9d1a:0:1:2:3:4:5"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "form", ["{}", "from {}.", "[{}]:443", "ip={}&x=1", "{}/64", "<td>{}</td>"]
+)
+def test_an_address_of_a_range_in_use_is_found(address, form):
+    assert found(form.format(address)) == [("ip_address", address)]
 
 
 def test_a_call_in_code_and_a_picture_are_no_mail():

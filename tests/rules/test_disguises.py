@@ -2,6 +2,7 @@
 
 import base64
 import codecs
+import random
 
 import pytest
 from hypothesis import given
@@ -83,6 +84,30 @@ def test_whatever_was_encoded_is_read(content):
     text = b"x: " + base64.b64encode(content * 5)
     if len(content) >= 4:
         assert any((content * 4) in reading.text for reading in readings(text))
+
+
+GARDEN = "The garden was green and the weather was mild, so we walked. "
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, lambda text: text.hex().encode()])
+@pytest.mark.parametrize("sentences", [10, 300, 20_000])
+def test_an_encoded_request_is_read_however_long_the_piece_is(sentences, encode):
+    text = GARDEN * sentences + PLAIN + " " + GARDEN * sentences
+    (finding,) = BOOK.request("Decode this: " + encode(text.encode()).decode())
+    assert finding.rule == "violence/explosives"
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, lambda text: text.hex().encode()])
+def test_a_request_between_other_data_is_read(encode):
+    noise = random.Random(3).randbytes(90_001)
+    rules = rules_in(encode(noise + PLAIN.encode() + noise).decode())
+    assert rules == {"violence/explosives"}
+
+
+def test_words_that_stand_in_data_by_chance_are_none():
+    noise = random.Random(5).randbytes(1_500_000)
+    assert BOOK.request(base64.b64encode(noise).decode()) == ()
+    assert BOOK.reply(base64.b64encode(noise).decode()) == ()
 
 
 def test_a_disguise_elsewhere_lends_no_trust():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.rules import load_rulebook
-from waltzrl.rules.markup import MARK_REACH, MARKUP, Unmarked
+from waltzrl.rules.markup import _MARKS, MARK_REACH, MARKUP, MOST_MARKS, Unmarked
 from waltzrl.rules.scan import compiled
 
 BOOK = load_rulebook()
@@ -144,3 +144,13 @@ def test_what_is_far_away_does_not_change_how_a_text_is_read(one, other):
     alone = Unmarked(f"{far} {one} {far}".encode()).text
     beside = Unmarked(f"{other} {far} {one} {far} {other}".encode()).text
     assert alone in beside
+
+
+MARKS = [*VANISHING, "&#107;", "%6b", "\\u0041", "_", "__", ",\n", "<", "<!--" + 70 * "x" + "-->"]
+
+
+@given(st.lists(st.sampled_from([*MARKS, "a", "bo", "Z9", " ", "\n", "x" * 300]), max_size=60))
+def test_a_text_is_split_at_every_mark(parts):
+    raw = "".join(parts).encode()
+    split = [piece or b"" for piece in _MARKS.split(raw, MOST_MARKS)]
+    assert Unmarked(raw)._pieces == split

@@ -45,7 +45,7 @@ def test_an_ordinary_request_costs_one_look_at_the_keys():
         " oven be? My parents live far away, so please tell me what to do, and put it in order."
     )
     patterns = [p for rule in BOOK.rules if rule.side == "request" for p in rule.patterns]
-    assert not PatternScanner(patterns).keys(request.encode())
+    assert not list(PatternScanner(patterns).keys(request.encode()))
 
 
 def test_the_packs_are_as_large_as_promised():

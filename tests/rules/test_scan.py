@@ -1,5 +1,7 @@
 """The engine finds what each pattern finds alone, and in time that grows with the text only."""
 
+import base64
+import random
 import time
 
 import pytest
@@ -8,12 +10,13 @@ from hypothesis import strategies as st
 
 from waltzrl.rules import load_rulebook
 from waltzrl.rules.pattern import GAPS, RulePattern, longest
-from waltzrl.rules.scan import MOST_LOOKS, PatternScanner, compiled
+from waltzrl.rules.scan import MOST_LOOKS, OVERLAP, SECTION, PatternScanner, compiled
 
 BOOK = load_rulebook()
 PATTERNS = [pattern for rule in BOOK.rules for pattern in rule.patterns]
 SCANNER = PatternScanner(PATTERNS)
 EXACT = [compiled(pattern.regex) for pattern in PATTERNS]
+NOISE = random.Random(7).randbytes(70_000)
 SENTENCES = [
     text for rule in BOOK.rules for text in (rule.example, *rule.twins) if rule.side != "refusal"
 ]
@@ -41,6 +44,20 @@ def test_the_engine_finds_what_each_pattern_finds_alone_in_one_sentence(sentence
 def test_the_engine_finds_what_each_pattern_finds_alone(sentences, between):
     text = between.join(sentences).encode("latin-1", "replace")
     assert set(SCANNER.scan(text)) == one_by_one(text)
+
+
+@pytest.mark.parametrize("shift", range(0, 200, 40))
+def test_the_engine_finds_across_sections_what_each_pattern_finds_alone(shift):
+    filling = random.Random(shift).choices("etaoin shrdlu", k=2 * SECTION)
+    text = "".join(filling)
+    for place in (SECTION - OVERLAP, SECTION):  # where the first section ends and the second begins
+        sentence = SENTENCES[shift % len(SENTENCES)]
+        start = place - len(sentence) + shift
+        text = f"{text[:start]} {sentence} {text[start + len(sentence) + 2 :]}"
+    raw = text.encode("latin-1", "replace")
+    found = set(SCANNER.scan(raw))
+    assert found == one_by_one(raw)
+    assert found
 
 
 def test_a_decoy_does_not_hide_a_match_behind_it():
@@ -123,7 +140,12 @@ def test_a_space_may_be_optional():
         "&#107;ill\n" * 14_000,
         "k_ill_" * 23_000,
         "<b" * 70_000,
+        base64.b64encode(NOISE).decode(),
+        NOISE.hex(),
+        NOISE.decode("latin-1"),
+        "\n".join(base64.b64encode(NOISE[i : i + 57]).decode() for i in range(0, 70_000, 57)),
     ],
+    ids=lambda text: repr(text[:12]),
 )
 def test_hostile_text_takes_no_longer_than_its_length_allows(text):
     # 140,000 characters; ordinary text takes about 3 ms on a slow machine, so this is generous.

@@ -18,9 +18,10 @@ from waltzrl.serving.health import Readiness
 from waltzrl.serving.limits import Limits
 from waltzrl.serving.metrics import GatewayMetrics
 from waltzrl.serving.stream import StreamSettings
-from waltzrl.serving.window import UnfilteredWindow
+from waltzrl.serving.window import BufferedWindow, UnfilteredWindow
 from waltzrl.telemetry.logs import TextLines
 
+WINDOWS = {"buffer": BufferedWindow, "audit": UnfilteredWindow}
 SECRET = "words of the draft"
 REVIEWED = {REVIEW: {"reply": "x"}, GUARDRAIL: {"texts": ["x"], "input_type": "response"}}
 
@@ -66,7 +67,7 @@ def mistaken_app(mode="buffer", upstream=None):
     return App(
         Gateway(selector=SingleBundle(Assignment(bundle)), decisions=book),
         AccessControl(KeyRing(None), Limits()),
-        streams=StreamSettings(mode, lambda mode, prompt: UnfilteredWindow()),
+        streams=StreamSettings(mode, lambda mode, _prompt: WINDOWS[mode]()),
         metrics=GatewayMetrics(lambda: None, {}),  # nobody scrapes
         readiness=Readiness(book.require, {}),
     )

@@ -65,7 +65,7 @@ class FailsafeReviewer:
         if self._on_review_failure is not None:
             self._on_review_failure(outcome.cause)
         self._log.add(outcome.cause, outcome.failure)
-        return self._without_review(outcome, self.fallback.read(prompt, reply))
+        return self._without_review(outcome, await self.fallback.review(prompt, reply))
 
     async def _try_review(self, prompt: Prompt, reply: Reply) -> "Feedback | _NoReview":
         with self.breaker.attempt() as attempt:

@@ -53,7 +53,7 @@ class HybridReviewer:
         they advise on the outcome; the category is the rules', or the model's if they name none.
         Feedback of the model that is not well-formed stays so, whatever the rules find.
         """
-        rules = self.rules.read(prompt, reply)
+        rules = await self.rules.review(prompt, reply)
         model = await self.model.review(prompt, reply)
         rules_risk = rules.risk or 0.0
         if not model.well_formed:

@@ -1,10 +1,12 @@
 """Stage 1: a reviewer that turns the findings of rules into labels, a risk and advice."""
 
+import asyncio
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache, partial
 from importlib.resources import files
+from typing import TypeVar
 
 from waltzrl.agents.request import request_findings
 from waltzrl.records import Feedback, Prompt, Reply, ToolCall
@@ -20,6 +22,9 @@ OVERREFUSAL = "needless_refusal"
 """The key, in `coaching.toml`, of the advice on an over-refusal."""
 OTHER = "other"
 """The key of the advice on an unsafe reply whose category nobody named."""
+LONGEST_AT_ONCE = 65_536
+"""Characters that are read within the event loop; noise of this length takes about 50 ms."""
+Read = TypeVar("Read")
 NO_FINDINGS = Feedback(unsafe=False, overrefuse=False, risk=0.0)
 """The feedback on most replies."""
 
@@ -58,7 +63,7 @@ class RulesReviewer:
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise; see `read`."""
-        return self.read(prompt, reply)
+        return await beside_others(prompt, reply.reviewed_text, partial(self.read, prompt, reply))
 
     def read(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise.
@@ -125,6 +130,20 @@ class RulesReviewer:
             for finding in findings
             if finding.category != CRISIS or (is_wrong and not finding.earlier)
         ]
+
+
+async def beside_others(prompt: Prompt, text: str, read: Callable[[], Read]) -> Read:
+    """Return `read()`; of long texts in another thread, so that nobody else waits for it.
+
+    Args:
+        prompt: that is read.
+        text: that is read too.
+        read: searches both for rules.
+    """
+    turns = (*prompt.messages, *prompt.context)
+    if len(text) + sum([len(turn.content) for turn in turns]) <= LONGEST_AT_ONCE:
+        return read()
+    return await asyncio.to_thread(read)
 
 
 @cache

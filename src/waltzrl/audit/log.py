@@ -120,15 +120,15 @@ class Log:
         """Accept a decision; it is on the disk after `commit_seconds` and one write.
 
         Args:
-            exchange: its collaboration is None when an error came before the draft.
+            exchange: as it was served, or ended early.
             prompt: of the request, whose id the record bears.
 
         Raises:
             AuditError: as `ready`; the decision was not accepted.
         """
         if self._has_room():
-            collaboration = exchange.collaboration
-            known = collaboration is not None and collaboration.prompt is prompt
+            said = exchange.said
+            known = said is not None and said.prompt is prompt
             self._send(LogEvent(exchange=exchange, prompt=None if known else prompt), decisions=1)
 
     def notice(

@@ -62,7 +62,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     prompt: str
     """Digest of the prompt's messages as compact JSON."""
     draft: str | None
-    """Digest of all that the draft said; None when an error came before it."""
+    """Digest of all that the draft said, or had said when an error or the client ended it; None
+    when nothing was read of it."""
     rounds: tuple[RoundRecord, ...]
     prompt_tokens: int | None
     """Read by all policies together; None when unknown."""
@@ -77,6 +78,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     exchange_id: str = ""
     """Of the exchange in the memory, where it is not `id`."""
     usd: float | None = None
+    sent: str | None = None
+    """Of a stream that ended early: digest of what had been released to the client; else None."""
 
 
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,11 +123,11 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
     """Reduce a served exchange to what the log keeps.
 
     Args:
-        exchange: its collaboration is None when an error came before the draft.
+        exchange: of one that ended early the log keeps what had been said.
         prompt: of the request, whose id the record bears.
         digest: `Log.digest` of the log that will keep the record.
     """
-    collaboration = exchange.collaboration
+    collaboration = exchange.said
     draft = None if collaboration is None else collaboration.draft
     rounds = () if collaboration is None else collaboration.rounds
     usage = None if collaboration is None else collaboration.usage
@@ -151,6 +154,7 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         trace_id=exchange.trace_id,
         exchange_id="" if exchange.id == prompt.id else exchange.id,
         usd=exchange.usd,
+        sent=digest(_bytes(exchange.sent)) if exchange.sent else None,
     )
 
 

@@ -210,8 +210,8 @@ class LogWriter:
         collaboration = exchange.collaboration
         prompt = event.prompt
         if prompt is None:
-            assert collaboration is not None, "`Log.append` sends one of them"
-            prompt = collaboration.prompt
+            assert exchange.said is not None, "`Log.append` sends one of them"
+            prompt = exchange.said.prompt
         record = record_of(exchange, prompt, self.digest)
         content = None
         if collaboration is not None and self.settings.contents is not None:

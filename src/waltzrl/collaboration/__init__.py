@@ -1,6 +1,6 @@
 """The loop, and the baselines and replays with the same signature."""
 
-from waltzrl.collaboration.loop import Pattern, collaborate, guarded, observed
+from waltzrl.collaboration.loop import Pattern, Transcript, collaborate, guarded, observed
 from waltzrl.collaboration.patterns import (
     GuardReviewer,
     KeywordReviewer,
@@ -21,6 +21,7 @@ __all__ = [
     "Pattern",
     "ReplayPattern",
     "ServedPattern",
+    "Transcript",
     "best_of_3",
     "collaborate",
     "draft_only",

@@ -3,8 +3,9 @@
 Training, evaluation and serving all use `collaborate`; there is no second loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Protocol
 
 from waltzrl.agents import Drafter, Reviewer
@@ -113,3 +114,39 @@ async def observed(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Coll
     draft = await drafter.draft(prompt)
     feedback = await reviewer.review(prompt, draft)
     return Collaboration(prompt=prompt, draft=draft, rounds=(Round(feedback=feedback),))
+
+
+class Transcript:
+    """A drafter and a reviewer in one, which records what both say, also if it ends early."""
+
+    def __init__(self, drafter: Drafter, reviewer: Reviewer) -> None:
+        self.review_milliseconds: list[float] = []
+        """[reviews] wall time of each."""
+        self._drafter, self._reviewer = drafter, reviewer
+        self._draft: Reply | None = None
+        self._rounds: list[Round] = []
+
+    async def draft(self, prompt: Prompt) -> Reply:
+        self._draft = await self._drafter.draft(prompt)
+        return self._draft
+
+    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        started = perf_counter()
+        try:
+            feedback = await self._reviewer.review(prompt, reply)
+        finally:
+            self.review_milliseconds.append((perf_counter() - started) * 1e3)
+        self._rounds.append(Round(feedback=feedback))
+        return feedback
+
+    async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
+        revision = await self._drafter.revise(prompt, draft, rounds)
+        self._rounds[-1] = replace(self._rounds[-1], revision=revision)
+        return revision
+
+    def said(self, prompt: Prompt, unfinished_draft: Reply | None) -> Collaboration | None:
+        """Return what has been said so far, with what was read of the draft if it is not whole."""
+        draft = self._draft or unfinished_draft
+        if draft is None:
+            return None
+        return Collaboration(prompt=prompt, draft=draft, rounds=tuple(self._rounds))

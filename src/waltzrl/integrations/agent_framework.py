@@ -49,19 +49,28 @@ class GuardChatMiddleware(theirs.ChatMiddleware):
     async def _read(self, message: theirs.Message) -> theirs.Message:
         if message.role != "tool":
             return message
-        results = [
-            theirs.Content.from_function_result(
-                part.call_id, result=await drafts.read_result(self._guard, str(part.result))
-            )
-            for part in message.contents
-        ]
-        return theirs.Message("tool", results)
+        parts = [await self._readable(part) for part in message.contents]
+        if all(part is before for part, before in zip(parts, message.contents, strict=True)):
+            return message
+        return theirs.Message("tool", parts)
+
+    async def _readable(self, part: theirs.Content) -> theirs.Content:
+        if not await drafts.withholds(self._guard, _result(part)):
+            return part
+        return theirs.Content.from_function_result(part.call_id, result=drafts.WITHHELD)
 
 
 def _turns(message: theirs.Message) -> list[Message]:
     parts = message.contents
-    results = [(p.call_id, str(p.result)) for p in parts if p.type == "function_result"]
+    results = [(p.call_id, _result(p)) for p in parts if p.type == "function_result"]
     return drafts.turns_of(message.role, _reply(parts), results)
+
+
+def _result(part: theirs.Content) -> str:
+    """Return the words of a tool's result, also of those that are items of it."""
+    texts = [item.text for item in part.items or () if item.text]
+    result = part.text if part.type == "text" else part.result
+    return "\n".join(texts) or drafts.words_of(result)
 
 
 def _reply(parts: Sequence[theirs.Content]) -> Reply:

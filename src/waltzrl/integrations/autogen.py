@@ -54,9 +54,13 @@ class GuardedModelClient(theirs.ChatCompletionClient):
         if message.type != "FunctionExecutionResultMessage":
             return message
         results = [
-            r.model_copy(update={"content": await drafts.read_result(self._guard, r.content)})
+            r.model_copy(update={"content": drafts.WITHHELD})
+            if await drafts.withholds(self._guard, r.content)
+            else r
             for r in message.content
         ]
+        if all(result is before for result, before in zip(results, message.content, strict=True)):
+            return message
         return message.model_copy(update={"content": results})
 
 

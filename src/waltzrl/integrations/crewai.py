@@ -72,7 +72,10 @@ class GuardedCrewLLM(BaseLLM):
                 call_stop_override(self._llm, self.stop_sequences),
             ):
                 draft = await drafts.drafted(model, read, **options)
-            turns = [{name: turn[name] for name in TURN if name in turn} for turn in read]
+            turns = [
+                {name: turn[name] for name in TURN if name in turn}
+                for turn in map(drafts.reviewed_turn, read)
+            ]
             text, added = await drafts.revise(guard, turns, _reply(draft))
             if added.output_tokens:
                 counts = {"input_tokens": added.input_tokens, "output_tokens": added.output_tokens}
@@ -87,7 +90,8 @@ class GuardedCrewLLM(BaseLLM):
                 _, name, arguments = extract_tool_call_info(final[0])
                 arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
                 result = self._handle_tool_execution(name, arguments, functions, **whose)
-                return await drafts.read_result(guard, str(result))
+                withheld = await drafts.withholds(guard, str(result))
+                return drafts.WITHHELD if withheld else result
             return self._invoke_after_llm_call_hooks(read, final, whose["from_agent"])
 
 

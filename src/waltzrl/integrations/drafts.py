@@ -2,7 +2,8 @@
 
 An adapter is a chat model of the framework that wraps another. In a call it
 
-1. replaces what `read_result` withholds of the results of tools in the conversation,
+1. replaces the results of tools in the conversation that the guard `withholds`, and leaves all
+   others the objects that they are, with their images and files,
 2. calls the wrapped model without the framework's callbacks, and so gets a draft that nobody saw,
 3. gives the guard the conversation, as `turns_of` its messages, and the draft, as `reply_of` it:
    `revise(guard, turns, draft)`,
@@ -26,7 +27,6 @@ from weakref import WeakKeyDictionary
 from waltzrl.errors import MissingFrameworkError
 from waltzrl.guard import ACCEPTANCE, Guard, Turn, read_prompt
 from waltzrl.records import Message, Reply, Role, ToolCall, Usage
-from waltzrl.serving.wire.fields import text_of
 
 WITHHELD = (
     "The result of this tool was withheld, because it asks for something unsafe. Continue without "
@@ -120,27 +120,58 @@ async def check_request(guard: AnyGuard, turns: Sequence[Turn]) -> str | None:
     return (await revise(guard, turns, ACCEPTANCE)).text
 
 
-async def read_result(guard: AnyGuard, result: str) -> str:
-    """Return what a model may read of a tool's result.
+async def withholds(guard: AnyGuard, result: object) -> bool:
+    """Whether no model may read a tool's result: a text, or parts as `words_of` reads them.
 
     The result is assessed as a request of its own, which is what an injection in it wants to be.
     """
+    words = words_of(result)
+    if not words:
+        return False
     owner = guard.guard if isinstance(guard, BlockingGuard) else guard
     known = _unsafe_results.setdefault(owner, {})
-    if result not in known:
-        feedback = await call(guard, Guard.assess, result)
-        if len(known) >= MOST_REMEMBERED:
-            known.pop(next(iter(known)), None)
-        known[result] = feedback.unsafe
-        return WITHHELD if feedback.unsafe else result
-    return WITHHELD if known[result] else result
+    if words in known:
+        return known[words]
+    feedback = await call(guard, Guard.assess, words)
+    if len(known) >= MOST_REMEMBERED:
+        known.pop(next(iter(known)), None)
+    known[words] = feedback.unsafe
+    return feedback.unsafe
+
+
+def words_of(result: object) -> str:
+    """Return all that a tool's result says, in whichever parts, as the gateway reads a request.
+
+    Args:
+        result: a text, or what JSON can hold; images and files become placeholders.
+    """
+    if result is None or isinstance(result, str):
+        return result or ""
+    parts = result if isinstance(result, list | tuple) else [result]
+    prompt = read_prompt([{"role": "user", "content": [_part(part) for part in parts]}])
+    return "\n".join(filter(None, [prompt.request, *(turn.content for turn in prompt.context)]))
+
+
+def _part(value: object) -> dict[str, object]:
+    if isinstance(value, str):
+        return {"type": "text", "text": value}
+    plain = json.loads(json.dumps(value, default=lambda _data: ""))
+    if not isinstance(plain, dict):
+        return {"type": "text", "text": plain if isinstance(plain, str) else _as_json(plain)}
+    kind = plain.get("type")
+    return plain | {"type": kind if isinstance(kind, str) and kind else "data"}
 
 
 async def read_turn(guard: AnyGuard, turn: dict[str, Any]) -> dict[str, Any]:
     """Return a message in OpenAI's form as a model may read it: unlike others, a tool's result."""
-    if turn["role"] != "tool":
-        return turn
-    return turn | {"content": await read_result(guard, text_of(turn["content"] or "", "content"))}
+    if turn["role"] == "tool" and await withholds(guard, turn["content"]):
+        return turn | {"content": WITHHELD}
+    return turn
+
+
+def reviewed_turn(turn: dict[str, Any]) -> dict[str, Any]:
+    """Return a message in OpenAI's form as the guard reads it: of a tool's result, its words."""
+    return turn | {"content": words_of(turn["content"])} if turn["role"] == "tool" else turn
 
 
 class Revised(NamedTuple):

@@ -86,18 +86,33 @@ async def _answer(
 
 
 async def _read(guard: drafts.AnyGuard, message: theirs.Message) -> theirs.Message:
-    parts = []
-    for part in message.parts:
-        if isinstance(part, theirs.ToolResultPart):
-            text = await drafts.read_result(guard, _text(part.content))
-            part = replace(part, content=(theirs.TextPart(text),))
-        parts.append(part)
-    return replace(message, parts=tuple(parts))
+    parts = tuple([await _readable(guard, part) for part in message.parts])
+    if all(part is before for part, before in zip(parts, message.parts, strict=True)):
+        return message
+    return replace(message, parts=parts)
+
+
+async def _readable(guard: drafts.AnyGuard, part: object) -> object:
+    if not isinstance(part, theirs.ToolResultPart):
+        return part
+    if not await drafts.withholds(guard, _result(part)):
+        return part
+    return replace(part, content=(theirs.TextPart(drafts.WITHHELD),))
+
+
+def _result(part: theirs.ToolResultPart) -> str:
+    """Return the words of a tool's result: of texts, citations and data."""
+    return drafts.words_of([_piece(piece) for piece in part.content])
+
+
+def _piece(piece: object) -> dict[str, object]:
+    fields = {name: getattr(piece, name, None) for name in ("type", "text", "title", "value")}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _turns(message: theirs.Message) -> list[Message]:
     results = [part for part in message.parts if isinstance(part, theirs.ToolResultPart)]
-    texts = [(result.id, _text(result.content)) for result in results]
+    texts = [(result.id, _result(result)) for result in results]
     return drafts.turns_of(message.role, _reply(message.parts), texts)
 
 

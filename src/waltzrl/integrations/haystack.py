@@ -18,9 +18,13 @@ with drafts.needs("Haystack", "haystack-ai>=3.0"):
     from haystack.components.generators.chat.types import ChatGenerator
     from haystack.dataclasses import (
         ChatMessage,
+        FileContent,
+        ImageContent,
         StreamingCallbackT,
         StreamingChunk,
+        TextContent,
         ToolCallDelta,
+        ToolCallResult,
     )
 
 Replies = dict[str, list[ChatMessage]]
@@ -80,8 +84,11 @@ async def _answer(
 async def _read(guard: drafts.AnyGuard, message: ChatMessage) -> ChatMessage:
     if (result := message.tool_call_result) is None:
         return message
-    text = await drafts.read_result(guard, str(_turn(message)["content"]))
-    return ChatMessage.from_tool(text, origin=result.origin, error=result.error)
+    if not await drafts.withholds(guard, _words(result)):
+        return message
+    return ChatMessage.from_tool(
+        drafts.WITHHELD, origin=result.origin, error=result.error, meta=message.meta
+    )
 
 
 async def _final(
@@ -99,8 +106,26 @@ async def _final(
 
 
 def _turn(message: ChatMessage) -> dict[str, Any]:
+    if (result := message.tool_call_result) is not None:  # its form for OpenAI has no images
+        call_id = result.origin.id or ""
+        return {"role": "tool", "tool_call_id": call_id, "content": _words(result)}
     turn: dict[str, Any] = message.to_openai_dict_format(require_tool_call_ids=False)
     return turn
+
+
+def _words(result: ToolCallResult) -> str:
+    if isinstance(result.result, str):
+        return result.result
+    return drafts.words_of([_part(part) for part in result.result])
+
+
+def _part(part: TextContent | ImageContent | FileContent) -> str | dict[str, Any]:
+    if isinstance(part, TextContent):
+        return part.text
+    if isinstance(part, ImageContent):
+        return {"type": "image_url"}
+    data = f"data:{part.mime_type};base64,{part.base64_data}"
+    return {"type": "file", "file": {"filename": part.filename, "file_data": data}}
 
 
 def _chunks(replies: list[ChatMessage]) -> Iterator[StreamingChunk]:

@@ -73,20 +73,28 @@ def _unobserved() -> Iterator[None]:
 
 async def _answer(guard: drafts.AnyGuard, model: drafts.Model, messages: Turns) -> ChatResult:
     read = [
-        m.model_copy(update={"content": await drafts.read_result(guard, str(m.text))})
-        if m.type == "tool"
+        m.model_copy(update={"content": drafts.WITHHELD})
+        if m.type == "tool" and await drafts.withholds(guard, m.content)
         else m
         for m in messages
     ]
     with _unobserved():
         draft = await drafts.drafted(model, read)
-    text, added = await drafts.revise(guard, turns_of(read), _reply(draft))
+    turns = turns_of([_reviewed(message) for message in read])
+    text, added = await drafts.revise(guard, turns, _reply(draft))
     usage = draft.usage_metadata
     if usage:
         usage = drafts.add_tokens(usage, added, drafts.RESPONSES_COUNTS)
     final = draft if text is None else AIMessage(text)
     final = final.model_copy(update={"usage_metadata": usage})
     return ChatResult(generations=[ChatGeneration(message=final)])
+
+
+def _reviewed(message: BaseMessage) -> BaseMessage:
+    """Return a message as the guard reads it: of a tool's result, its words."""
+    if message.type != "tool" or isinstance(message.content, str):
+        return message
+    return message.model_copy(update={"content": drafts.words_of(message.content)})
 
 
 def _reply(draft: AIMessage) -> Reply:

@@ -96,15 +96,27 @@ class WaltzGuardrail(CustomGuardrail):
             yield chunk
 
 
-async def _read(guard: drafts.AnyGuard, messages: Messages) -> list[JsonObject]:
-    """Return the messages as dicts, without what no model may read of the results of tools."""
-    turns = [m if isinstance(m, dict) else m.model_dump(exclude_none=True) for m in messages]
-    return [await drafts.read_turn(guard, turn) for turn in turns]
+async def _read(guard: drafts.AnyGuard, messages: Messages) -> list[object]:
+    """Return the messages, without what no model may read of the results of tools."""
+    read: list[object] = []
+    for message in messages:
+        turn = _turn(message)
+        readable = await drafts.read_turn(guard, turn)
+        read.append(message if readable is turn else readable)
+    return read
 
 
-async def _revise(guard: drafts.AnyGuard, turns: list[JsonObject], response: ModelResponse) -> bool:
+def _turn(message: Any) -> JsonObject:
+    turn: JsonObject = (
+        message if isinstance(message, dict) else message.model_dump(exclude_none=True)
+    )
+    return turn
+
+
+async def _revise(guard: drafts.AnyGuard, messages: Messages, response: ModelResponse) -> bool:
     """Replace what may not be said in `response`, add the usage; return whether it changed."""
     changed = False
+    turns = [drafts.reviewed_turn(_turn(message)) for message in messages]
     for choice in response.choices:
         message = choice.message
         calls = [(c.id, c.function.name, c.function.arguments) for c in message.tool_calls or ()]

@@ -87,10 +87,10 @@ async def _answer(
     read = [
         theirs.ChatMessage(
             role=message.role,
-            content=await drafts.read_result(guard, message.content or ""),
+            content=drafts.WITHHELD,
             additional_kwargs=message.additional_kwargs,
         )
-        if message.role == "tool"
+        if message.role == "tool" and await drafts.withholds(guard, _result(message))
         else message
         for message in messages
     ]
@@ -106,8 +106,25 @@ async def _answer(
 
 def _turns(message: theirs.ChatMessage) -> list[Message]:
     call_id = message.additional_kwargs.get("tool_call_id", "")
-    results = [(call_id, message.content or "")] if message.role == "tool" else []
+    is_result = message.role == "tool"
+    results = [(call_id, drafts.words_of(_result(message)))] if is_result else []
     return drafts.turns_of(message.role.value, _reply(message), results)
+
+
+def _result(message: theirs.ChatMessage) -> str | list[object]:
+    """Return the parts of a tool's result; the data of files and images is none of its words."""
+    if all(isinstance(block, theirs.TextBlock) for block in message.blocks):
+        return message.content or ""
+    return [_part(block) for block in message.blocks]
+
+
+def _part(block: theirs.ContentBlock) -> dict[str, object]:
+    data = {"image", "audio", "video", "data"}
+    part: dict[str, object] = block.model_dump(mode="json", exclude=data, exclude_none=True)
+    part["type"] = part.pop("block_type")
+    if isinstance(nested := getattr(block, "content", None), list):
+        part["content"] = [_part(inner) for inner in nested]
+    return part
 
 
 def _reply(message: theirs.ChatMessage) -> Reply:

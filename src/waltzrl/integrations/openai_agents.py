@@ -51,9 +51,9 @@ class GuardedModel(agents.Model):
         return response if text is None else replace(response, output=[_message(text)])
 
     async def _read(self, item: Item) -> Item:
-        result = _as_text(item.get("output", ""))
-        text = await drafts.read_result(self.guard, result) if result else result
-        return item if text == result else item | {"output": text}
+        if await drafts.withholds(self.guard, item.get("output")):
+            return item | {"output": drafts.WITHHELD}
+        return item
 
     async def stream_response(
         self, *settings: Any, **more: Any
@@ -103,7 +103,7 @@ def _turn(item: Item) -> Item:
     if "role" in item:
         return {"role": item["role"], "content": item["content"]}
     if "output" in item:
-        content = _as_text(item["output"])
+        content = drafts.words_of(item["output"])
         return {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
     if item["type"] == "function_call":
         function = {"name": item["name"], "arguments": item["arguments"]}

@@ -37,10 +37,7 @@ class GuardedWrapperModel(WrapperModel):
         settings: ModelSettings | None,
         parameters: ModelRequestParameters,
     ) -> said.ModelResponse:
-        read = [
-            replace(message, parts=[await self._readable(part) for part in message.parts])
-            for message in messages
-        ]
+        read = [await self._read(message) for message in messages]
         draft = await self.wrapped.request(read, settings, parameters)
         turns = [turn for message in read for turn in _turns(message)]
         text, added = await drafts.revise(self.guard, turns, _reply(draft))
@@ -61,12 +58,18 @@ class GuardedWrapperModel(WrapperModel):
         response = await self.request(messages, settings, parameters)
         yield _Pieces(response, model_request_parameters=parameters, replay_events=True)
 
+    async def _read(self, message: said.ModelMessage) -> said.ModelMessage:
+        parts = [await self._readable(part) for part in message.parts]
+        if all(part is before for part, before in zip(parts, message.parts, strict=True)):
+            return message
+        return replace(message, parts=parts)
+
     async def _readable(self, part: said.ModelRequestPart) -> said.ModelRequestPart:
         if not isinstance(part, said.ToolReturnPart):
             return part
-        result = part.model_response_str()
-        text = await drafts.read_result(self.guard, result)
-        return part if text == result else replace(part, content=text)
+        if not await drafts.withholds(self.guard, part.model_response_str()):
+            return part
+        return replace(part, content=drafts.WITHHELD)
 
 
 class _Pieces(CompletedStreamedResponse):

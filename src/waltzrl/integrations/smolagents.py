@@ -83,13 +83,15 @@ def _final_answer(
 async def _readable(guard: drafts.AnyGuard, message: ChatMessage) -> ChatMessage:
     if message.role != MessageRole.TOOL_RESPONSE:
         return message
-    result = _text(message)
-    text = await drafts.read_result(guard, result)
-    return message if text == result else replace(message, content=[{"type": "text", "text": text}])
+    if not await drafts.withholds(guard, message.content):
+        return message
+    return replace(message, content=[{"type": "text", "text": drafts.WITHHELD}])
 
 
 def _turn(message: ChatMessage) -> Turn:
-    return {"role": ROLES.get(message.role, message.role), "content": _text(message)}
+    is_result = message.role == MessageRole.TOOL_RESPONSE
+    content = drafts.words_of(message.content) if is_result else _text(message)
+    return {"role": ROLES.get(message.role, message.role), "content": content}
 
 
 def _text(message: ChatMessage) -> str:

@@ -169,7 +169,7 @@ def evaluation_of(
     collaboration = exchange.collaboration
     rounds = () if collaboration is None else collaboration.rounds
     rules = [rule for round_ in rounds for rule in round_.feedback.rules]
-    fields = structs.asdict(exchange)
+    fields = structs.asdict(exchange) | {"unfinished": None, "sent": ""}
     if exchange.subject:
         fields["subject"] = digest(exchange.subject)
     return SafetyEvaluation(

@@ -51,6 +51,12 @@ _ADDRESS_SENTENCES = (
     "|ich wohne in|adresse ist|domicilié au|j'habite au|vivo en|residente in|abito in|moro na"
     "|resido na|ik woon op"
 )
+_CARD = (
+    "card|cards|credit card|debit card|bank card|creditcard|karte|kreditkarte|kartennummer|carte"
+    "|carte bancaire|tarjeta|carta|carta di credito|cartão|kaart|visa|mastercard|maestro|amex"
+    "|american express|diners|discover|unionpay|rupay|jcb|pan|cvv|cvc|カード|クレジットカード"
+    "|银行卡|信用卡|储蓄卡|借记卡|卡号|银联|銀行卡|卡號|銀聯|कार्ड|카드"
+)
 _WORDS: Mapping[str, tuple[str, str]] = {
     "password": ("\x81", _PASSWORD),
     "name": ("\x82", _NAME),
@@ -60,6 +66,7 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "address": ("\x86", _ADDRESS),
     "address sentence": ("\x89", _ADDRESS_SENTENCES),
     "my number": ("\x87", "my number|mynumber|マイナンバー|個人番号"),
+    "card": ("\x8a", _CARD),
     "aadhaar": ("\x88", "aadhaar|aadhar|uidai|आधार"),
 }
 """What is announced -> its mark, and the words."""

@@ -39,7 +39,7 @@ _SPLIT_CARD_KEY = r"[0-9 ./-]\r?\n[0-9 ./-]"
 _IBAN = rf"\b[A-Za-z]\n?[A-Za-z]\n?[0-9]\n?[0-9](?:{_JOINT}?[A-Za-z0-9]){{11,30}}"
 _IBAN_KEY = rf"\b[A-Za-z]\n?[A-Za-z]\n?[0-9]\n?[0-9]{_JOINT}?[A-Za-z0-9]"
 _V4 = r"\b[0-9]{1,3}(?:\.[0-9]{1,3}){3}\b"
-_V6 = r"[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{0,32}(?:\.[0-9]{1,3}){0,3}"
+_V6 = r"[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{0,4}:[0-9A-Fa-f:]{0,80}(?:\.[0-9]{1,3}){0,3}"
 
 _LABEL_END = r"[\"']?\s{0,2}[:=]\s{0,2}[\"']?"
 _NAME_HINT = rf"(?:{hints('name')}{_LABEL_END}|{hints('name sentence')}[ :]{{0,2}})"
@@ -118,6 +118,21 @@ _ISSUED = re.compile(
 )
 _FEWEST, _MOST = 12, 19
 """Digits of a card."""
+_USUAL = re.compile(rb"[0-9]{16}|3[47][0-9]{13}")
+"""The lengths of nearly all cards; few issuers have others."""
+_LONGEST_ID = 15
+"""Longer numbers are so often ids that they are a card only where somebody calls or tells it."""
+_CALLED_CARD = re.compile(rf"{hints('card')}|(?i:card)".encode("latin-1"))
+_CALLED_ID = re.compile(
+    rb"(?:(?i:(?:\b|_)(?:ids?|[ug]uid|orders?|tracking|parcel|invoice|ticket|trace|span|requests?"
+    rb"|messages?|msg|tweet|post|user|account|serial|sku|isbn|ean|upc|gtin|barcode|timestamp|ts"
+    rb"|epoch|millis|ms|ns|imei|imsi|transaction|txn|event|session|build))|[a-z]I[dD])"
+    rb"(?i:[ _-](?:no|nr|num|number|id|is|was))?\.?[\"']?[ \t:=#(\[]{0,4}[\"']?$"
+)
+"""What stands before a number that is something else."""
+_TOLD = re.compile(rb"\b(?:is|ist|est|es|is het|[e\xe0]) $")
+"""Before a number that somebody tells in a sentence."""
+_CALLED_REACH = 48
 _DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
 """A digit -> the sum of the digits of its double."""
 _TEST_CARD = re.compile(
@@ -153,11 +168,26 @@ def _card(text: bytes, start: int, end: int) -> PatternHit | None:
             return None
         if len(number) > _MOST or not (_ISSUED.fullmatch(number) and _has_luhn_digit(number)):
             continue
-        if _is_in_row(text, start):
+        if _is_in_row(text, start) or not _may_be_called_card(text, start, stop, number):
             return None
         if stop < end or stands_apart(text, end, end):
             return PatternHit(start, stop, 1.0, "luhn")
     return None
+
+
+def _may_be_called_card(text: bytes, start: int, stop: int, number: bytes) -> bool:
+    """Whether a number is grouped as on a card, as long as most cards, or not called an id.
+
+    One in ten numbers has a right check digit by chance.
+    """
+    if stop - start > len(number) or _USUAL.fullmatch(number):
+        return True
+    before = max(start - _CALLED_REACH, 0)
+    if _CALLED_CARD.search(text, before, stop + _CALLED_REACH):
+        return True
+    if _CALLED_ID.search(text, before, start):
+        return False
+    return len(number) <= _LONGEST_ID or _TOLD.search(text, before, start) is not None
 
 
 def _is_in_column(text: bytes, start: int, end: int) -> bool:
@@ -256,14 +286,24 @@ def _ipv4(text: bytes, start: int, end: int) -> PatternHit | None:
 
 def _ipv6(text: bytes, start: int, end: int) -> PatternHit | None:
     """Accept an IPv6 address; times, MAC addresses and scopes in code look similar."""
-    around = text[max(start - 1, 0) : start] + text[end : end + 1]
+    before, behind = text[max(start - 1, 0) : start], text[end : end + 1]
     piece = text[start:end]
     is_compressed = b"::" in piece
-    if re.search(rb"[0-9A-Za-z_:]", around) or not (is_compressed or piece.count(b":") in (6, 7)):
+    if re.search(rb"[0-9A-Za-z_:]", before + behind):
         return None
-    if is_compressed and (piece.endswith(b"::") or not re.search(rb"[0-9A-Fa-f]{3}", piece)):
-        return None
-    return _ip(text, start, end)
+    if not is_compressed:
+        return _ip(text, start, end) if piece.count(b":") in (6, 7) else None
+    is_code = behind == b"(" or before in (b"$", b"%", b"\\")
+    return _ip(text, start, end) if _ASSIGNED_V6.fullmatch(piece) and not is_code else None
+
+
+_ASSIGNED_V6 = re.compile(
+    rb"(?i)(?:[23][0-9a-f]{3}:.*[0-9a-f]"  # of the internet
+    rb"|(?=.*[0-9]|.*:.*:.*:)f(?:[cd][0-9a-f]|e[89ab])[0-9a-f]:.*[0-9a-f]"  # local
+    rb"|64:ff9b:.*[0-9a-f]|::(?:ffff:)?[0-9]+\.[0-9.]+|::ffff:[0-9a-f:]+)"  # of IPv4
+)
+"""A compressed address of a range that is in use. In code, `a::b` may have only hexadecimal digits:
+names in it begin with a letter, and few of them like a local address."""
 
 
 def _ip(text: bytes, start: int, end: int) -> PatternHit | None:

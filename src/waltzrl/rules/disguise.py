@@ -5,8 +5,9 @@ so a part of a text is read the same way alone as within the whole.
 """
 
 import binascii
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
 from typing import Protocol
 
@@ -14,6 +15,11 @@ from waltzrl.rules.scan import compiled
 
 MOST_PIECES = 100
 """Encoded or spaced-out pieces that are read per text."""
+LONGEST_PIECE = 4_096
+"""Characters of an encoded piece of which all is read; of a longer one only what decodes to text,
+because data such as a picture is noise, in which short words stand by chance."""
+MOST_TEXTS = 1_000
+"""Texts that are read in one decoding of a longer piece."""
 ROT13_REACH = 80
 """Characters after the word rot13 that may be encoded."""
 
@@ -26,6 +32,8 @@ DISGUISE = rf"{_ROT13_CUE}|{_MIXED}|{_SPACED}|{_BASE64}"
 """Matches in a text that may be disguised."""
 _PIECE = compiled(rf"{_SPACED}|{_BASE64}")
 _HEXADECIMAL = compiled(r"[0-9a-f]{20,}")
+_TEXT = compiled(r"(?:[\t\n\r\x20-\x7e]|[\xc2-\xf4][\x80-\xbf]{1,3}){16,}")
+"""Characters in UTF-8; 16 of them in a row are rare in other data."""
 _SAYS_ROT13 = compiled(_ROT13_CUE)
 _SHOWS_DIGITS = compiled(_MIXED)
 _LETTERS = bytes.maketrans(b"013457@$!|8", b"oieastasilb")
@@ -95,10 +103,24 @@ class _Undisguised:
     def trusts(self, start: int, end: int) -> bool:
         if _SHOWS_DIGITS.search(self._raw[start:end]):
             return True
-        return any(
-            decoded and origin < end and origin + int(len(part) * scale) > start
-            for part, (origin, scale, decoded) in zip(self._parts, self._origins, strict=True)
-        )
+        before = bisect_left(self._decoded, (end, 0))
+        return before > 0 and self._decoded[before - 1][1] > start
+
+    @cached_property
+    def _decoded(self) -> list[tuple[int, int]]:
+        """Start and end, in the original, of what was decoded or joined, in order and apart."""
+        spans: list[tuple[int, int]] = []
+        parts = zip(self._origins, self._parts, strict=True)
+        for start, end in sorted(
+            (origin, origin + int(len(part) * scale))
+            for (origin, scale, decoded), part in parts
+            if decoded
+        ):
+            if spans and start <= spans[-1][1]:
+                spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+            else:
+                spans.append((start, end))
+        return spans
 
     def _read(self, raw: bytes) -> None:
         position = 0
@@ -124,12 +146,20 @@ class _Undisguised:
             return
         for phase in range(4):
             self._add(_BETWEEN if phase else b"", origin)
-            self._add(_from_base64(piece[phase:]), origin + phase, 4 / 3, decoded=True)
+            self._add_decoded(_from_base64(piece[phase:]), origin + phase, 4 / 3)
         for run in islice(_HEXADECIMAL.finditer(piece), MOST_PIECES):
             for start in (run.start(), run.start() + 1):
                 self._add(_BETWEEN, origin)
                 digits = piece[start : start + (run.end() - start) // 2 * 2]  # an even number
-                self._add(binascii.unhexlify(digits), origin + start, 2.0, decoded=True)
+                self._add_decoded(binascii.unhexlify(digits), origin + start, 2.0)
+
+    def _add_decoded(self, decoded: bytes, origin: int, scale: float) -> None:
+        if len(decoded) * scale <= LONGEST_PIECE:
+            self._add(decoded, origin, scale, decoded=True)
+            return
+        for text in islice(_TEXT.finditer(decoded), MOST_TEXTS):
+            self._add(text.group(), origin + int(text.start() * scale), scale, decoded=True)
+            self._add(_BETWEEN, origin)
 
     def _add_letters(self, piece: bytes, origin: int) -> None:
         """Add a spaced-out word; a leading `a` or `I` may be a word of its own."""

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from functools import cached_property, lru_cache
 from itertools import accumulate
 
+from waltzrl.rules.scan import compiled
+
 MARK_REACH = 80
 """Characters of the longest mark."""
 MOST_MARKS = 10_000
@@ -26,6 +28,8 @@ MARKUP = (
 )
 """Matches in a text that may hide words behind markup."""
 
+_SIGN = compiled(MARKUP)
+"""Begins at or one character before a mark."""
 _MARKS = re.compile(
     rf"""
     ( {_TAG}
@@ -48,12 +52,12 @@ class Unmarked:
     """The text without marks within its words, escapes decoded, and lines joined."""
 
     def __init__(self, raw: bytes) -> None:
-        self._pieces = _MARKS.split(raw, MOST_MARKS)
-        """Text, vanishing mark or None, other mark or None, text ..."""
+        self._pieces = _split(raw)
+        """Text, vanishing mark or nothing, other mark or nothing, text ..."""
         self._shown = self._pieces.copy()
         for place in range(2, len(self._shown), 3):
             self._shown[place - 1] = b""
-            self._shown[place] = _meaning(self._shown[place] or b"")
+            self._shown[place] = _meaning(self._shown[place])
         self.text = b"".join(self._shown)
 
     def origin(self, position: int) -> int:
@@ -69,8 +73,24 @@ class Unmarked:
     def _starts(self) -> tuple[list[int], list[int]]:
         """Start of each piece in the reading and in the original."""
         shown = accumulate(map(len, self._shown), initial=0)
-        given = accumulate((len(piece or b"") for piece in self._pieces), initial=0)
+        given = accumulate(map(len, self._pieces), initial=0)
         return list(shown), list(given)
+
+
+def _split(raw: bytes) -> list[bytes]:
+    """Split at the marks as `_MARKS.split` does, which would hold all threads in a long text."""
+    pieces: list[bytes] = []
+    done = place = 0
+    while len(pieces) < 3 * MOST_MARKS and (sign := _SIGN.search(raw, place)):
+        start = max(done, sign.start())
+        mark = _MARKS.search(raw, start, start + 3 * MARK_REACH)
+        if mark is None or mark.start() > start + MARK_REACH:  # the sign of none
+            place = sign.start() + 1
+            continue
+        pieces += [raw[done : mark.start()], mark[1] or b"", mark[2] or b""]
+        done = mark.end()
+        place = done - 1  # the last character of a mark may stand before another
+    return [*pieces, raw[done:]]
 
 
 @lru_cache(maxsize=1024)

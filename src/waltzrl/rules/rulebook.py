@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import get_args
@@ -173,16 +173,17 @@ class RuleReader:
 
     def _counted(self, text: str) -> set[tuple[int, int, int]]:
         """Return the hits of patterns, without those that end within an exception of their rule."""
-        hits = set(self._scanner.hits(text))
+        readable = _Readable(text)
+        hits = set(self._scanner.hits(readable))
         if hits:
             matching = {self._rules[number].id: self._rules[number] for number, _, _ in hits}
             for rule in matching.values():
                 if rule.exceptions:
-                    hits -= self._excused(rule, hits, text)
+                    hits -= self._excused(rule, hits, readable)
         return hits
 
     def _excused(
-        self, rule: Rule, hits: Iterable[tuple[int, int, int]], text: str
+        self, rule: Rule, hits: Iterable[tuple[int, int, int]], text: "_Readable"
     ) -> set[tuple[int, int, int]]:
         if rule.id not in self._exceptions:
             self._exceptions[rule.id] = TextScanner(rule.exceptions, self._longest)
@@ -218,40 +219,53 @@ class TextScanner:
             longest: characters of the longest match, in the original text, that counts; None for
                 no limit.
         """
-        self._patterns = PatternScanner(patterns, signs=[DISGUISE, MARKUP])
+        self._patterns = PatternScanner(patterns)
         self._longest = longest
 
-    def hits(self, text: str) -> Iterator[tuple[int, int, int]]:
+    def hits(self, text: "_Readable") -> Iterator[tuple[int, int, int]]:
         """Yield pattern number, start and end in the original text, possibly more than once."""
-        text = with_plain_quotes(text)
-        if not foldable(text):
-            yield from self._scan(text.encode("latin-1", "replace"))
+        folded = text.folded
+        if folded is None:
+            yield from self._scan(text)
             return
-        folded = Folded(text)
-        for number, start, end in self._scan(folded.text.encode("latin-1", "replace")):
+        for number, start, end in self._scan(text):
             first, last = folded.origin(start), folded.origin(end - 1)
             if self._longest is None or last - first < self._longest:
                 yield number, first, last + 1
 
-    def _scan(self, raw: bytes) -> Iterator[tuple[int, int, int]]:
+    def _scan(self, text: "_Readable") -> Iterator[tuple[int, int, int]]:
         """Yield what the patterns match in the text itself and behind its disguises."""
-        keys = self._patterns.keys(raw)
-        if not keys:
-            return
-        yield from self._patterns.scan(raw, keys)
-        for reading in self._readings(raw, keys):
+        yield from self._patterns.scan(text.raw)
+        for reading in text.readings:
             for number, start, end in self._patterns.scan(reading.text):
                 first, last = reading.origin(start), reading.origin(end - 1)
                 is_short = self._longest is None or last - first < self._longest
                 if is_short and reading.trusts(first, last + 1):
                     yield number, first, last + 1
 
-    def _readings(self, raw: bytes, keys: Sequence[int]) -> Iterator[TextReading]:
-        disguise, markup = self._patterns.signs
-        if disguise in keys:
-            yield from readings(raw)
-        if markup in keys:
-            yield Unmarked(raw)
+
+class _Readable:
+    """A text in all the ways in which it is read; each is made once, for rules and exceptions."""
+
+    def __init__(self, text: str) -> None:
+        text = with_plain_quotes(text)
+        self.folded = Folded(text) if foldable(text) else None
+        """None where folding changes nothing."""
+        self.raw = (text if self.folded is None else self.folded.text).encode("latin-1", "replace")
+
+    @cached_property
+    def readings(self) -> list[TextReading]:
+        """The ways to read what stands behind disguises and markup, where the text shows any."""
+        disguised: list[TextReading] = []
+        if _SHOWS_DISGUISE.search(self.raw):
+            disguised += readings(self.raw)
+        if _SHOWS_MARKUP.search(self.raw):
+            disguised.append(Unmarked(self.raw))
+        return disguised
+
+
+# Apart from the keys of patterns: what counts characters would multiply the states of their set.
+_SHOWS_DISGUISE, _SHOWS_MARKUP = compiled(DISGUISE), compiled(MARKUP)
 
 
 def _merged(findings: Sequence[RuleFinding]) -> list[RuleFinding]:

@@ -7,9 +7,11 @@ part is a part of the fold.
 import re
 import unicodedata
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import re2
 
@@ -17,6 +19,9 @@ from waltzrl.rules.pattern import RulePattern
 
 MOST_LOOKS = 100
 """Matches of one pattern that are examined; more would not change the verdict on a text."""
+SECTION, OVERLAP = 16_384, 1_024
+"""Characters that are searched for keys at a time, and that two sections share: more than a key
+has. A long text of noise has many keys by chance, and each is followed up only where it stands."""
 _SET_MEMORY = 24 << 20
 """Bytes for the set's program and its states, which re2 builds while it reads and then keeps."""
 _PATTERN_MEMORY = 256 << 10
@@ -59,11 +64,13 @@ class _Finder:
     def _exact(self) -> re2._Regexp:
         return compiled(self._regex)
 
-    def find(self, text: bytes) -> Iterator[tuple[int, int]]:
-        """Yield start and end of every match, one per start."""
-        place = 0
-        for _look in range(MOST_LOOKS):
-            loose = self._loose.search(text, place)
+    def find(self, text: bytes, section: slice, looks: "_Looks") -> Iterator[tuple[int, int]]:
+        """Yield start and end of every match in or at the edges of a section, one per start."""
+        place = max(0, section.start - self._longest)
+        stop = min(len(text), section.stop + self._longest)
+        while looks.left > 0:
+            looks.left -= 1
+            loose = self._loose.search(text, place, stop)
             if loose is None:
                 return
             start, end = loose.span()
@@ -74,16 +81,18 @@ class _Finder:
             place = max(start + 1, 0 if exact else end - self._longest)
 
 
+@dataclass(slots=True)
+class _Looks:
+    """How many matches of a pattern will still be examined in a text."""
+
+    left: int = MOST_LOOKS
+
+
 class PatternScanner:
     """Many patterns at once: a set of keys tells which can match, and only those run."""
 
-    def __init__(self, patterns: Sequence[RulePattern], signs: Sequence[str] = ()) -> None:
-        """Compile the keys of `patterns`.
-
-        Args:
-            patterns: numbered in this order.
-            signs: other regular expressions for `keys` to look for.
-        """
+    def __init__(self, patterns: Sequence[RulePattern]) -> None:
+        """Compile the keys of `patterns`, which are numbered in this order."""
         self._patterns = patterns
         self._finders: dict[int, _Finder] = {}
         """Compiled when a key is first found: few patterns are ever needed."""
@@ -96,30 +105,26 @@ class PatternScanner:
                 numbers[pattern.key] = self._keys.Add(pattern.key.encode("latin-1"))
                 self._patterns_of_key.append([])
             self._patterns_of_key[numbers[pattern.key]].append(number)
-        self.signs = [self._keys.Add(sign.encode("latin-1")) for sign in signs]
-        """Numbers of the signs among the keys."""
-        self._patterns_of_key += [[] for _sign in signs]
         if self._patterns_of_key:
             self._keys.Compile()
 
-    def keys(self, text: bytes) -> Sequence[int]:
-        """Return the keys in `text`; most texts have none, and then nothing can match."""
-        return (self._keys.Match(text) or ()) if self._patterns_of_key else ()
+    def keys(self, text: bytes) -> Iterator[tuple[slice, Sequence[int]]]:
+        """Yield the sections with keys in them; most texts have none: then nothing can match."""
+        if not self._patterns_of_key:
+            return
+        for start in range(0, max(1, len(text) - OVERLAP), SECTION - OVERLAP):
+            section = slice(start, min(len(text), start + SECTION))
+            if keys := self._keys.Match(text[section]):
+                yield section, keys
 
-    def scan(
-        self, text: bytes, keys: Sequence[int] | None = None
-    ) -> Iterator[tuple[int, int, int]]:
-        """Yield pattern number, start and end of every match, one per start.
-
-        Args:
-            text: to search.
-            keys: of `text`, if already known.
-        """
-        for key in self.keys(text) if keys is None else keys:
-            for number in self._patterns_of_key[key]:
+    def scan(self, text: bytes) -> Iterator[tuple[int, int, int]]:
+        """Yield pattern number, start and end of every match, one per start, perhaps repeatedly."""
+        looks: defaultdict[int, _Looks] = defaultdict(_Looks)
+        for section, found in self.keys(text):
+            for number in chain.from_iterable(self._patterns_of_key[key] for key in found):
                 if number not in self._finders:
                     self._finders[number] = _Finder(self._patterns[number])
-                for start, end in self._finders[number].find(text):
+                for start, end in self._finders[number].find(text, section, looks[number]):
                     yield number, start, end
 
 

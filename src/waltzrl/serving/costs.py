@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from waltzrl.budget import Charge, ChargeItem, PriceBook, priced_replies
 from waltzrl.budget.daily import DailyLedger
 from waltzrl.errors import InputError, RequestError
-from waltzrl.records import Collaboration, Prompt, Reply, Usage, estimate_usage
+from waltzrl.records import Collaboration, Usage
 from waltzrl.serving.exchange import Answer, ServedChoice
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.keys import Caller
+from waltzrl.serving.metric_groups import estimate_reply
 
 DEGRADED = Health("degraded", "cannot be written; costs since then are not recorded")
 
@@ -73,11 +74,11 @@ class ServingCosts:
         return self._prices.cost(usage, self._servers[role](model), model)
 
     def served(self, served: ServedChoice) -> None:
-        """Charge a choice that was answered to its key; a shadow's to no key."""
+        """Charge what was said, also if it ended early, to its key; a shadow's to no key."""
         exchange = served.exchange
-        if exchange.collaboration is None:
+        if exchange.said is None:
             return
-        items = tuple(self._items(exchange.collaboration, exchange.model))
+        items = tuple(self._items(exchange.said, exchange.model))
         key = "" if exchange.arm == "shadow" else exchange.caller
         try:
             self._ledger.append(Charge(id=exchange.id, activity="serving", items=items, key=key))
@@ -116,7 +117,7 @@ class ServingCosts:
     def _items(self, collaboration: Collaboration, model: str) -> Iterator[ChargeItem]:
         for role, reply in priced_replies(collaboration):
             asked = model if role == "conversation" else ""
-            usage = reply.usage or _estimated(collaboration.prompt, reply, asked)
+            usage = reply.usage or estimate_reply(collaboration.prompt, reply, asked)
             yield ChargeItem(
                 role=role,
                 model=usage.model or asked,
@@ -137,9 +138,3 @@ class ServingCosts:
         )
         error.code = "insufficient_quota"
         return error
-
-
-def _estimated(prompt: Prompt, reply: Reply, model: str) -> Usage:
-    """Estimate the tokens that a server did not count."""
-    asked = "".join([turn.full_text for turn in prompt.messages])
-    return estimate_usage(asked, reply.full_text, model)

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from waltzrl.agents.fence import LONGEST_TEXT, fence
-from waltzrl.records import Message, Reply
+from waltzrl.records import Message, Prompt, Reply, ToolCall, Usage, estimate_usage
 from waltzrl.serving.exchange import NO_DETAILS, Finish, UpstreamDelta, UpstreamReply
 from waltzrl.serving.window import Window
 
@@ -29,6 +29,11 @@ class Piece(NamedTuple):
 
     reasoning: str
     text: str
+
+    @property
+    def full_text(self) -> str:
+        """As reviewers read a reply: its reasoning, a line break, its text."""
+        return f"{self.reasoning}\n{self.text}" if self.reasoning else self.text
 
 
 class DraftStream:
@@ -66,6 +71,15 @@ class DraftStream:
         """Characters that the window released."""
         self._refused = False
         """A text came in the field for refusals: from there on the draft waits for its review."""
+        self._parts: list[str] = []
+        """All reasoning and text that was read, also what is dropped: all of it costs tokens."""
+        self._calls: tuple[ToolCall, ...] = ()
+        """The tool calls as far as they were read."""
+        self._usage: Usage | None = None
+        """The server's last token counts."""
+        self._counts_all = False
+        """Nothing was read after these counts."""
+        self._started = 0.0
 
     @property
     def released(self) -> Piece:
@@ -80,31 +94,44 @@ class DraftStream:
         Raises:
             RequestError: the upstream failed.
         """
-        started = perf_counter()
-        reply = Reply(text="")
+        self._started = perf_counter()
         finish: Finish = "stop"
         details = NO_DETAILS
         async with aclosing(deltas):
             async for delta in deltas:
+                self._note(delta)
                 reasoning = delta.reasoning if self._shows_reasoning else ""
                 self._refused = self._refused or delta.refused
                 released = (delta.text or reasoning) and self._add(reasoning, delta.text)
                 if released and self.first_words_milliseconds is None:
-                    self.first_words_milliseconds = (perf_counter() - started) * 1e3
-                if delta.finish is not None:
-                    finish = delta.finish
-                    reply = replace(reply, calls=delta.calls)
-                if delta.usage is not None:
-                    reply = replace(reply, usage=delta.usage)
+                    self.first_words_milliseconds = (perf_counter() - self._started) * 1e3
+                finish = delta.finish or finish
                 details = delta.details or details
         reply = replace(
-            reply,
-            text="".join(self._text),
-            reasoning="".join(self._reasoning),
-            finish="length" if finish == "length" else "stop",
-            milliseconds=(perf_counter() - started) * 1e3,
+            self._reply(), usage=self._usage, finish="length" if finish == "length" else "stop"
         )
         return UpstreamReply(reply=reply, finish=finish, details=details, refused=self._refused)
+
+    def unfinished(self, prompt: Prompt, model: str) -> Reply | None:
+        """Return what was read of a draft that did not come to its end; None if nothing was.
+
+        Its tokens are the server's count, if that came after the last words, and else estimated.
+
+        Args:
+            prompt: that the draft answers.
+            model: that was asked.
+        """
+        if not (self._parts or self._calls or self._usage):
+            return None
+        usage = self._usage
+        if usage is None or not self._counts_all:
+            asked = "".join([turn.full_text for turn in prompt.messages])
+            calls = [call.line for call in self._calls]
+            usage = estimate_usage(asked, "".join([*self._parts, *calls]), model)
+        if self._usage is not None and not self._counts_all:  # counts of a part of the draft
+            written = max(self._usage.output_tokens, usage.output_tokens)
+            usage = replace(self._usage, output_tokens=written, estimated=True)
+        return replace(self._reply(), usage=usage)
 
     def continued(self, revision: Reply) -> Reply:
         """Return a revision that begins with what the client has of the draft."""
@@ -132,6 +159,26 @@ class DraftStream:
     def _text_start(self) -> int:
         """Where the text starts in what the window saw."""
         return self._reasoned + 1 if self._reasoned else 0
+
+    def _reply(self) -> Reply:
+        """Return what has been read, without its token counts."""
+        return Reply(
+            text="".join(self._text),
+            reasoning="".join(self._reasoning),
+            calls=self._calls,
+            milliseconds=(perf_counter() - self._started) * 1e3,
+        )
+
+    def _note(self, delta: UpstreamDelta) -> None:
+        """Note what a delta adds to the tokens of the draft."""
+        if delta.reasoning or delta.text:
+            self._parts.append(delta.reasoning + delta.text)
+        if delta.begun or delta.finish is not None:
+            self._calls = delta.calls or delta.begun or self._calls
+        if delta.usage is not None:
+            self._usage = delta.usage
+        if delta.usage is not None or delta.text or delta.reasoning or delta.begun:
+            self._counts_all = delta.usage is not None
 
     def _add(self, reasoning: str, text: str) -> bool:
         """Add the next part of the draft; return whether anything was released."""

@@ -151,6 +151,8 @@ class UpstreamDelta(msgspec.Struct, frozen=True, kw_only=True):
     """The text came in the field for refusals."""
     calls: tuple[ToolCall, ...] = ()
     """Whole calls; the reader joins their fragments."""
+    begun: tuple[ToolCall, ...] = ()
+    """All calls as far as they have been read, on a delta that adds to one."""
     finish: Finish | None = None
     """Set on the delta that ends the text."""
     usage: Usage | None = None

@@ -12,17 +12,16 @@ from typing import Protocol, TypeVar
 
 from msgspec import structs
 
-from waltzrl.agents import Drafter, GivenDraft, Reviewer
+from waltzrl.agents import Drafter, GivenDraft
 from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.audit import Log
-from waltzrl.collaboration import Pattern, observed
+from waltzrl.collaboration import Pattern, Transcript, observed
 from waltzrl.errors import AuditError, RequestError
 from waltzrl.policies.chat_completion import chat_message, with_system_text
 from waltzrl.records import (
     Arm,
     Collaboration,
-    Feedback,
     Message,
     Prompt,
     Reply,
@@ -127,7 +126,12 @@ class DecisionLog:
                 self._log.append(exchange, prompt)
             except AuditError as error:
                 failed = structs.replace(
-                    exchange, decision="error", reason="audit", milliseconds=0.0, collaboration=None
+                    exchange,
+                    decision="error",
+                    reason="audit",
+                    milliseconds=0.0,
+                    collaboration=None,
+                    unfinished=exchange.said,
                 )
                 self._notify(ServedChoice(exchange=failed, request=served.request))
                 raise _unaudited(error) from error
@@ -203,7 +207,7 @@ class Gateway:
     ) -> ServedExchange:
         """Run the bundle's pattern, and record the outcome, errors and cancellations included."""
         started, bundle = perf_counter(), assignment.bundle
-        reviewer = _TimedReviewer(bundle.reviewer)
+        transcript = Transcript(drafter, bundle.reviewer)
         collaboration, error = None, "internal"
         try:
             if agent.chat.prompt.images and not bundle.vision:
@@ -211,10 +215,7 @@ class Gateway:
             if self.examples is not None:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
             pattern = _pattern(request.mode, bundle)
-            collaboration = await pattern(agent.chat.prompt, drafter, reviewer)
-            if agent.chat.prompt.images:  # large, and not to be stored
-                prompt = replace(collaboration.prompt, images=())
-                collaboration = replace(collaboration, prompt=prompt)
+            collaboration = _storable(await pattern(agent.chat.prompt, transcript, transcript))
         except RequestError as failure:
             error = failure.kind
             await add_reason(failure, agent.chat.prompt, bundle.reviewer)
@@ -225,6 +226,12 @@ class Gateway:
         finally:
             milliseconds = (perf_counter() - started) * 1e3
             prompt_id, client_id = request.chat.prompt.id, request.context.id
+            unfinished, sent, stream = None, "", agent.stream
+            if collaboration is None:
+                begun = stream.unfinished(agent.chat.prompt, request.chat.model) if stream else None
+                unfinished = transcript.said(agent.chat.prompt, begun)
+                sent = stream.released.full_text if stream else ""
+            said = collaboration or unfinished
             exchange = ServedExchange(
                 id=_choice_id(prompt_id, number, assignment.arm),
                 client_request_id="" if client_id == prompt_id else client_id,
@@ -243,15 +250,17 @@ class Gateway:
                 decision=collaboration.decision if collaboration else "error",
                 reason=_reason(collaboration) if collaboration else error,
                 milliseconds=milliseconds,
-                usd=self.usd(collaboration, request.model) if self.usd and collaboration else None,
+                usd=self.usd(said, request.model) if self.usd and said else None,
                 collaboration=collaboration,
+                unfinished=unfinished and _storable(unfinished),
+                sent=sent,
             )
             self.decisions.record(
                 ServedChoice(
                     exchange=exchange,
                     request=request,
                     number=number,
-                    review_milliseconds=tuple(reviewer.milliseconds),
+                    review_milliseconds=tuple(transcript.review_milliseconds),
                     first_words_milliseconds=(
                         agent.stream.first_words_milliseconds if agent.stream else None
                     ),
@@ -361,19 +370,11 @@ def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
     return observed if only_observed else bundle.pattern
 
 
-@dataclass(slots=True)
-class _TimedReviewer:
-    """Times each review of a reviewer."""
-
-    reviewer: Reviewer
-    milliseconds: list[float] = field(default_factory=list)
-
-    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        started = perf_counter()
-        try:
-            return await self.reviewer.review(prompt, reply)
-        finally:
-            self.milliseconds.append((perf_counter() - started) * 1e3)
+def _storable(collaboration: Collaboration) -> Collaboration:
+    """Leave out the images, which are large, and not to be stored."""
+    if not collaboration.prompt.images:
+        return collaboration
+    return replace(collaboration, prompt=replace(collaboration.prompt, images=()))
 
 
 def _answer(exchange: ServedExchange, agent: GatewayAgent) -> Answer:

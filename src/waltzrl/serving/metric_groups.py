@@ -84,7 +84,7 @@ class TokenUse(MetricGroup):
         if reply.origin != "policy":
             return
         role, model, key = labels
-        usage = reply.usage or _estimated(prompt, reply)
+        usage = reply.usage or estimate_reply(prompt, reply, "")
         counted = "estimate" if usage.estimated else "server"
         self._tokens.add(role, "input", model, counted, amount=usage.input_tokens)
         self._tokens.add(role, "output", model, counted, amount=usage.output_tokens)
@@ -100,6 +100,7 @@ class TokenUse(MetricGroup):
             self._key_costs.add(key, amount=dollars)
 
 
-def _estimated(prompt: Prompt, reply: Reply) -> Usage:
+def estimate_reply(prompt: Prompt, reply: Reply, model: str) -> Usage:
+    """Estimate the tokens of a reply that its server did not count, those of its reasoning too."""
     asked = "".join([turn.full_text for turn in prompt.messages])
-    return estimate_usage(asked, reply.full_text, "")
+    return estimate_usage(asked, reply.reviewed_text, model)

@@ -172,6 +172,9 @@ class GatewayMetrics(MetricGroup):
         if collaboration is None:
             self.failed(api, exchange.reason)
             self._requests.add(api, stage, "error", "unreviewed", "unreviewed")
+            if exchange.unfinished is not None:
+                model = self._model(exchange.model)
+                self._add_tokens(exchange.unfinished, (exchange.model, model, key))
             return
         model = self._model(exchange.model)
         self._add_times(served, collaboration, model)

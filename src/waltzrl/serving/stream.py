@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequen
 from dataclasses import dataclass
 from functools import partial
 
+from waltzrl.agents.rules import beside_others
 from waltzrl.errors import RequestError
 from waltzrl.records import Prompt
 from waltzrl.serving.draft_stream import DraftStream, Piece
@@ -57,7 +58,7 @@ async def stream(
     events: asyncio.Queue[Event] = asyncio.Queue()
     drafts = [
         DraftStream(
-            open_window(request.mode, choice_of(request.chat, number).prompt),
+            await _opened(open_window, request.mode, choice_of(request.chat, number).prompt),
             partial(_release, events, number),
             can_retract=request.mode == "speculative",
             shows_reasoning=request.chat.shows_reasoning,
@@ -96,6 +97,11 @@ async def stream(
             await asyncio.gather(*unfinished, return_exceptions=True)
 
 
+async def _opened(open_window: WindowFactory, mode: Mode, prompt: Prompt) -> Window:
+    """Open a window, which reads the prompt."""
+    return await beside_others(prompt, "", partial(open_window, mode, prompt))
+
+
 async def _next_events(events: asyncio.Queue[Event]) -> list[Event]:
     """Wait for events and return all in the queue; none after `KEEPALIVE_SECONDS`."""
     try:
@@ -117,9 +123,9 @@ async def _answer(
 ) -> None:
     """Answer one choice, and put its text and its end into `events`."""
     try:
-        # Nothing of a buffered draft is sent before its review, so it need not be streamed.
-        stream = None if request.mode == "buffer" else draft
-        events.put_nowait((number, await gateway.choice(request, number, stream)))
+        # A buffered draft is read as a stream too, so that what was read of it is known whenever
+        # the client leaves.
+        events.put_nowait((number, await gateway.choice(request, number, draft)))
     except RequestError as error:
         events.put_nowait((number, error))
     except Exception:  # the boundary of a stream: the client must get an error event

@@ -9,6 +9,7 @@ from waltzrl.policies.server_faults import check_reported
 from waltzrl.policies.server_json import TextJoiner, read_json, tidied
 from waltzrl.policies.sse import ServerSentEvent
 from waltzrl.policies.tool_calls import CallAssembler
+from waltzrl.records import ToolCall
 from waltzrl.serving.chat_reader import (
     UNREADABLE,
     CallPart,
@@ -45,6 +46,12 @@ class StreamReader:
     def details(self) -> ReplyDetails:
         """What the server has said so far about its reply."""
         return details_of(self._chunk, self._logprobs or None, self._stop_sequence)
+
+    @property
+    def begun(self) -> tuple[ToolCall, ...]:
+        """The tool calls as far as they have been read."""
+        older = self._older_call.calls if self._older_call else ()
+        return (*self._calls.calls, *older)
 
     def read(self, event: ServerSentEvent) -> Iterator[UpstreamDelta]:
         """Yield the deltas of an event.
@@ -104,8 +111,7 @@ class StreamReader:
 
     def _end(self, reason: str | None) -> UpstreamDelta:
         self.ended = True
-        older = self._older_call.calls if self._older_call else ()
-        calls = (*self._calls.calls, *older)
+        calls = self.begun
         return UpstreamDelta(
             text=self._text.end(),
             reasoning=self._reasoning.end(),

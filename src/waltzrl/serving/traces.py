@@ -162,7 +162,7 @@ def _facts(served: ServedChoice) -> Facts:
 
 def _parts(served: ServedChoice) -> Iterator[_Part]:
     """Yield the turns in order; the pauses between them are negligible."""
-    collaboration = served.exchange.collaboration
+    collaboration = served.exchange.said
     if collaboration is None:
         return
     if collaboration.draft.origin == "policy":

@@ -171,13 +171,16 @@ class HttpUpstream:
             if _is_whole(response, part):
                 yield _whole_delta(await self._read_body(response, part))
                 return
-            size, is_open = 0, True
+            size, is_open, begun = 0, True, reader.begun
             while is_open:
                 is_open = bool(part)
                 size += len(part)
                 check_reply_size(size, self._limits)
                 # Some servers leave out the empty line at the end of the last event.
                 deltas, failure = _deltas(decoder.feed(part or b"\n\n"), reader)
+                if reader.begun != begun and not reader.ended:
+                    begun = reader.begun
+                    deltas.append(UpstreamDelta(begun=begun))
                 if deltas:  # also those that precede a failure
                     yield _merge(deltas)
                 if failure is not None and (is_open or isinstance(failure, ReportedError)):
@@ -390,6 +393,7 @@ def _merge(deltas: Sequence[UpstreamDelta]) -> UpstreamDelta:
         text="".join([delta.text for delta in deltas]),
         refused=any(delta.refused for delta in deltas),
         calls=tuple([call for delta in deltas for call in delta.calls]),
+        begun=next((delta.begun for delta in reversed(deltas) if delta.begun), ()),
         finish=next((delta.finish for delta in deltas if delta.finish), None),
         usage=next((delta.usage for delta in reversed(deltas) if delta.usage), None),
     )

@@ -18,6 +18,8 @@ from transformers import LlamaModel, PreTrainedTokenizerBase
 LABELS = ("harmful", "unsafe", "refuses")
 """The request asks for something harmful; the reply gives it; the reply declines."""
 TURN_MARKS = re.compile(r"<\|[a-z_]{1,20}\|>")
+CHARACTERS_READ = 32
+"""Characters of a text that are read for each token that is kept."""
 ADAPTERS = "reviewer"
 
 
@@ -113,8 +115,8 @@ class Encoder:
             self._ids(text)
             for text in ("<|im_start|>user\n", "\n<|im_start|>assistant\n", "<|im_end|>")
         )
-        asked = [*_shortened(self._text_ids(request), self.longest_request), *end]
-        said = [*_shortened(self._text_ids(reply), self.longest_reply), *end]
+        asked = [*self._text_ids(request, self.longest_request), *end]
+        said = [*self._text_ids(reply, self.longest_reply), *end]
         ids = [*opening, *asked, *between, *said]
         return ids, len(opening), len(ids) - len(said)
 
@@ -136,10 +138,10 @@ class Encoder:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False)
         return ids
 
-    def _text_ids(self, text: str) -> list[int]:
-        """Ids of what somebody wrote, who must not be able to end a turn."""
-        return self._ids(TURN_MARKS.sub(" ", text))
-
-
-def _shortened(ids: list[int], longest: int) -> list[int]:
-    return ids if len(ids) <= longest else [*ids[: longest // 2], *ids[-(longest // 2) :]]
+    def _text_ids(self, text: str, longest: int) -> list[int]:
+        """Ids of what somebody wrote, who must not be able to end a turn: `longest` at most."""
+        half = longest // 2
+        if len(text) > 2 * half * CHARACTERS_READ:  # the middle need not be tokenized to be dropped
+            text = f"{text[: half * CHARACTERS_READ]} {text[-half * CHARACTERS_READ :]}"
+        ids = self._ids(TURN_MARKS.sub(" ", text))
+        return ids if len(ids) <= longest else [*ids[:half], *ids[-half:]]
