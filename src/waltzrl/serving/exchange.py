@@ -4,7 +4,8 @@ request bytes -> ChatRequest -> guarded() -> Answer -> reply bytes, or a stream 
 """
 
 import time
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol
 
@@ -256,6 +257,9 @@ class Bundle:
     """Rule id -> category, of the rules."""
     vision: bool = False
     """The reviewer sees images."""
+    admission: Callable[[], AbstractContextManager[object]] | None = None
+    """Called before a draft is generated: raises an OverloadError if it could not be reviewed in
+    time; what it returns is left when the draft is there. None if every draft can be."""
 
 
 class Assignment(msgspec.Struct, frozen=True):

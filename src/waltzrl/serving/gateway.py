@@ -4,8 +4,10 @@ ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the de
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Protocol, TypeVar
@@ -18,7 +20,7 @@ from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.agents.fence import LONGEST_TEXT, fence
 from waltzrl.audit import Log
 from waltzrl.collaboration import Pattern, observed
-from waltzrl.errors import AuditError, RequestError
+from waltzrl.errors import AuditError, OverloadError, RequestError
 from waltzrl.policies.chat_completion import chat_message, with_system_text
 from waltzrl.records import (
     Arm,
@@ -56,6 +58,9 @@ Listener = Callable[[ServedChoice], None]
 """Called with every choice that was served; must not block and must not raise."""
 RETRY_AFTER_SECONDS = 5.0
 DEGRADED = Health("degraded", "cannot be written; decisions are kept in memory or counted")
+
+UNREVIEWED = Feedback(unsafe=False, overrefuse=False, well_formed=False)
+"""Of a reply that nobody reviewed."""
 
 CONTINUE = """
 
@@ -176,6 +181,7 @@ class Gateway:
         assignment = self.selector.assigned(request)
         chat = choice_of(request.chat, number)
         agent = GatewayAgent(chat, assignment.bundle, request.bearer, stream)
+        agent.is_reviewed_first = not _is_sent_first(request.mode, assignment.bundle)
         exchange = await self._collaborate(request, number, assignment, agent, agent)
         return _answer(exchange, agent)
 
@@ -222,6 +228,10 @@ class Gateway:
         except RequestError as failure:
             error = failure.kind
             raise
+        except OverloadError as overload:
+            unavailable = _unavailable(overload)
+            error = unavailable.kind
+            raise unavailable from overload
         except asyncio.CancelledError:
             error = "cancelled"
             raise
@@ -287,18 +297,24 @@ class GatewayAgent:
         self.stream = stream
         self.examples = ""
         """For the upstream, not part of what is recorded."""
+        self.is_reviewed_first = True
+        """The client gets the reply after its review, so without a review there is none."""
+        self._admission = bundle.admission
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Request a reply from the upstream.
 
         Raises:
+            OverloadError: the reviewer would have no time for it; nothing was requested.
             RequestError: the upstream failed.
         """
         body = self._body(prompt, [])
-        if self.stream is None:
-            self.last = await self._complete(body)
-        else:
-            self.last = await self.stream.read(self._upstream.stream(body, self._bearer))
+        admit = self._admission if self.is_reviewed_first else None
+        with admit() if admit is not None else nullcontext():
+            if self.stream is None:
+                self.last = await self._complete(body)
+            else:
+                self.last = await self.stream.read(self._upstream.stream(body, self._bearer))
         return self.last.reply
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
@@ -364,8 +380,24 @@ def internal_error(request_id: str) -> RequestError:
 
 def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
     """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
-    only_observed = mode == "review" or (mode == "audit" and bundle.stage > 0)
-    return observed if only_observed else bundle.pattern
+    if _is_sent_first(mode, bundle):
+        return _sent
+    return observed if mode == "review" else bundle.pattern
+
+
+def _is_sent_first(mode: Mode, bundle: Bundle) -> bool:
+    """Return whether the client gets a draft while it is generated, and the review is recorded."""
+    return mode == "audit" and bundle.stage > 0
+
+
+async def _sent(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
+    """Answer with the draft, which has been sent; a reviewer without time changes nothing."""
+    draft = await drafter.draft(prompt)
+    try:
+        feedback = await reviewer.review(prompt, draft)
+    except OverloadError as overload:
+        feedback = replace(UNREVIEWED, failure=overload.reason)
+    return Collaboration(prompt=prompt, draft=draft, rounds=(Round(feedback=feedback),))
 
 
 @dataclass(slots=True)
@@ -442,6 +474,17 @@ def _unreviewable() -> RequestError:
         "invalid_request",
         "image: images of this key are reviewed, but the reviewer sees none; send text",
         param="image",
+    )
+
+
+def _unavailable(overload: OverloadError) -> RequestError:
+    """Return the error for a reply that nobody could review in time."""
+    seconds = max(1, math.ceil(overload.retry_after_seconds))
+    return RequestError(
+        503,
+        "unreviewed",
+        f"the reviewer had no time for the reply ({overload.reason}); try again in {seconds} s",
+        retry_after_seconds=seconds,
     )
 
 
