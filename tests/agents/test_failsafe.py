@@ -334,12 +334,8 @@ class OneByOne:
 
 
 def one_by_one(policy, **options):
-    options = {
-        "budget_seconds": 10.5,
-        "queue": ReviewQueue(1),
-        "on_overload": "unavailable",
-    } | options
-    return failsafe(policy, **options)
+    own = {"budget_seconds": 10.5, "queue": ReviewQueue(1), "on_overload": "unavailable"}
+    return failsafe(policy, **own | options)
 
 
 async def outcome(reviewer):
