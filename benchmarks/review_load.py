@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from time import perf_counter
 
@@ -78,11 +78,10 @@ def main() -> None:
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
         start(stack, Path(folder), given.reviewer, given.settings)
         loads = asyncio.run(measure(given.clients, given.seconds))
-    refused = sum(load.refused for load in loads)
-    ratio = loads[-1].per_second / max(loads[-2:], key=lambda load: load.clients < 64).per_second
-    print(
-        f"false refusals: {refused}; answers a second at the last over the one before: {ratio:.2f}"
-    )
+    print(f"false refusals: {sum(load.refused for load in loads)}")
+    for fewer, more in pairwise(loads):
+        ratio = more.per_second / fewer.per_second if fewer.per_second else float("nan")
+        print(f"answers a second, {more.clients} clients over {fewer.clients}: {ratio:.2f}")
 
 
 def start(stack: ExitStack, folder: Path, reviewer: str, settings: Sequence[str]) -> None:

@@ -370,10 +370,10 @@ def test_a_wait_in_the_queue_is_no_failure_of_the_reviewer():
         outcomes = await asyncio.gather(*(outcome(reviewer) for _ in range(7)))
         return [reason for reason, *_ in outcomes], policy.begun, reviewer.breaker.state
 
-    # Nothing was known of the rate, so all seven came in; the sixth had its place for 0.5 s.
+    # Nothing was known of the rate, so all seven came in; the sixth would have half a second.
     reasons, begun, state = run_on_fake_time(work())
     assert reasons == [""] * 5 + ["timeout"] * 2
-    assert (begun, state) == (6, "closed")
+    assert (begun, state) == (5, "closed")
 
 
 def test_a_draft_that_could_not_be_reviewed_in_time_is_not_begun():
@@ -390,7 +390,7 @@ def test_a_draft_that_could_not_be_reviewed_in_time_is_not_begun():
             pass
         return told.value.reason, told.value.retry_after_seconds, failures
 
-    # Four others end first, after 8 s, and its own 2 s are more than is planned of 10.5.
+    # Four others end first, after 8 s, and its own 2 s are more than is planned.
     assert run_on_fake_time(work()) == ("overloaded", 8.0, ["overloaded"])
 
 

@@ -6,9 +6,10 @@ from contextlib import suppress
 import pytest
 
 from support.timing import FakeClock, run_on_fake_time, settle
-from waltzrl.agents.review_queue import FIRST_PLACES, PLANNED_SHARE, ReviewQueue
+from waltzrl.agents.review_queue import PLANNED_SHARE, ReviewQueue
 
 LIMIT = 10.0
+PLACES = 8
 
 
 async def review(queue, seconds, ended=None, name=None):
@@ -120,9 +121,19 @@ def test_who_leaves_just_when_a_place_is_given_passes_it_on():
     assert run_on_fake_time(work()) == [0, 2]
 
 
+def test_a_wait_that_leaves_too_little_time_ends_without_a_review():
+    async def work():
+        queue, ended = ReviewQueue(1), []
+        tasks = started(queue, 3, seconds=6.0, ended=ended)  # the second has 4 s left when it is on
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        return ended, [type(outcome) for outcome in outcomes], asyncio.get_running_loop().time()
+
+    assert run_on_fake_time(work()) == ([0], [type(None), TimeoutError, TimeoutError], 6.0)
+
+
 def test_reviews_that_end_soon_add_places_up_to_the_most():
     async def work():
-        queue = ReviewQueue(FIRST_PLACES + 3)
+        queue = ReviewQueue(11, first_places=8)
         first = started(queue, 40, seconds=1.0)
         await settle()
         waiting = [queue.waiting]
@@ -137,20 +148,21 @@ def test_reviews_that_end_soon_add_places_up_to_the_most():
 
 def test_reviews_that_take_a_large_part_of_the_time_limit_add_none():
     async def work():
-        queue = ReviewQueue(2 * FIRST_PLACES)
-        tasks = started(queue, 40, seconds=4.0)
-        await asyncio.sleep(4.5)
+        queue = ReviewQueue(16, first_places=8)
+        await asyncio.gather(*started(queue, 8, seconds=6.0))
+        tasks = started(queue, 40, seconds=0.5)
+        await settle()
         waiting = queue.waiting
         await asyncio.gather(*tasks)
         return waiting
 
-    assert run_on_fake_time(work()) == 40 - 2 * FIRST_PLACES
+    assert run_on_fake_time(work()) == 40 - 8
 
 
 def test_a_time_out_halves_the_places_once_for_all_that_were_under_way():
     async def work():
-        queue = ReviewQueue(FIRST_PLACES)
-        turns = [queue.turn(LIMIT) for _ in range(FIRST_PLACES)]
+        queue = ReviewQueue(PLACES)
+        turns = [queue.turn(LIMIT) for _ in range(PLACES)]
         for turn in turns:
             await turn.__aenter__()
         waits = queue.turn(LIMIT)
@@ -158,15 +170,28 @@ def test_a_time_out_halves_the_places_once_for_all_that_were_under_way():
         news = [queue.timed_out(turn) for turn in [*turns, waits]]
         for turn in turns:
             await turn.__aexit__(TimeoutError, None, None)
-        tasks = started(queue, FIRST_PLACES)
+        tasks = started(queue, PLACES)
         await settle()
         waiting = queue.waiting
         await asyncio.gather(*tasks)
         return news, waiting
 
     news, waiting = run_on_fake_time(work())
-    assert news == [True] + [False] * FIRST_PLACES
-    assert waiting == FIRST_PLACES / 2
+    assert news == [True] + [False] * PLACES
+    assert waiting == PLACES / 2
+
+
+def test_a_time_out_after_a_long_wait_halves_nothing():
+    async def work():
+        queue = ReviewQueue(2)
+        first = asyncio.create_task(review(queue, 6.0))
+        turn = queue.turn(LIMIT)
+        await asyncio.sleep(5.5)
+        async with turn:
+            await asyncio.sleep(4.5)  # it came when 5.5 s had passed, and had less than half
+            return queue.timed_out(turn), await first
+
+    assert run_on_fake_time(work()) == (False, None)
 
 
 def drafted(queue, clock, seconds):
@@ -186,12 +211,12 @@ def measured_queue(clock):
     ("draft_seconds", "admitted"),
     [
         # The wait behind d drafts is 2 d less the draft's own time, and the review takes 2.
-        (0.0, 4),  # 2 * 3 + 2 is all of the planned 8 s
-        (4.0, 6),  # 2 * 5 - 4 + 2
+        (0.0, 3),  # 2 * 2 + 2 is within the planned 7 s, and 2 * 3 + 2 is not
+        (4.0, 5),  # 2 * 4 - 4 + 2
     ],
 )
 def test_drafts_under_way_are_expected_and_the_reviewer_goes_on_meanwhile(draft_seconds, admitted):
-    assert PLANNED_SHARE * LIMIT == 8.0
+    assert PLANNED_SHARE * LIMIT == 7.0
     clock = FakeClock()
     queue = measured_queue(clock)
     for _ in range(200):  # the mean comes close to each
@@ -209,4 +234,4 @@ def test_a_draft_that_failed_is_no_longer_expected():
         with suppress(ValueError), queue.expect(LIMIT):
             clock.now += 100.0
             raise ValueError("the upstream failed")
-    assert [queue.expect(LIMIT) is not None for _ in range(5)] == [True] * 4 + [False]
+    assert [queue.expect(LIMIT) is not None for _ in range(5)] == [True] * 3 + [False] * 2

@@ -112,7 +112,8 @@ def test_what_was_asked_to_be_reviewed_is_503_too(reviewer):
 
     responses = with_gateway(work, *STAGE_2, SHORT)
     assert [response.status for response in responses] == [503] * 3
-    assert {response.error for response in responses} == {TOLD.format("timeout", 1)}
+    assert [response.headers["retry-after"] for response in responses] == ["1"] * 3
+    assert {response.json["error"]["code"] for response in responses} == {"unreviewed"}
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
@@ -259,11 +260,8 @@ def test_the_official_client_gets_an_error_that_it_may_retry(reviewer):
             async with client:
                 with pytest.raises(openai.InternalServerError) as raised:
                     await client.chat.completions.create(model="echo", messages=HELLO)
-                reviewer.may_go_on.set()
-                again = await client.chat.completions.create(model="echo", messages=HELLO)
-                return raised.value, again.choices[0].message.content
+                return raised.value
 
-    error, again = asyncio.run(run())
+    error = asyncio.run(run())
     assert (error.status_code, error.code) == (503, "unreviewed")
     assert error.response.headers["retry-after"] == "1"
-    assert again == "You said hello."

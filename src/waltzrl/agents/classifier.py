@@ -16,6 +16,8 @@ MOST_AT_ONCE = 8
 """Exchanges in one batch."""
 REVIEWS_AT_ONCE = 2 * MOST_AT_ONCE
 """Reviews that a gateway gives a classifier: a batch that is computed, and the one after it."""
+FIRST_AT_ONCE = 2
+"""That it gives one of which it knows nothing: on a slow CPU a whole batch may take too long."""
 TRUE = 0.5
 """The probability above which a label is true."""
 FLAGGED = 3 / 7

@@ -5,24 +5,22 @@
     async with queue.turn(limit_seconds):  # waits for a place
         ... review
 
-Nobody tells how many reviews a reviewer can do at once. So the queue begins with a few places, adds
-some while reviews end soon, and halves them when one does not end in time. The places divided by
-the time of a review are the rate, and the reviews ahead divided by the rate the expected wait.
+Nobody tells how many reviews a reviewer can do at once. So the queue adds places while reviews end
+soon, and halves them when one does not end in time. The places divided by the time of a review are
+the rate, and the reviews ahead divided by the rate the expected wait.
 """
 
 from asyncio import Semaphore, get_running_loop
 from collections.abc import Callable
 from typing import Self
 
-FIRST_PLACES = 8
-"""Reviews at once before anything is known of the reviewer."""
 MOST_WAITING = 256
 """Reviews that wait for a place; more are not admitted, however fast the reviewer is."""
 WEIGHT = 0.2
 """Of the newest time in a mean of times; the last ten make nine tenths of it."""
-SOON = 0.25
+SOON = 0.5
 """Of the time limit; more reviews at once make each of them slower."""
-PLANNED_SHARE = 0.8
+PLANNED_SHARE = 0.7
 """Of the time limit that may be expected for a review whose draft is not there yet: what is not
 planned covers the error of the estimate, because a draft that comes too late was paid in vain."""
 
@@ -42,8 +40,18 @@ class ReviewTurn:
         self._queue = queue
 
     async def __aenter__(self) -> Self:
-        await self._queue.enter()
-        self.began = self._queue.now()
+        """Wait for a place.
+
+        Raises:
+            TimeoutError: the wait left too little time; what would be computed would be lost.
+        """
+        arrived = self._queue.now()
+        has_waited = await self._queue.enter()
+        began = self._queue.now()
+        if has_waited and began - arrived + self._queue.review_seconds > self.limit_seconds:
+            self._queue.leave()
+            raise TimeoutError
+        self.began = began
         return self
 
     async def __aexit__(self, error: object, *exception: object) -> None:
@@ -76,6 +84,7 @@ class ReviewQueue:
         self,
         most_at_once: int,
         *,
+        first_places: int | None = None,
         most_waiting: int = MOST_WAITING,
         clock: Callable[[], float] = loop_time,
     ) -> None:
@@ -83,12 +92,13 @@ class ReviewQueue:
 
         Args:
             most_at_once: reviews that the reviewer gets at once, at most.
+            first_places: that it gets at once before anything is known of it; None for the most.
             most_waiting: reviews that wait for a place, at most.
             clock: monotonic time in seconds.
         """
         self.now = clock
         self._most_at_once, self._most_waiting = most_at_once, most_waiting
-        self._places = float(min(FIRST_PLACES, most_at_once))
+        self._places = float(first_places or most_at_once)
         """Reviews at once, as it is now held to be right."""
         self._permits = int(self._places)
         """Of the semaphore, free and taken: the places that there are."""
@@ -106,6 +116,11 @@ class ReviewQueue:
         """When the number of places was halved last."""
 
     @property
+    def review_seconds(self) -> float:
+        """How long a review takes in its place; 0 before the first."""
+        return self._review_seconds or 0.0
+
+    @property
     def expected_seconds(self) -> float:
         """How long a review that came now would wait for a place; 0 before the rate is known."""
         return self._expected_wait(0)
@@ -117,7 +132,7 @@ class ReviewQueue:
         become faster.
         """
         wait = self.expected_seconds
-        in_time = not wait or wait + (self._review_seconds or 0.0) <= limit_seconds
+        in_time = not wait or wait + self.review_seconds <= limit_seconds
         return in_time and self.waiting < self._most_waiting
 
     def expect(self, limit_seconds: float) -> ExpectedReview | None:
@@ -127,7 +142,7 @@ class ReviewQueue:
         """
         wait = max(0.0, self._expected_wait(self._drafts) - self._draft_seconds)
         planned_seconds = PLANNED_SHARE * limit_seconds
-        if wait and wait + (self._review_seconds or 0.0) > planned_seconds:
+        if wait and wait + self.review_seconds > planned_seconds:
             return None
         if self.waiting >= self._most_waiting:
             return None
@@ -147,7 +162,7 @@ class ReviewQueue:
         if turn.began is None:
             return False
         took = self.now() - turn.began
-        self._measure(max(took, self._review_seconds or 0.0))  # it would have taken longer
+        self._measure(max(took, self.review_seconds))  # it would have taken longer
         if took <= turn.limit_seconds / 2:
             return False
         if self._slowed_at is not None and turn.began <= self._slowed_at:
@@ -156,14 +171,16 @@ class ReviewQueue:
         self._places = max(1.0, self._places / 2)
         return True
 
-    async def enter(self) -> None:
-        """Wait for a place."""
+    async def enter(self) -> bool:
+        """Take a place; return whether it was not there at once."""
+        waits = self._free.locked()
         self.waiting += 1
         try:
             await self._free.acquire()
         finally:
             self.waiting -= 1
         self._running += 1
+        return waits
 
     def reviewed(self, seconds: float, *, soon: bool) -> None:
         """Note what a review took in its place."""

@@ -23,6 +23,7 @@ from waltzrl.agents import (
 )
 from waltzrl.agents.breaker import Breaker, BreakerState
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration
+from waltzrl.agents.classifier import FIRST_AT_ONCE
 from waltzrl.agents.classifier import REVIEWS_AT_ONCE as CLASSIFIED_AT_ONCE
 from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.failsafe import (
@@ -257,9 +258,14 @@ class Bundles:
         )
 
     def _queue(self, config: FeedbackConfig) -> ReviewQueue:
-        is_classifier = config.model.startswith(REVIEWER)
-        most_at_once = CLASSIFIED_AT_ONCE if is_classifier else REVIEWS_AT_ONCE
-        return self._queues.setdefault(config, ReviewQueue(most_at_once))
+        if config not in self._queues:
+            is_classifier = config.model.startswith(REVIEWER)
+            self._queues[config] = (
+                ReviewQueue(CLASSIFIED_AT_ONCE, first_places=FIRST_AT_ONCE)
+                if is_classifier
+                else ReviewQueue(REVIEWS_AT_ONCE)  # a server batches what it gets
+            )
+        return self._queues[config]
 
     async def _agent(self, config: FeedbackConfig) -> Reviewer:
         """Return the model that reviews, without rules: a classifier, or a policy in the role."""
