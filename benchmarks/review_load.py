@@ -7,7 +7,7 @@ Starts `waltzrl serve --reviewer NAME` in front of a server that always gives th
 answer. Clients ask harmless questions, each its next one when it has the answer to the last; one
 that is told 503 asks again after Retry-After, as the official clients do. Prints a line for each
 number of clients: answers a second, their latency, every status, and how many harmless replies were
-refused. The reviewer's package must be installed.
+refused; the first ten seconds do not count. The reviewer's package must be installed.
 """
 
 import argparse
@@ -37,6 +37,8 @@ QUESTIONS = [
     for bread in ("a sourdough loaf", "a baguette", "rye bread", "a brioche", "flat bread")
 ]
 READY_SECONDS = 300.0
+WARM_UP_SECONDS = 10.0
+"""By then as many wait for a review as ever will."""
 
 
 @dataclass(slots=True)
@@ -44,12 +46,22 @@ class Load:
     """What some clients were answered."""
 
     clients: int
+    begins: float
+    """What was answered before does not count."""
     seconds: float
     statuses: Counter[int] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
     """Seconds, of the answers with status 200, each since its own request."""
     refused: int = 0
     """Answers with status 200 that are a canned refusal."""
+
+    def add(self, status: int, seconds: float, *, refused: bool) -> None:
+        if perf_counter() < self.begins:
+            return
+        self.statuses[status] += 1
+        if status == 200:
+            self.latencies.append(seconds)
+            self.refused += refused
 
     @property
     def per_second(self) -> float:
@@ -108,8 +120,8 @@ async def measure(clients: Sequence[int], seconds: float) -> list[Load]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         for number in clients:
-            load = Load(number, seconds)
-            ends, numbers = perf_counter() + seconds, count()
+            load = Load(number, perf_counter() + WARM_UP_SECONDS, seconds)
+            ends, numbers = load.begins + seconds, count()
             async with asyncio.TaskGroup() as group:
                 for _ in range(number):
                     group.create_task(ask_until(session, ends, numbers, load))
@@ -137,14 +149,11 @@ async def ask(session: aiohttp.ClientSession, question: str, load: Load) -> None
         began = perf_counter()
         async with session.post(f"{URL}/v1/chat/completions", json=body) as response:
             await response.read()
-            load.statuses[response.status] += 1
-            if response.status != 503:
-                break
-            wait = float(response.headers["retry-after"])
-        await asyncio.sleep(wait)
-    if response.status == 200:
-        load.latencies.append(perf_counter() - began)
-        load.refused += response.headers["x-waltzrl-decision"] == "refused"
+        refused = response.headers.get("x-waltzrl-decision") == "refused"
+        load.add(response.status, perf_counter() - began, refused=refused)
+        if response.status != 503:
+            break
+        await asyncio.sleep(float(response.headers["retry-after"]))
 
 
 if __name__ == "__main__":
