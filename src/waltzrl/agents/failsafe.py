@@ -94,7 +94,7 @@ class FailsafeReviewer:
         self._note(outcome)
         if outcome.is_overload and self.on_overload == "unavailable":
             raise self._unavailable(outcome)
-        return self._without_review(outcome, self.fallback.read(prompt, reply))
+        return self._without_review(outcome, await self.fallback.review(prompt, reply))
 
     async def _try_review(self, prompt: Prompt, reply: Reply) -> "Feedback | _NoReview":
         if not self.queue.admits(self.budget_seconds):
