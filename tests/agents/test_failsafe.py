@@ -275,6 +275,22 @@ def test_a_server_that_says_it_is_busy_is_an_overload(reason):
     assert failures == ["overloaded"]
 
 
+def test_a_busy_server_gets_half_as_many_reviews_at_once():
+    async def work():
+        queue = ReviewQueue(8)
+        reviewer = failsafe(Busy("HTTP 429"), queue=queue, on_overload="unavailable")
+        told = await outcome(reviewer)
+        reviewer.reviewer.policy = OneByOne()
+        tasks = [asyncio.create_task(outcome(reviewer)) for _ in range(8)]
+        await settle()
+        waiting = queue.waiting
+        for task in tasks:
+            task.cancel()
+        return told[0], waiting
+
+    assert run_on_fake_time(work()) == ("overloaded: HTTP 429", 4)
+
+
 @pytest.mark.parametrize(
     "policy", [Away(), Busy("HTTP 500"), ScriptedPolicy(lambda _: "I think it is fine.")]
 )

@@ -114,9 +114,10 @@ class FailsafeReviewer:
                     attempt.fail(missing.failure)
                 return missing
             except PolicyError as error:
-                busy = error.reason in BUSY
-                missing = _NoReview("overloaded" if busy else "failed", error.reason)
-                attempt.fail(missing.failure)
+                is_busy = error.reason in BUSY
+                missing = _NoReview("overloaded" if is_busy else "failed", error.reason)
+                if not is_busy or self.queue.slow_down(turn):
+                    attempt.fail(missing.failure)
                 return missing
             # Unreadable feedback is a failure, or a reply that breaks the model's JSON would pass.
             # For the breaker it is a success: the server did answer, and otherwise one client's
@@ -130,8 +131,8 @@ class FailsafeReviewer:
         self._log.add(missing.cause, missing.failure)
 
     def _unavailable(self, missing: "_NoReview") -> OverloadError:
-        """Return the error, with when the queue as it is now, or the breaker, will be gone."""
-        seconds = max(self.queue.expected_seconds, self.breaker.seconds_left)
+        """Return the error, with when what is ahead now, or the breaker, will be gone."""
+        seconds = max(self.queue.backlog_seconds, self.breaker.seconds_left)
         return OverloadError(reason=missing.failure, retry_after_seconds=seconds)
 
     def _without_review(self, missing: "_NoReview", rules: Feedback) -> Feedback:

@@ -125,6 +125,11 @@ class ReviewQueue:
         """How long a review that came now would wait for a place; 0 before the rate is known."""
         return self._expected_wait(0)
 
+    @property
+    def backlog_seconds(self) -> float:
+        """How long all will take that are here, and the reviews of the drafts under way."""
+        return self._expected_wait(self._drafts)
+
     def admits(self, limit_seconds: float) -> bool:
         """Return whether a review that came now would end within its time limit.
 
@@ -157,14 +162,20 @@ class ReviewQueue:
         """Note that a review was not done in its time limit; return whether the reviewer is slow.
 
         It is not if most of the time was the wait for a place. Of several that were under way
-        together only the first counts: for it the reviews at once are halved.
+        together only the first counts.
         """
         if turn.began is None:
             return False
         took = self.now() - turn.began
         self._measure(max(took, self.review_seconds))  # it would have taken longer
-        if took <= turn.limit_seconds / 2:
-            return False
+        return took > turn.limit_seconds / 2 and self.slow_down(turn)
+
+    def slow_down(self, turn: ReviewTurn) -> bool:
+        """Halve the reviews at once; return False, and do nothing, if that was done since `turn`.
+
+        For a review that was too slow, or that the reviewer's server had no capacity for.
+        """
+        assert turn.began is not None, "only a review that began says something of the reviewer"
         if self._slowed_at is not None and turn.began <= self._slowed_at:
             return False
         self._slowed_at = self.now()
@@ -177,6 +188,9 @@ class ReviewQueue:
         self.waiting += 1
         try:
             await self._free.acquire()
+            while self._permits > int(self._places):  # a free place of those that were given up
+                self._permits -= 1
+                await self._free.acquire()
         finally:
             self.waiting -= 1
         self._running += 1
