@@ -42,7 +42,8 @@ from waltzrl.build.models import local_policy, remote_policy
 from waltzrl.build.reviewer_check import ReviewerCheck
 from waltzrl.build.reviewers import REVIEWER, open_reviewer
 from waltzrl.collaboration import Pattern, draft_only, guarded, observed
-from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, ReviewConfig
+from waltzrl.config.gateway import BundleRecipe, FeedbackConfig
+from waltzrl.config.review import ReviewConfig
 from waltzrl.config.upstreams import (
     DEFAULT_UPSTREAM,
     NamedUpstreamConfig,

@@ -17,7 +17,8 @@ from waltzrl.build.installation import (
     memory_check,
     upstream_check,
 )
-from waltzrl.config.gateway import GatewayRecipe, ReviewConfig
+from waltzrl.config.gateway import GatewayRecipe
+from waltzrl.config.review import ReviewConfig
 from waltzrl.errors import InputError, WaltzError
 from waltzrl.evaluation.calibration import MOST_CHALLENGED
 from waltzrl.evaluation.harm import HarmMeasures, drawn, measure_harm

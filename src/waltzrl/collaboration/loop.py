@@ -101,13 +101,16 @@ async def guarded(
         feedback = await reviewer.review(prompt, collaboration.final)
         rounds = (*rounds, Round(feedback=feedback))
     last = rounds[-1].feedback
-    open_now = fail_open(last) if callable(fail_open) else fail_open
-    if last.unsafe or not (last.well_formed or open_now):
+    if last.unsafe or not (last.well_formed or _passes(fail_open, last)):
         canned = Reply(text=refusal(prompt, last), origin="canned")
         rounds = (*rounds[:-1], Round(feedback=last, revision=canned))
     if rounds is collaboration.rounds:
         return collaboration
     return replace(collaboration, rounds=rounds)
+
+
+def _passes(fail_open: bool | Callable[[Feedback], bool], feedback: Feedback) -> bool:
+    return fail_open(feedback) if callable(fail_open) else fail_open
 
 
 async def observed(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:

@@ -15,6 +15,7 @@ from waltzrl.agents.failsafe import OnFailure, OnOverload
 from waltzrl.agents.refusals import DEFAULT
 from waltzrl.budget import ModelPrice
 from waltzrl.config.environment import environment_sources, warn_of_unknown
+from waltzrl.config.review import ReviewConfig
 from waltzrl.config.sources import Setting, Source, explain, leaves, log_conflicts, merged
 from waltzrl.config.upstreams import (
     NamedUpstreamConfig,
@@ -40,12 +41,6 @@ Days = Annotated[float, Field(gt=0)]
 Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
 Text = Annotated[str, Field(min_length=1)]
 
-OVERLOADS: Mapping[OnFailure, OnOverload] = {
-    "refuse": "unavailable",
-    "rules": "rules",
-    "serve": "pass",
-}
-"""What `on_failure` means for a model that only has no time."""
 PAIR_FOLDER = Path("models/waltzrl_stage2")
 """Where `WALTZRL_STAGE=2` looks for an exported pair."""
 
@@ -76,16 +71,6 @@ class FeedbackConfig:
     def __post_init__(self) -> None:
         if self.vision and self.server is None:
             raise ValueError("a feedback model with vision must be on a server; set its URL")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewConfig:
-    """How stage 2 reviews under load."""
-
-    on_overload: OnOverload | None = None
-    """If the model has no time for a review: `unavailable` answers 503 with Retry-After, `rules`
-    lets the rules decide, `pass` sends the reply and records that nobody reviewed it. None is what
-    comes closest to `on_failure`: `unavailable` for `refuse`, `rules`, or `pass` for `serve`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,8 +220,7 @@ class BundleRecipe:
     on_failure: OnFailure = "refuse"
     """If the model fails or cannot be read: decline, let the rules decide, or send the draft
     unreviewed. The first two decline whatever the rules rate as critical."""
-    review: ReviewConfig = ReviewConfig()
-    """What happens when the model has no time."""
+    review: ReviewConfig = field(default_factory=ReviewConfig)
     rules_flag_overrefusals: bool = False
     """Let the rules flag a refusal as an over-refusal if they find nothing in the request. They
     miss many harmful requests, and then ask the model to answer them."""
@@ -262,9 +246,7 @@ class BundleRecipe:
     @property
     def on_overload(self) -> OnOverload:
         """What happens to a reply for which the model has no time."""
-        if self.observe_only:
-            return "pass"
-        return self.review.on_overload or OVERLOADS[self.on_failure]
+        return "pass" if self.observe_only else self.review.choice(self.on_failure)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -287,6 +287,19 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agents may learn from it; None if neither the client nor the key says."""
 
 
+class BundleSelector(Protocol):
+    """Chooses the bundle that serves a request."""
+
+    @property
+    def serving(self) -> Bundle:
+        """The default bundle."""
+        ...
+
+    def assigned(self, request: GatewayRequest) -> Assignment:
+        """Choose a bundle; all requests of a conversation get the same one."""
+        ...
+
+
 class ServedChoice(msgspec.Struct, frozen=True, kw_only=True):
     """One choice that was answered or failed: its record, its request and its timings."""
 

@@ -4,13 +4,12 @@ ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the de
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -48,8 +47,10 @@ from waltzrl.serving.exchange import (
     UpstreamReply,
     total_counts,
 )
+from waltzrl.serving.exchange import BundleSelector as BundleSelector
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.model_names import ModelNames
+from waltzrl.serving.unreviewed import sent_first, unreviewable, unreviewed
 
 CostOf = Callable[[Collaboration, str], float | None]
 """Returns what a collaboration for a model cost in US dollars; None when a price is unknown."""
@@ -59,27 +60,11 @@ Listener = Callable[[ServedChoice], None]
 RETRY_AFTER_SECONDS = 5.0
 DEGRADED = Health("degraded", "cannot be written; decisions are kept in memory or counted")
 
-UNREVIEWED = Feedback(unsafe=False, overrefuse=False, well_formed=False)
-"""Of a reply that nobody reviewed."""
-
 CONTINUE = """
 
 The user has already read how your last reply begins, up to here:
 {released}
 Go on from exactly there and do not repeat it."""
-
-
-class BundleSelector(Protocol):
-    """Chooses the bundle that serves a request."""
-
-    @property
-    def serving(self) -> Bundle:
-        """The default bundle."""
-        ...
-
-    def assigned(self, request: GatewayRequest) -> Assignment:
-        """Choose a bundle; all requests of a conversation get the same one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +202,7 @@ class Gateway:
         collaboration, error = None, "internal"
         try:
             if agent.chat.prompt.images and not bundle.vision:
-                raise _unreviewable()
+                raise unreviewable()
             if self.examples is not None:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
             pattern = _pattern(request.mode, bundle)
@@ -229,7 +214,7 @@ class Gateway:
             error = failure.kind
             raise
         except OverloadError as overload:
-            unavailable = _unavailable(overload)
+            unavailable = unreviewed(overload)
             error = unavailable.kind
             raise unavailable from overload
         except asyncio.CancelledError:
@@ -381,23 +366,13 @@ def internal_error(request_id: str) -> RequestError:
 def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
     """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
     if _is_sent_first(mode, bundle):
-        return _sent
+        return sent_first
     return observed if mode == "review" else bundle.pattern
 
 
 def _is_sent_first(mode: Mode, bundle: Bundle) -> bool:
     """Return whether the client gets a draft while it is generated, and the review is recorded."""
     return mode == "audit" and bundle.stage > 0
-
-
-async def _sent(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
-    """Answer with the draft, which has been sent; a reviewer without time changes nothing."""
-    draft = await drafter.draft(prompt)
-    try:
-        feedback = await reviewer.review(prompt, draft)
-    except OverloadError as overload:
-        feedback = replace(UNREVIEWED, failure=overload.reason)
-    return Collaboration(prompt=prompt, draft=draft, rounds=(Round(feedback=feedback),))
 
 
 @dataclass(slots=True)
@@ -466,26 +441,6 @@ def choice_of(chat: ChatRequest, number: int) -> ChatRequest:
     if number == 0 or not isinstance(seed, int):
         return chat
     return structs.replace(chat, body={**chat.body, "seed": seed + number})
-
-
-def _unreviewable() -> RequestError:
-    return RequestError(
-        400,
-        "invalid_request",
-        "image: images of this key are reviewed, but the reviewer sees none; send text",
-        param="image",
-    )
-
-
-def _unavailable(overload: OverloadError) -> RequestError:
-    """Return the error for a reply that nobody could review in time."""
-    seconds = max(1, math.ceil(overload.retry_after_seconds))
-    return RequestError(
-        503,
-        "unreviewed",
-        f"the reviewer had no time for the reply ({overload.reason}); try again in {seconds} s",
-        retry_after_seconds=seconds,
-    )
 
 
 def _unaudited(error: AuditError) -> RequestError:

@@ -8,8 +8,9 @@ import msgspec
 from waltzrl.errors import RequestError
 from waltzrl.records import Reply
 from waltzrl.serving.exchange import Answer, ChatRequest, GatewayRequest, Json
-from waltzrl.serving.gateway import UNREVIEWED, Gateway
+from waltzrl.serving.gateway import Gateway
 from waltzrl.serving.keys import Caller
+from waltzrl.serving.unreviewed import UNREVIEWED
 from waltzrl.serving.wire import CHAT
 from waltzrl.serving.wire.fields import read_object
 from waltzrl.serving.wire.prompt import CARRIERS
