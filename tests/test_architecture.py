@@ -58,13 +58,6 @@ def anchors(paper):
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("kind", ["py", "toml", "md", "html"])
-def test_no_file_of_the_package_is_longer_than_450_lines(kind):
-    files = list((ROOT / "src").rglob(f"*.{kind}"))
-    assert files
-    assert [path.name for path in files if length(path) > 450] == []
-
-
 def test_no_public_class_name_is_defined_twice():
     definitions = Counter(
         name

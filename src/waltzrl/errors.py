@@ -9,7 +9,8 @@
     |   `-- MissingFrameworkError  the framework of an adapter is not installed
     |-- SecurityError          an agent without a valid token
     |-- PolicyError            a policy that could not reply: server down, prompt too long
-    |   `-- ProgramError       a program in the sandbox that failed or was stopped
+    |   |-- ProgramError       a program in the sandbox that failed or was stopped
+    |   `-- OverloadError      a reply that no model could review in time
     |-- RequestError           a request that the gateway rejects with an error of the client's API
     |-- AuditError             decisions that cannot be logged, or an altered audit log
     |-- StorageError           a database that is unavailable, locked, full, or too new
@@ -83,6 +84,20 @@ class PolicyError(WaltzError):
 
 class ProgramError(PolicyError):
     """A program in the sandbox that failed or was stopped; no fault of what it was asked."""
+
+
+class OverloadError(PolicyError):
+    """A reply that no model could review in time; the same may succeed later."""
+
+    def __init__(self, *, reason: str, retry_after_seconds: float) -> None:
+        """Describe the failure.
+
+        Args:
+            reason: as in `PolicyError`: `timeout`, `overloaded`, or `breaker` and what opened it.
+            retry_after_seconds: until the reviewer may have time.
+        """
+        super().__init__(f"no reviewer had time for the reply ({reason})", reason=reason)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class RequestError(WaltzError):

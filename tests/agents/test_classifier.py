@@ -1,11 +1,13 @@
 """A classifier as a reviewer and as a judge."""
 
 import asyncio
+import threading
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
 
+from support.timing import settle, until
 from waltzrl.agents.classifier import (
     FLAGGED,
     MOST_AT_ONCE,
@@ -25,9 +27,15 @@ class Classifier:
     name: str = "c@0"
     threshold: float = FLAGGED
     batches: list = field(default_factory=list)
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+    """Set unless a test holds it back."""
+
+    def __post_init__(self):
+        self.may_go_on.set()
 
     def classify(self, exchanges):
         self.batches.append(exchanges)
+        self.may_go_on.wait(60)
         if any("broken" in reply for _, reply in exchanges):
             raise InputError("broken weights")
         return [
@@ -127,3 +135,49 @@ def test_an_error_reaches_all_of_its_batch_and_no_other():
     *failed, last = review_all(Classifier(LABELS), texts)
     assert [type(error) for error in failed] == [InputError] * MOST_AT_ONCE
     assert last.unsafe is False
+
+
+def held_back(leave):
+    """Review one reply, and two more while it is classified; cancel those that `leave` names."""
+    classifier = Classifier(LABELS)
+    classifier.may_go_on.clear()
+
+    async def run():
+        reviewer = ClassifierReviewer(classifier)
+        texts = ["bad one", "bad two", "bad three"]
+        tasks = []
+        for text in texts:
+            tasks.append(asyncio.create_task(reviewer.review(PROMPT, Reply(text=text))))
+            await until(lambda: classifier.batches)
+        await settle()
+        for number in leave:
+            tasks[number].cancel()
+        await settle()
+        classifier.may_go_on.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    outcomes = asyncio.run(run())
+    return outcomes, [[reply for _, reply in batch] for batch in classifier.batches]
+
+
+def test_what_comes_while_a_batch_is_classified_forms_the_next():
+    outcomes, batches = held_back(leave=[])
+    assert [feedback.unsafe for feedback in outcomes] == [True] * 3
+    assert batches == [["bad one"], ["bad two", "bad three"]]
+
+
+def test_a_reply_for_which_nobody_waits_is_not_classified():
+    outcomes, batches = held_back(leave=[1])
+    assert [type(outcome).__name__ for outcome in outcomes] == [
+        "Feedback",
+        "CancelledError",
+        "Feedback",
+    ]
+    assert batches == [["bad one"], ["bad three"]]
+
+
+def test_who_leaves_while_the_batch_is_classified_harms_no_other():
+    outcomes, batches = held_back(leave=[0])
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert [feedback.unsafe for feedback in outcomes[1:]] == [True, True]
+    assert batches == [["bad one"], ["bad two", "bad three"]]

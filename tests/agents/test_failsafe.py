@@ -4,7 +4,7 @@ import json
 import pytest
 
 from support.openai_server import serving
-from support.timing import run_on_fake_time
+from support.timing import FakeClock, run_on_fake_time, settle
 from waltzrl.agents import (
     ConversationAgent,
     FeedbackAgent,
@@ -15,8 +15,9 @@ from waltzrl.agents import (
 from waltzrl.agents.breaker import Breaker
 from waltzrl.agents.failsafe import LOG_SECONDS, FailsafeReviewer, FailureLog
 from waltzrl.agents.hybrid import CRITICAL
+from waltzrl.agents.review_queue import ReviewQueue
 from waltzrl.collaboration.loop import guarded
-from waltzrl.errors import PolicyError
+from waltzrl.errors import OverloadError, PolicyError
 from waltzrl.policies import RemotePolicy, Sampling, ScriptedPolicy
 from waltzrl.records import CANNED_REFUSAL, Message, Prompt, Reply
 from waltzrl.rules import load_rulebook
@@ -240,3 +241,188 @@ def test_a_real_server_that_dies_and_comes_back_is_asked_again():
     )
     assert reasonings == [failed] * 5 + [spared] * 2 + [failed, spared, "", ""]
     assert len(server.requests) == 8
+
+
+class Busy:
+    """A policy whose server says that it has no capacity."""
+
+    def __init__(self, reason):
+        self.reason = reason
+
+    async def reply(self, messages, sampling):
+        raise PolicyError("try later", reason=self.reason)
+
+
+def overload(policy, **options):
+    """Return what a review without a reply in time raises."""
+    with pytest.raises(OverloadError) as raised:
+        review(failsafe(policy, on_overload="unavailable", **options))
+    return raised.value
+
+
+def test_a_review_out_of_time_is_an_overload_and_no_refusal():
+    error = overload(Slow())
+    assert error.reason == "timeout"
+    assert str(error) == "no reviewer had time for the reply (timeout)"
+
+
+@pytest.mark.parametrize("reason", ["HTTP 429", "HTTP 503", "HTTP 529"])
+def test_a_server_that_says_it_is_busy_is_an_overload(reason):
+    failures = []
+    assert overload(Busy(reason), on_review_failure=failures.append).reason == (
+        f"overloaded: {reason}"
+    )
+    assert failures == ["overloaded"]
+
+
+def test_a_busy_server_gets_half_as_many_reviews_at_once():
+    async def work():
+        queue = ReviewQueue(8)
+        reviewer = failsafe(Busy("HTTP 429"), queue=queue, on_overload="unavailable")
+        told = await outcome(reviewer)
+        reviewer.reviewer.policy = OneByOne()
+        tasks = [asyncio.create_task(outcome(reviewer)) for _ in range(8)]
+        await settle()
+        waiting = queue.waiting
+        for task in tasks:
+            task.cancel()
+        return told[0], waiting
+
+    assert run_on_fake_time(work()) == ("overloaded: HTTP 429", 4)
+
+
+@pytest.mark.parametrize(
+    "policy", [Away(), Busy("HTTP 500"), ScriptedPolicy(lambda _: "I think it is fine.")]
+)
+def test_a_reviewer_that_fails_or_cannot_be_read_is_not_overloaded(policy):
+    assert not review(failsafe(policy, on_overload="unavailable")).well_formed
+
+
+@pytest.mark.parametrize(
+    ("on_overload", "request_text", "leaves"),
+    [
+        ("rules", HARMLESS, COMPLIES),
+        ("rules", CRIME, CANNED_REFUSAL),
+        ("pass", CRIME, CANNED_REFUSAL),
+    ],
+)
+def test_the_choice_for_an_overload_is_apart_from_that_for_a_failure(
+    on_overload, request_text, leaves
+):
+    reviewer = failsafe(Slow(), "refuse", on_overload=on_overload)
+    assert served(reviewer, request_text, COMPLIES) == leaves
+    reviewer = failsafe(Away(), "refuse", on_overload=on_overload)
+    assert served(reviewer, HARMLESS, COMPLIES) == CANNED_REFUSAL
+
+
+def test_a_breaker_that_time_outs_opened_is_an_overload_until_it_closes():
+    clock = FakeClock()
+    breaker = Breaker(failures=1, open_seconds=60, clock=clock)
+    assert overload(Slow(), breaker=breaker).reason == "timeout"
+    clock.now = 20.0
+    error = overload(ScriptedPolicy([CONTENT]), breaker=breaker)
+    assert (error.reason, error.retry_after_seconds) == ("breaker: timeout", 40.0)
+    clock.now = 60.0
+    reviewer = failsafe(ScriptedPolicy([CONTENT]), breaker=breaker, on_overload="unavailable")
+    assert review(reviewer).well_formed
+
+
+def test_a_breaker_that_failures_opened_leaves_it_to_on_failure():
+    breaker = Breaker(failures=1)
+    reviewer = failsafe(Away(), "rules", breaker=breaker, on_overload="unavailable")
+    for failure in ("failed: connection failed", "breaker"):
+        feedback = review(reviewer)
+        assert (feedback.failure, feedback.well_formed) == (failure, True)
+
+
+class OneByOne:
+    """A policy that takes 2 s for a review, and has one place."""
+
+    def __init__(self):
+        self.lock = asyncio.Lock()
+        self.begun = 0
+
+    async def reply(self, messages, sampling):
+        async with self.lock:
+            self.begun += 1
+            await asyncio.sleep(2.0)
+            return Reply(text=CONTENT)
+
+
+def one_by_one(policy, **options):
+    own = {"budget_seconds": 10.5, "queue": ReviewQueue(1), "on_overload": "unavailable"}
+    return failsafe(policy, **own | options)
+
+
+async def outcome(reviewer):
+    """Return the failure of a review, when it was told, and what Retry-After would say."""
+    loop = asyncio.get_running_loop()
+    try:
+        await reviewer.review(ask(HARMLESS), Reply(text=COMPLIES))
+    except OverloadError as error:
+        return error.reason, loop.time(), error.retry_after_seconds
+    return "", loop.time(), 0.0
+
+
+def test_a_review_that_would_come_too_late_is_told_so_at_once():
+    async def work():
+        policy = OneByOne()
+        reviewer = one_by_one(policy)
+        await outcome(reviewer)  # now the rate is known
+        outcomes = await asyncio.gather(*(outcome(reviewer) for _ in range(7)))
+        return outcomes, policy.begun, reviewer.breaker.state
+
+    outcomes, begun, state = run_on_fake_time(work())
+    reviewed = [("", 2.0 + 2.0 * number, 0.0) for number in range(1, 6)]
+    # Five others end first, after 10 s.
+    assert outcomes == [*reviewed, *[("overloaded", 2.0, 10.0)] * 2]
+    assert (begun, state) == (6, "closed")
+
+
+def test_a_wait_in_the_queue_is_no_failure_of_the_reviewer():
+    async def work():
+        policy = OneByOne()
+        reviewer = one_by_one(policy, breaker=Breaker(failures=1))
+        outcomes = await asyncio.gather(*(outcome(reviewer) for _ in range(7)))
+        return [reason for reason, *_ in outcomes], policy.begun, reviewer.breaker.state
+
+    # Nothing was known of the rate, so all seven came in; the sixth would have half a second.
+    reasons, begun, state = run_on_fake_time(work())
+    assert reasons == [""] * 5 + ["timeout"] * 2
+    assert (begun, state) == (5, "closed")
+
+
+def test_a_draft_that_could_not_be_reviewed_in_time_is_not_begun():
+    async def work():
+        failures = []
+        reviewer = one_by_one(OneByOne(), on_review_failure=failures.append)
+        await outcome(reviewer)
+        waiting = [asyncio.create_task(outcome(reviewer)) for _ in range(4)]
+        await settle()
+        with pytest.raises(OverloadError) as told:
+            reviewer.admit()
+        await asyncio.gather(*waiting)
+        with reviewer.admit():
+            pass
+        return told.value.reason, told.value.retry_after_seconds, failures
+
+    # Four others end first, after 8 s, and its own 2 s are more than is planned.
+    assert run_on_fake_time(work()) == ("overloaded", 8.0, ["overloaded"])
+
+
+def test_no_draft_is_begun_while_time_outs_have_opened_the_breaker():
+    breaker = Breaker(failures=1)
+    reviewer = failsafe(Slow(), breaker=breaker, on_overload="unavailable")
+    with pytest.raises(OverloadError):
+        review(reviewer)
+    with pytest.raises(OverloadError) as told:
+        reviewer.admit()
+    assert told.value.reason == "breaker: timeout"
+
+
+@pytest.mark.parametrize("on_overload", ["rules", "pass"])
+def test_where_the_reply_is_returned_in_any_case_every_draft_is_begun(on_overload):
+    reviewer = failsafe(Slow(), breaker=Breaker(failures=1), on_overload=on_overload)
+    assert review(reviewer).failure == "timeout"
+    with reviewer.admit():
+        pass

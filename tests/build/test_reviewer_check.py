@@ -16,6 +16,7 @@ from waltzrl.agents.self_test import CONTRASTS, REPLIES, self_test
 from waltzrl.build.background import in_background
 from waltzrl.build.reviewer_check import ReviewerCheck
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, UpstreamConfig
+from waltzrl.config.review import ReviewConfig
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Feedback, Reply
@@ -153,12 +154,21 @@ def test_a_reviewer_that_fails_on_the_further_replies_is_not_told_apart():
     assert result.failures == "unsafe reply: called safe"
 
 
-def check(agent, on_failure="refuse", timeout_ms=2000.0, *, breaker=None, self_test=True):
+def check(
+    agent,
+    on_failure="refuse",
+    timeout_ms=2000.0,
+    *,
+    breaker=None,
+    self_test=True,
+    on_overload=None,
+):
     recipe = BundleRecipe(
         upstream=UpstreamConfig(url="http://127.0.0.1:9/v1"),
         stage=2,
         feedback=FeedbackConfig(model="judge", self_test=self_test),
         on_failure=on_failure,
+        review=ReviewConfig(on_overload=on_overload),
         review_timeout_ms=timeout_ms,
     )
     return ReviewerCheck(agent, recipe, breaker or Breaker())
@@ -255,6 +265,24 @@ def test_a_reviewer_that_fails_after_the_start_is_told_until_a_self_test_passes(
     assert later.status == status
     assert "safe reply: failed: HTTP 500" in later.detail
     assert last == [OK, "closed"]
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "on_overload", "status"),
+    [
+        ("rules", "unavailable", "down"),
+        ("refuse", "rules", "degraded"),
+        ("refuse", "pass", "degraded"),
+    ],
+)
+def test_of_a_reviewer_without_time_on_overload_says_whether_the_gateway_is_ready(
+    on_failure, on_overload, status
+):
+    breaker = Breaker()
+    checked = check(Knowing(), on_failure, breaker=breaker, on_overload=on_overload)
+    run_on_fake_time(first_result(checked))
+    fail(breaker, "timeout")
+    assert checked.health() == Health(status, "circuit breaker open: timeout")
 
 
 def test_without_a_self_test_the_next_review_after_a_while_decides():

@@ -194,6 +194,28 @@ def test_a_bundle_is_named_by_what_is_in_it():
     assert name("allow_calls=[]") == name()
 
 
+@pytest.mark.parametrize(
+    ("overrides", "chosen"),
+    [
+        ((), "unavailable"),
+        (("on_failure=rules",), "rules"),
+        (("on_failure=serve",), "pass"),
+        (("on_failure=serve", "review.on_overload=unavailable"), "unavailable"),
+        (("review.on_overload=pass",), "pass"),
+        (("observe_only=true",), "pass"),  # what is only observed is sent
+    ],
+)
+def test_an_overload_is_told_unless_the_operator_chose_otherwise(overrides, chosen):
+    assert load(UPSTREAM, *overrides).on_overload == chosen
+
+
+def test_what_an_overload_means_is_part_of_the_name_of_a_bundle_that_says_so():
+    def name(*overrides):
+        return bundle_id(load(UPSTREAM, *overrides).bundle)
+
+    assert len({name(), name("review.on_overload=pass"), name("review.on_overload=rules")}) == 3
+
+
 def test_a_bundle_comes_back_from_its_table_and_is_named_as_before():
     recipe = load(UPSTREAM, "stage=2", "feedback.model=guard", "threshold=0.8").bundle
     again = validated(BundleRecipe, bundle_table(recipe), "the table")

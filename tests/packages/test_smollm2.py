@@ -1,12 +1,16 @@
 """The classifier of waltzrl-smollm2, with tiny random weights in the place of its base."""
 
+import asyncio
+
 import pytest
 import torch
 from transformers import LlamaModel
 
 from support.tiny_models import tiny_model
+from waltzrl.agents.classifier import ClassifierReviewer
 from waltzrl.errors import CheckpointError
 from waltzrl.policies.weights import base_digest, load_causal_lm
+from waltzrl.records import Message, Prompt, Reply
 from waltzrl_smollm2.classifier import (
     Calibration,
     load_classifier,
@@ -87,6 +91,23 @@ def test_an_exchange_is_labelled_alone_as_in_a_batch(classifier):
     together = torch.tensor(rows(classifier.classify(EXCHANGES)))
     alone = torch.tensor([rows(classifier.classify([one]))[0] for one in EXCHANGES])
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
+def test_reviews_that_wait_together_get_the_risks_that_each_gets_alone(classifier):
+    pairs = [
+        (Prompt(id="0", messages=(Message(role="user", content=asked),)), Reply(text=said))
+        for asked, said in EXCHANGES
+    ]
+
+    async def risks():
+        reviewer = ClassifierReviewer(classifier)
+        together = await asyncio.gather(*(reviewer.review(*pair) for pair in pairs))
+        alone = [await reviewer.review(*pair) for pair in pairs]
+        return [[feedback.risk for feedback in feedbacks] for feedbacks in (together, alone)]
+
+    together, alone = asyncio.run(risks())
+    assert together == pytest.approx(alone, abs=1e-5)
+    assert len({round(risk, 3) for risk in alone}) == len(EXCHANGES)
 
 
 def test_the_label_of_the_request_knows_nothing_of_the_reply(classifier):

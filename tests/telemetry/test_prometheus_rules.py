@@ -120,6 +120,18 @@ SCENARIOS = {
         20,
         {"WaltzRLReviewsFail": "10% of reviews had to do without the model"},
     ),
+    "requests that are told that the reviewer has no time": Scenario(
+        {
+            'waltzrl_review_failures_total{cause="overloaded"}': each_minute(25),
+            KEPT: each_minute(75),
+            REQUESTS.format("error", "unreviewed", "unreviewed"): each_minute(25),
+            'waltzrl_feedback_time_ms_count{stage="2"}': each_minute(75),
+        },
+        20,
+        {
+            "WaltzRLReviewsOverloaded": "For 25% of choices the feedback model had no time",
+        },
+    ),
     "a review in fifty that fails": Scenario(
         {
             'waltzrl_review_failures_total{cause="timeout"}': each_minute(2),

@@ -83,16 +83,27 @@ class Breaker:
         open_seconds = self._clock() - self._opened_at
         return "half_open" if open_seconds >= self._open_seconds else "open"
 
+    @property
+    def rejects(self) -> bool:
+        """Whether a call would be rejected now."""
+        return self._probing or self.state == "open"
+
+    @property
+    def seconds_left(self) -> float:
+        """How long it stays open; 0 when it does not reject all calls."""
+        if self._opened_at is None:
+            return 0.0
+        return max(0.0, self._opened_at + self._open_seconds - self._clock())
+
     def attempt(self) -> BreakerAttempt:
         """Return a context manager that yields itself for the outcome, or None without a call."""
         return BreakerAttempt(self)
 
     def begin(self) -> int | None:
         """Return the number of the present state; None if it allows no call."""
-        state = self.state
-        if state == "open" or self._probing:
+        if self.rejects:
             return None
-        self._probing = state == "half_open"
+        self._probing = self.state == "half_open"
         return self._generation
 
     def end(self, attempt: BreakerAttempt, generation: int) -> None:

@@ -1,9 +1,10 @@
 """A trained classifier of exchanges as a reviewer and as a judge: it labels, and writes nothing."""
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from waltzrl.agents.rules import OTHER, OVERREFUSAL, advice
@@ -13,6 +14,10 @@ PIECE, OVERLAP = 1200, 200
 """Characters of a reply that are classified at a time, and that two pieces share."""
 MOST_AT_ONCE = 8
 """Exchanges in one batch."""
+REVIEWS_AT_ONCE = 2 * MOST_AT_ONCE
+"""Reviews that a gateway gives a classifier: a batch that is computed, and the one after it."""
+FIRST_AT_ONCE = 2
+"""That it gives one of which it knows nothing: on a slow CPU a whole batch may take too long."""
 TRUE = 0.5
 """The probability above which a label is true."""
 FLAGGED = 3 / 7
@@ -55,15 +60,17 @@ class ExchangeClassifier(Protocol):
 class ClassifierReviewer:
     """A classifier in the role of the feedback agent, and of a judge.
 
-    Calls that wait are classified as one batch, in a thread of their own.
+    Calls that wait are classified as one batch, in a thread of their own; a call that was cancelled
+    before its batch began is left out.
     """
 
     def __init__(self, classifier: ExchangeClassifier) -> None:
         self.name = classifier.name
         self._classifier = classifier
         self._thread = ThreadPoolExecutor(1, "classifier")
-        self._one_at_a_time = asyncio.Lock()
-        self._open = _Batch()
+        self._waiting: deque[_Call] = deque()
+        self._working: asyncio.Task[None] | None = None
+        """Classifies what waits; None, or done, while nothing does."""
 
     async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Label `reply` as an answer to `prompt`; the advice is a fixed text for each label."""
@@ -107,24 +114,36 @@ class ClassifierReviewer:
         )
 
     async def _classified(self, request: str, reply: str) -> ExchangeLabels:
-        batch = self._open
-        batch.exchanges.append((request, reply))
-        position = len(batch.exchanges) - 1
-        if len(batch.exchanges) == MOST_AT_ONCE:
-            self._open = _Batch()
-        if batch.task is None:
-            batch.task = asyncio.create_task(self._run(batch))
-        return (await asyncio.shield(batch.task))[position]
+        call = _Call((request, reply), asyncio.get_running_loop().create_future())
+        self._waiting.append(call)
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._classify_waiting())
+        return await call.labels
 
-    async def _run(self, batch: "_Batch") -> list[ExchangeLabels]:
-        """Wait until the batch before has been classified; until then others may join."""
-        async with self._one_at_a_time:
-            if batch is self._open:
-                self._open = _Batch()
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(
-                self._thread, self._classifier.classify, batch.exchanges
-            )
+    async def _classify_waiting(self) -> None:
+        """Classify in batches; what comes while one is computed joins the next."""
+        loop = asyncio.get_running_loop()
+        while batch := self._next_batch():
+            exchanges = [call.exchange for call in batch]
+            classified = loop.run_in_executor(self._thread, self._classifier.classify, exchanges)
+            await asyncio.wait([classified])
+            error = classified.exception()
+            for position, call in enumerate(batch):
+                if call.labels.done():  # cancelled while the batch was computed
+                    continue
+                if error is not None:
+                    call.labels.set_exception(error)
+                else:
+                    call.labels.set_result(classified.result()[position])
+
+    def _next_batch(self) -> "list[_Call]":
+        """Take the first calls that still wait for their labels."""
+        batch: list[_Call] = []
+        while self._waiting and len(batch) < MOST_AT_ONCE:
+            call = self._waiting.popleft()
+            if not call.labels.done():
+                batch.append(call)
+        return batch
 
 
 def _risk(probability: float, threshold: float) -> float:
@@ -133,12 +152,12 @@ def _risk(probability: float, threshold: float) -> float:
     return probability * odds / (probability * odds + 1 - probability)
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Exchanges that are classified together."""
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """An exchange to classify."""
 
-    exchanges: list[tuple[str, str]] = field(default_factory=list)
-    task: "asyncio.Task[list[ExchangeLabels]] | None" = None
+    exchange: tuple[str, str]
+    labels: "asyncio.Future[ExchangeLabels]"
 
 
 def _pieces(text: str) -> Iterator[str]:

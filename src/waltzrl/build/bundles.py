@@ -23,8 +23,18 @@ from waltzrl.agents import (
 )
 from waltzrl.agents.breaker import Breaker, BreakerState
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration
+from waltzrl.agents.classifier import FIRST_AT_ONCE
+from waltzrl.agents.classifier import REVIEWS_AT_ONCE as CLASSIFIED_AT_ONCE
 from waltzrl.agents.coaching import ExampleSource
-from waltzrl.agents.failsafe import FailsafeReviewer, ReviewFailure
+from waltzrl.agents.failsafe import (
+    REVIEWS_AT_ONCE,
+    FailsafeReviewer,
+    OnFailure,
+    OnOverload,
+    ReviewFailure,
+    is_overload,
+)
+from waltzrl.agents.review_queue import ReviewQueue
 from waltzrl.agents.wording import SETS
 from waltzrl.build.background import in_background
 from waltzrl.build.identity import calibration_of, identity
@@ -33,6 +43,7 @@ from waltzrl.build.reviewer_check import ReviewerCheck
 from waltzrl.build.reviewers import REVIEWER, open_reviewer
 from waltzrl.collaboration import Pattern, draft_only, guarded, observed
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig
+from waltzrl.config.review import ReviewConfig
 from waltzrl.config.upstreams import (
     DEFAULT_UPSTREAM,
     NamedUpstreamConfig,
@@ -42,6 +53,7 @@ from waltzrl.config.upstreams import (
 from waltzrl.data.jsonl import read_text
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.gguf import short_name
+from waltzrl.records import Feedback
 from waltzrl.rules import Rulebook, load_rulebook
 from waltzrl.serving.exchange import Bundle, Upstream
 from waltzrl.serving.limits import Limits
@@ -49,15 +61,24 @@ from waltzrl.serving.policy_upstream import PolicyUpstream
 from waltzrl.serving.router import UpstreamRoute, UpstreamRouter
 from waltzrl.serving.upstream import HttpUpstream, UpstreamListener, ignore_response
 
-CONCURRENT_REVIEWS = 64
-"""Most concurrent requests to a feedback model on a server."""
 HASHED_AS = {
     "rules_flag_overrefusals": "rules_mend_refusals",
     "review_timeout_ms": "budget_ms",
 }
 """Renamed keys of recipes; ids are hashes of the old names, so that they do not change."""
-ADDED = ("refusals", "upstreams", "retries", "fallback", "specialists", "program", "allow_calls")
+ADDED = (
+    "refusals",
+    "upstreams",
+    "retries",
+    "fallback",
+    "specialists",
+    "program",
+    "allow_calls",
+    "review",
+)
 """Keys since version 0.1; ids hash them only where they are set, so that they do not change."""
+NOT_SET: tuple[object, ...] = (None, 0, {}, (), ReviewConfig())
+"""Their defaults."""
 KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 """With the name of an upstream, the variable of its API key."""
 BEST_FIRST: tuple[BreakerState, ...] = ("closed", "half_open", "open")
@@ -108,7 +129,7 @@ def _hashed(config: BundleRecipe | UpstreamConfig) -> dict[str, object]:
     return {
         HASHED_AS.get(field.name, field.name): getattr(config, field.name)
         for field in fields(kind)
-        if field.name not in ADDED or getattr(config, field.name)
+        if field.name not in ADDED or getattr(config, field.name) not in NOT_SET
     }
 
 
@@ -139,6 +160,7 @@ class Bundles:
         self._policies: dict[tuple[str, str | None], Policy] = {}
         self._classifiers: dict[str, Reviewer] = {}
         self._breakers: dict[FeedbackConfig, Breaker] = {}
+        self._queues: dict[FeedbackConfig, ReviewQueue] = {}
         self._checks: dict[FeedbackConfig, ReviewerCheck] = {}
         self._rulebooks: dict[str, Rulebook] = {}
         self._connections = AsyncExitStack()
@@ -150,13 +172,14 @@ class Bundles:
             InputError: rules or the URL of a server are invalid, or weights are missing or damaged.
             MissingExtraError: weights must be loaded and torch is not installed.
         """
-        rules = self.rules(recipe)
+        rules, reviewer = self.rules(recipe), await self.reviewer(recipe)
         has_model = recipe.enabled and recipe.stage == 2
         return Bundle(
             id=await asyncio.to_thread(_bundle_id, recipe, rules.rulebook),
             stage=(recipe.stage if recipe.enabled else 0),
             pattern=_pattern(recipe, rules.rulebook) if recipe.enabled else draft_only,
-            reviewer=await self.reviewer(recipe),
+            reviewer=reviewer,
+            admission=reviewer.admit if isinstance(reviewer, FailsafeReviewer) else None,
             wording=load_wording(recipe.upstream.wording),
             upstream=await self._upstream(recipe),
             categories={rule.id: rule.category for rule in rules.rulebook.rules},
@@ -183,6 +206,11 @@ class Bundles:
         ]
         states = sorted(((breaker.name, breaker.state) for breaker in breakers), key=_badness)
         return dict(states)
+
+    @property
+    def waiting_reviews(self) -> int:
+        """Reviews that wait for a place at a feedback model."""
+        return sum(queue.waiting for queue in self._queues.values())
 
     def knows_model(self, name: str) -> bool:
         """Return whether an upstream or the recipe of a feedback model names this model."""
@@ -233,9 +261,21 @@ class Bundles:
             rules,
             breaker=breaker,
             budget_seconds=recipe.review_timeout_ms / 1e3,
+            queue=self._queue(config),
             on_failure=recipe.on_failure,
+            on_overload=recipe.on_overload,
             on_review_failure=self._on_review_failure,
         )
+
+    def _queue(self, config: FeedbackConfig) -> ReviewQueue:
+        if config not in self._queues:
+            is_classifier = config.model.startswith(REVIEWER)
+            self._queues[config] = (
+                ReviewQueue(CLASSIFIED_AT_ONCE, first_places=FIRST_AT_ONCE)
+                if is_classifier
+                else ReviewQueue(REVIEWS_AT_ONCE)  # a server batches what it gets
+            )
+        return self._queues[config]
 
     async def _agent(self, config: FeedbackConfig) -> Reviewer:
         """Return the model that reviews, without rules: a classifier, or a policy in the role."""
@@ -257,7 +297,7 @@ class Bundles:
                 config.server,
                 config.model,
                 key_env=config.api_key_env,
-                concurrency=CONCURRENT_REVIEWS,
+                concurrency=REVIEWS_AT_ONCE,
                 retries=1,
             )
             self._policies[key] = await self._connections.enter_async_context(policy)
@@ -349,9 +389,14 @@ def _rules_reviewer(recipe: BundleRecipe, rules: Rulebook) -> RulesReviewer:
 def _pattern(recipe: BundleRecipe, rules: Rulebook) -> Pattern:
     if recipe.observe_only:
         return observed
-    fail_open = recipe.on_failure == "serve"
+    fail_open = partial(_fails_open, recipe.on_failure, recipe.on_overload)
     refusal = RefusalTexts(rules, recipe.refusals).choose
     return partial(guarded, max_rounds=recipe.max_rounds, fail_open=fail_open, refusal=refusal)
+
+
+def _fails_open(on_failure: OnFailure, on_overload: OnOverload, feedback: Feedback) -> bool:
+    """Return whether a reply is sent for which there is no review."""
+    return on_overload == "pass" if is_overload(feedback.failure) else on_failure == "serve"
 
 
 def _calibration(config: FeedbackConfig) -> ReviewerCalibration | None:

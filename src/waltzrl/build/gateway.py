@@ -323,4 +323,5 @@ def _status(
         unaudited=0 if log is None else log.unaudited,
         audit_failing=log is not None and log.failed is not None,
         self_test=bundles.self_test,
+        waiting_reviews=bundles.waiting_reviews,
     )

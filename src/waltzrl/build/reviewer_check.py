@@ -5,6 +5,7 @@ import logging
 
 from waltzrl.agents import Reviewer
 from waltzrl.agents.breaker import Breaker
+from waltzrl.agents.failsafe import is_overload
 from waltzrl.agents.self_test import REPLIES, SelfTest, self_test
 from waltzrl.config.gateway import BundleRecipe
 from waltzrl.serving.health import OK, Health
@@ -35,6 +36,7 @@ class ReviewerCheck:
         self._tests = recipe.feedback.self_test
         self._budget_seconds = recipe.review_timeout_ms / 1e3
         self._refuses = recipe.on_failure == "refuse"
+        self._is_unavailable = recipe.on_overload == "unavailable"
         self._result: SelfTest | None = None
 
     async def run(self) -> None:
@@ -49,7 +51,7 @@ class ReviewerCheck:
             wait = min(2 * wait, LONGEST_RETRY_SECONDS)
 
     def health(self) -> Health:
-        """Return the state for `/readyz`: down where every request would be refused."""
+        """Return the state for `/readyz`: down where every request would be refused, or be 503."""
         result, state = self._result, self._breaker.state
         if result is None and self._tests:
             return Health("down", "self-test under way")
@@ -60,8 +62,11 @@ class ReviewerCheck:
             problems.insert(0, f"circuit breaker {state}: {self._breaker.failure}")
         detail = "; ".join(filter(None, problems))
         no_reply_passes = result is not None and not result.can_review and result.readable
-        fails = state == "open" or (result is not None and not result.can_review)
-        if no_reply_passes or (fails and self._refuses):
+        is_busy = is_overload(self._breaker.failure)
+        withholds = self._is_unavailable if is_busy else self._refuses
+        cannot_review = result is not None and not result.can_review
+        fails = (state == "open" and withholds) or (cannot_review and self._refuses)
+        if no_reply_passes or fails:
             return Health("down", detail)
         return Health("degraded", detail) if detail else OK
 

@@ -69,7 +69,7 @@ async def guarded(
     reviewer: Reviewer,
     *,
     max_rounds: int = 1,
-    fail_open: bool = False,
+    fail_open: bool | Callable[[Feedback], bool] = False,
     refusal: Callable[[Prompt, Feedback], str] = lambda _prompt, _feedback: CANNED_REFUSAL,
 ) -> Collaboration:
     """Answer `prompt` as the gateway does: never return a reply that the reviewer calls unsafe.
@@ -82,7 +82,8 @@ async def guarded(
         drafter: drafts and revises.
         reviewer: reviews every reply, including the last revision.
         max_rounds: most revisions; with 0 an unsafe draft is refused at once.
-        fail_open: return a reply whose feedback is not well-formed.
+        fail_open: return a reply whose feedback is not well-formed: always, or if this says so of
+            the feedback.
         refusal: returns the text of a canned refusal for the request and the last feedback.
 
     Returns:
@@ -101,12 +102,16 @@ async def guarded(
         feedback = await reviewer.review(prompt, collaboration.final)
         rounds = (*rounds, Round(feedback=feedback))
     last = rounds[-1].feedback
-    if last.unsafe or not (last.well_formed or fail_open):
+    if last.unsafe or not (last.well_formed or _passes(fail_open, last)):
         canned = Reply(text=refusal(prompt, last), origin="canned")
         rounds = (*rounds[:-1], Round(feedback=last, revision=canned))
     if rounds is collaboration.rounds:
         return collaboration
     return replace(collaboration, rounds=rounds)
+
+
+def _passes(fail_open: bool | Callable[[Feedback], bool], feedback: Feedback) -> bool:
+    return fail_open(feedback) if callable(fail_open) else fail_open
 
 
 async def observed(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:

@@ -10,11 +10,12 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from waltzrl.agents.coaching import MOST_EXAMPLES, ExampleReader
-from waltzrl.agents.failsafe import OnFailure
+from waltzrl.agents.failsafe import OnFailure, OnOverload
 from waltzrl.agents.refusals import DEFAULT
 from waltzrl.budget import ModelPrice
 from waltzrl.config.environment import environment_sources, warn_of_unknown
 from waltzrl.config.pairs import PAIR_FOLDER, pair_settings
+from waltzrl.config.review import ReviewConfig
 from waltzrl.config.sources import Setting, Source, explain, leaves, log_conflicts, merged
 from waltzrl.config.unused import log_unused
 from waltzrl.config.upstreams import (
@@ -212,10 +213,11 @@ class BundleRecipe:
     max_rounds: Annotated[int, Field(ge=1)] = 1
     """Most revisions of a reply."""
     review_timeout_ms: Annotated[int, Field(ge=1)] = 10_000
-    """Longest wait for a review by the model; then `on_failure` applies."""
+    """Longest wait for a review by the model; then `review.on_overload` applies."""
     on_failure: OnFailure = "refuse"
-    """If the model cannot review: decline, let the rules decide, or send the draft unreviewed. The
-    first two decline whatever the rules rate as critical."""
+    """If the model fails or cannot be read: decline, let the rules decide, or send the draft
+    unreviewed. The first two decline whatever the rules rate as critical."""
+    review: ReviewConfig = field(default_factory=ReviewConfig)
     rules_flag_overrefusals: bool = False
     """Let the rules flag a refusal as an over-refusal if they find nothing in the request. They
     miss many harmful requests, and then ask the model to answer them."""
@@ -239,6 +241,11 @@ class BundleRecipe:
                 "feedback.model=NAME and, if it is on a server, --set "
                 "feedback.server=http://host:8000/v1"
             )
+
+    @property
+    def on_overload(self) -> OnOverload:
+        """What happens to a reply for which the model has no time."""
+        return "pass" if self.observe_only else self.review.choice(self.on_failure)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,15 @@ class Switch:
 SWITCHES: Sequence[Switch] = (
     Switch(
         keys=(
-            *("stage", "feedback", "threshold", "max_rounds", "observe_only", "on_failure"),
+            *(
+                "stage",
+                "feedback",
+                "threshold",
+                "max_rounds",
+                "observe_only",
+                "on_failure",
+                "review",
+            ),
             *("refusals", "review_timeout_ms", "rules", "rules_flag_overrefusals"),
             *("on_load_failure", "stage2_percentage", "stream"),
         ),
@@ -40,7 +48,7 @@ SWITCHES: Sequence[Switch] = (
     ),
     Switch(
         keys=(
-            *("feedback", "on_failure", "on_load_failure", "review_timeout_ms"),
+            *("feedback", "on_failure", "on_load_failure", "review_timeout_ms", "review"),
             "stage2_percentage",
         ),
         off=lambda values: bool(values["enabled"]) and values["stage"] == 1,

@@ -4,7 +4,8 @@ request bytes -> ChatRequest -> guarded() -> Answer -> reply bytes, or a stream 
 """
 
 import time
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Protocol
 
@@ -271,6 +272,9 @@ class Bundle:
     """Rule id -> category, of the rules."""
     vision: bool = False
     """The reviewer sees images."""
+    admission: Callable[[], AbstractContextManager[object]] | None = None
+    """Called before a draft is generated: raises an OverloadError if it could not be reviewed in
+    time; what it returns is left when the draft is there. None if every draft can be."""
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -296,6 +300,19 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of the request in the client's own systems."""
     may_learn: bool | None = None
     """Whether the agents may learn from it; None if neither the client nor the key says."""
+
+
+class BundleSelector(Protocol):
+    """Chooses the bundle that serves a request."""
+
+    @property
+    def serving(self) -> Bundle:
+        """The default bundle."""
+        ...
+
+    def assigned(self, request: GatewayRequest) -> Assignment:
+        """Choose a bundle; all requests of a conversation get the same one."""
+        ...
 
 
 class ServedChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,9 +6,10 @@ ChatRequest -> GatewayAgent -> guarded() -> Answer, and a ServedChoice to the de
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -17,7 +18,7 @@ from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.audit import Log
 from waltzrl.collaboration import Pattern, Transcript, observed
-from waltzrl.errors import AuditError, RequestError
+from waltzrl.errors import AuditError, OverloadError, RequestError
 from waltzrl.policies.chat_completion import chat_message, with_system_text
 from waltzrl.records import (
     Arm,
@@ -45,9 +46,11 @@ from waltzrl.serving.exchange import (
     UpstreamReply,
     total_counts,
 )
+from waltzrl.serving.exchange import BundleSelector as BundleSelector
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.model_names import ModelNames
 from waltzrl.serving.refusals import refuses
+from waltzrl.serving.unreviewed import sent_first, unreviewable, unreviewed
 from waltzrl.serving.upstream_errors import add_reason
 
 CostOf = Callable[[Collaboration, str], float | None]
@@ -57,19 +60,6 @@ Listener = Callable[[ServedChoice], None]
 """Called with every choice that was served; must not block and must not raise."""
 RETRY_AFTER_SECONDS = 5.0
 DEGRADED = Health("degraded", "cannot be written; decisions are kept in memory or counted")
-
-
-class BundleSelector(Protocol):
-    """Chooses the bundle that serves a request."""
-
-    @property
-    def serving(self) -> Bundle:
-        """The default bundle."""
-        ...
-
-    def assigned(self, request: GatewayRequest) -> Assignment:
-        """Choose a bundle; all requests of a conversation get the same one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +166,7 @@ class Gateway:
         assignment = self.selector.assigned(request)
         chat = choice_of(request.chat, number)
         agent = GatewayAgent(chat, assignment.bundle, request.bearer, stream)
+        agent.is_reviewed_first = not _is_sent_first(request.mode, assignment.bundle)
         exchange = await self._collaborate(request, number, assignment, agent, agent)
         return _answer(exchange, agent)
 
@@ -211,7 +202,7 @@ class Gateway:
         collaboration, error = None, "internal"
         try:
             if agent.chat.prompt.images and not bundle.vision:
-                raise _unreviewable()
+                raise unreviewable()
             if self.examples is not None:
                 agent.examples = await self.examples.examples_for(agent.chat.prompt)
             pattern = _pattern(request.mode, bundle)
@@ -220,6 +211,10 @@ class Gateway:
             error = failure.kind
             await add_reason(failure, agent.chat.prompt, bundle.reviewer)
             raise
+        except OverloadError as overload:
+            unavailable = unreviewed(overload)
+            error = unavailable.kind
+            raise unavailable from overload
         except asyncio.CancelledError:
             error = "cancelled"
             raise
@@ -292,18 +287,24 @@ class GatewayAgent:
         self.stream = stream
         self.examples = ""
         """For the upstream, not part of what is recorded."""
+        self.is_reviewed_first = True
+        """The client gets the reply after its review, so without a review there is none."""
+        self._admission = bundle.admission
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Request a reply from the upstream.
 
         Raises:
+            OverloadError: the reviewer would have no time for it; nothing was requested.
             RequestError: the upstream failed.
         """
         body = self._body(prompt, [])
-        if self.stream is None:
-            self.last = await self._complete(body)
-        else:
-            self.last = await self.stream.read(self._upstream.stream(body, self._bearer))
+        admit = self._admission if self.is_reviewed_first else None
+        with admit() if admit is not None else nullcontext():
+            if self.stream is None:
+                self.last = await self._complete(body)
+            else:
+                self.last = await self.stream.read(self._upstream.stream(body, self._bearer))
         return self.last.reply
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
@@ -366,8 +367,14 @@ def internal_error(request_id: str) -> RequestError:
 
 def _pattern(mode: Mode, bundle: Bundle) -> Pattern:
     """Choose the pattern. Text that was sent cannot be revised, and a review revises nothing."""
-    only_observed = mode == "review" or (mode == "audit" and bundle.stage > 0)
-    return observed if only_observed else bundle.pattern
+    if _is_sent_first(mode, bundle):
+        return sent_first
+    return observed if mode == "review" else bundle.pattern
+
+
+def _is_sent_first(mode: Mode, bundle: Bundle) -> bool:
+    """Return whether the client gets a draft while it is generated, and the review is recorded."""
+    return mode == "audit" and bundle.stage > 0
 
 
 def _storable(collaboration: Collaboration) -> Collaboration:
@@ -431,15 +438,6 @@ def choice_of(chat: ChatRequest, number: int) -> ChatRequest:
     if number == 0 or not isinstance(seed, int):
         return chat
     return structs.replace(chat, body={**chat.body, "seed": seed + number})
-
-
-def _unreviewable() -> RequestError:
-    return RequestError(
-        400,
-        "invalid_request",
-        "image: images of this key are reviewed, but the reviewer sees none; send text",
-        param="image",
-    )
 
 
 def _unaudited(error: AuditError) -> RequestError:

@@ -100,6 +100,8 @@ class GatewayStatus:
     """The audit log cannot be written."""
     self_test: Mapping[str, bool]
     """Reply of the feedback model's self-test -> it was reviewed rightly; empty without one."""
+    waiting_reviews: int = 0
+    """Reviews that wait for the feedback model."""
 
 
 class GatewayMetrics(MetricGroup):
@@ -319,6 +321,7 @@ def _gauges(status: GatewayStatus) -> Iterator[Metric]:
         ("audit_failing", status.audit_failing),
         ("active_requests", status.active),
         ("waiting_requests", status.waiting),
+        ("waiting_reviews", status.waiting_reviews),
         ("draining", status.draining),
         ("keys", status.keys),
         ("keys_stale", status.keys_stale),

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import msgspec
 
 from waltzrl.errors import RequestError
-from waltzrl.records import Feedback, Reply
+from waltzrl.records import Reply
 from waltzrl.serving.exchange import Answer, ChatRequest, GatewayRequest, Json
 from waltzrl.serving.gateway import Gateway
 from waltzrl.serving.keys import Caller
+from waltzrl.serving.unreviewed import UNREVIEWED
 from waltzrl.serving.wire import CHAT
 from waltzrl.serving.wire.fields import read_object
 from waltzrl.serving.wire.prompt import CARRIERS
@@ -18,8 +19,6 @@ NO_MODEL = "none"
 """Model of a request that names none: a review without a revision needs no model."""
 MOST_TEXTS = 100
 """Replies of one guardrail request; they are reviewed one after the other."""
-UNREVIEWED = Feedback(unsafe=False, overrefuse=False, well_formed=False)
-"""What a gateway without a review (stage 0) returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

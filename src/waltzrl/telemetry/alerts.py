@@ -17,6 +17,8 @@ ENOUGH = 100
 """Events of a window; of fewer no share is looked at."""
 FAULTS = "audit|internal|overloaded|unreviewed|upstream|upstream_timeout"
 """Kinds of `waltzrl_errors_total` that are no fault of the client."""
+OVERLOADS = "overloaded|timeout"
+"""Causes of `waltzrl_review_failures_total` that are a lack of capacity."""
 HEADER = """\
 # Written by `waltzrl metrics --out deploy`; change src/waltzrl/telemetry/alerts.py instead.
 # Check with: promtool check rules.
@@ -237,7 +239,7 @@ ALERTS = (
     ),
     Alert(
         name="WaltzRLReviewsFail",
-        query="""sum(increase(waltzrl_review_failures_total[5m]))
+        query="""sum(increase(waltzrl_review_failures_total{cause!="overloaded"}[5m]))
 / sum(increase(waltzrl_feedback_time_ms_count[5m])) > 0.05"""
         f"\nand sum(increase(waltzrl_feedback_time_ms_count[5m])) > {ENOUGH}",
         minutes=5,
@@ -245,6 +247,17 @@ ALERTS = (
         summary="{{ $value | humanizePercentage }} of reviews had to do without the model",
         action="See `waltzrl_review_failures_total` by cause: a timeout needs a faster model or a "
         "longer `review_timeout_ms`.",
+    ),
+    Alert(
+        name="WaltzRLReviewsOverloaded",
+        query=f"""sum(increase(waltzrl_review_failures_total{{cause=~"{OVERLOADS}"}}[5m]))
+/ sum(increase(waltzrl_requests_total{{stage="2"}}[5m])) > 0.05"""
+        f'\nand sum(increase(waltzrl_requests_total{{stage="2"}}[5m])) > {ENOUGH}',
+        minutes=5,
+        severity="warning",
+        summary="For {{ $value | humanizePercentage }} of choices the feedback model had no time",
+        action="See `waltzrl_waiting_reviews` and `waltzrl_feedback_time_ms`: more gateways, a "
+        "faster feedback model, or `review.on_overload`.",
     ),
     Alert(
         name="WaltzRLUnaudited",

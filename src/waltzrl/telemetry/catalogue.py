@@ -151,6 +151,7 @@ GATEWAY_METRICS = (
     ),
     _gauge("active_requests", "Requests in progress.", merge="sum"),
     _gauge("waiting_requests", "Requests that wait for a place.", merge="sum"),
+    _gauge("waiting_reviews", "Reviews that wait for the feedback model.", merge="sum"),
     _gauge("draining", "1 while the gateway shuts down."),
     _gauge("check", "1 for the state of each check of /readyz.", "check", "status"),
     _gauge("breaker", "1 for the state of each circuit breaker.", "breaker", "state"),

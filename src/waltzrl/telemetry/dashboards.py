@@ -222,6 +222,7 @@ PERFORMANCE = Dashboard(
             queries=(
                 PanelQuery("sum(waltzrl_active_requests)", "in progress"),
                 PanelQuery("sum(waltzrl_waiting_requests)", "waiting for a place"),
+                PanelQuery("sum(waltzrl_waiting_reviews)", "waiting for a review"),
                 PanelQuery("sum(waltzrl_recorder_waiting)", "waiting to be stored"),
             ),
         ),

@@ -24,6 +24,7 @@ ERRORS = {
     "too_large": "request_too_large",
     "rate_limit": "rate_limit_error",
     "overloaded": "overloaded_error",
+    "unreviewed": "overloaded_error",
     "upstream_timeout": "timeout_error",
 }
 """Kind -> type; all other kinds are an `api_error`."""
