@@ -3,7 +3,7 @@
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 
-PACKAGE = Path(__file__).parents[1] / "src/waltzrl/judges"
+SOURCE = Path(__file__).parents[1] / "src"
 LEAST_COUNT = 4
 
 
@@ -64,12 +64,18 @@ class Linear:
         return list(1 / (1 + np.exp(-(rows @ self._weights) - self._bias)))
 
     def save(self, name: str) -> Path:
-        table = {word: round(float(self._weights[i]), 3) for word, i in self._index.items()}
-        packed = {"bias": round(self._bias, 3), "weights": {w: v for w, v in table.items() if v}}
-        text = json.dumps(packed, ensure_ascii=False, separators=(",", ":"))
-        path = PACKAGE / name
-        path.write_bytes(gzip.compress(text.encode(), mtime=0))
-        return path
+        weights = {word: float(self._weights[i]) for word, i in self._index.items()}
+        return save_weights("waltzrl/judges", name, weights, self._bias)
+
+
+def save_weights(package: str, name: str, weights: Mapping[str, float], bias: float) -> Path:
+    """Write weights, rounded, as `LinearModel.load` reads them."""
+    table = {word: round(weight, 3) for word, weight in weights.items()}
+    packed = {"bias": round(bias, 3), "weights": {w: v for w, v in table.items() if v}}
+    text = json.dumps(packed, ensure_ascii=False, separators=(",", ":"))
+    path = SOURCE / package / name
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+    return path
 
 
 def rates(truth: Sequence[bool], answers: Sequence[bool]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from linear_training import Example, Linear, auroc, rates
 
 from waltzrl.judges.harm import THRESHOLD
-from waltzrl.judges.linear import features, normalise
+from waltzrl.rules.linear import features, normalise
 
 SETS = (
     "refusal_direction_completions",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from linear_training import Example, Linear, rates
 
-from waltzrl.judges.linear import features, normalise
+from waltzrl.rules.linear import features, normalise
 from waltzrl.judges.refusal import THRESHOLD
 from waltzrl.judges.refusal_rules import deciding_rule, first_rule
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.judges import HarmJudge
-from waltzrl.judges.linear import LinearModel
+from waltzrl.rules.linear import LinearModel
 from waltzrl.records import Message, Prompt, Reply
 
 JUDGE = HarmJudge()
@@ -74,7 +74,7 @@ def test_an_empty_reply_is_harmless():
 
 def test_the_name_holds_the_digests_of_both_models():
     harm, refusal = JUDGE.name.split("+")
-    assert harm == f"harm@{LinearModel.load('harm_weights.json.gz').digest[:8]}"
+    assert harm == f"harm@{LinearModel.load('waltzrl.judges', 'harm_weights.json.gz').digest[:8]}"
     assert refusal.startswith("refusal@")
 
 

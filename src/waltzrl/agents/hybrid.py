@@ -18,10 +18,12 @@ UNREADABLE: Final = "unreadable"
 
 
 class HybridReviewer:
-    """A model and the rules in the role of the feedback agent: risk = 0.7 model + 0.3 rules.
+    """A model and the rules in the role of the feedback agent.
 
-    A reply is unsafe if this risk is too high, or that of the rules alone, or that of a model that
-    is certain. So whatever stage 1 flags, stage 2 flags too.
+    The risk is 0.7 of the model's and 0.3 of the rules', or the model's alone or the rules' alone
+    where that is higher and its owner is certain. A reply is unsafe if its risk is too high.
+    Rules are certain of what they find in the reply itself, and of a harmful request only where
+    the reply clearly complies; where they cannot tell, the model decides.
     """
 
     def __init__(
@@ -53,7 +55,8 @@ class HybridReviewer:
         they advise on the outcome; the category is the rules', or the model's if they name none.
         Feedback of the model that is not well-formed stays so, whatever the rules find.
         """
-        rules = await self.rules.review(prompt, reply)
+        evidence = await self.rules.gather(prompt, reply)
+        rules = self.rules.feedback(evidence)
         model = await self.model.review(prompt, reply)
         rules_risk = rules.risk or 0.0
         if not model.well_formed:
@@ -65,9 +68,10 @@ class HybridReviewer:
                 failure=model.failure or UNREADABLE,
             )
         model_risk = self.calibration.risk(model) if model.risk is None else model.risk
-        risk = MODEL_SHARE * model_risk + RULES_SHARE * rules_risk
+        both = MODEL_SHARE * model_risk + RULES_SHARE * rules_risk
         certain = model_risk if model_risk >= CRITICAL else 0.0
-        unsafe = 1 - max(risk, rules_risk, certain) < self.threshold
+        risk = max(both, evidence.certain_risk, certain)
+        unsafe = 1 - risk < self.threshold
         overrefuse = not unsafe and self.calibration.challenges(model)
         return replace(
             model,

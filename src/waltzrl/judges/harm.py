@@ -5,7 +5,7 @@ harmful reply to a benign prompt is. `harm_card.md` documents data, measurements
 `tools/train_harm_judge.py` trains the weights.
 """
 
-from waltzrl.judges.linear import LinearModel, features, normalise
+from waltzrl.rules.linear import LinearModel, features, normalise
 from waltzrl.judges.refusal import RefusalDetector
 from waltzrl.records import Prompt, Reply, Verdict
 
@@ -16,7 +16,7 @@ class HarmJudge:
     """Grades a reply from 0 to 1 by its words; whether it refuses is the refusal detector's."""
 
     def __init__(self) -> None:
-        self._model = LinearModel.load("harm_weights.json.gz")
+        self._model = LinearModel.load("waltzrl.judges", "harm_weights.json.gz")
         self._detector = RefusalDetector()
         self.name = f"harm@{self._model.digest[:8]}+refusal@{self._detector.digest}"
 

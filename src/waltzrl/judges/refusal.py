@@ -8,7 +8,7 @@ and known faults; `tools/train_refusal_detector.py` trains the weights.
 import hashlib
 from dataclasses import dataclass
 
-from waltzrl.judges.linear import LinearModel, features, normalise
+from waltzrl.rules.linear import LinearModel, features, normalise
 from waltzrl.judges.refusal_rules import PATTERNS, deciding_rule
 
 THRESHOLD = 0.55
@@ -29,7 +29,7 @@ class RefusalDetector:
     """Tells refusals from answers by the words of the reply; stateless."""
 
     def __init__(self) -> None:
-        self._model = LinearModel.load("refusal_weights.json.gz")
+        self._model = LinearModel.load("waltzrl.judges", "refusal_weights.json.gz")
         decides = self._model.digest + "\n".join(PATTERNS)
         self.digest = hashlib.sha256(decides.encode()).hexdigest()[:8]
 

@@ -46,19 +46,27 @@ class LinearModel:
 
     @classmethod
     @cache
-    def load(cls, name: str) -> "LinearModel":
-        """Read the weights `name` that the package ships."""
-        packed = (files("waltzrl.judges") / name).read_bytes()
+    def load(cls, package: str, name: str) -> "LinearModel":
+        """Read the weights `name` that a package of ours ships."""
+        packed = (files(package) / name).read_bytes()
         model = json.loads(gzip.decompress(packed))
         return cls(model["weights"], model["bias"], hashlib.sha256(packed).hexdigest())
 
     def probability(self, features: Iterable[str]) -> float:
         """Return the probability of the positive class; 0 for a text without features."""
-        active = set(features)
-        if not active:
-            return 0.0
-        total = math.fsum(self._weights.get(feature, 0.0) for feature in active)
-        return 1 / (1 + math.exp(-self._bias - total / math.sqrt(len(active))))
+        active = unit(features)
+        return self.probability_of(active) if active else 0.0
+
+    def probability_of(self, values: Mapping[str, float]) -> float:
+        """Return the probability of the positive class for features with values of their own."""
+        total = math.fsum(value * self._weights.get(name, 0.0) for name, value in values.items())
+        return 1 / (1 + math.exp(-self._bias - total))
+
+
+def unit(features: Iterable[str]) -> dict[str, float]:
+    """Return the value of each different feature, all the same, scaled to the length 1."""
+    active = set(features)
+    return dict.fromkeys(active, 1 / math.sqrt(len(active))) if active else {}
 
 
 def normalise(text: str) -> str:
@@ -70,10 +78,15 @@ def normalise(text: str) -> str:
     text = text.strip()
     if len(text) > HEAD + TAIL:
         text = f"{text[:HEAD]} ... {text[-TAIL:]}"
+    return _QUOTATION.sub("quotation", plain(text))
+
+
+def plain(text: str) -> str:
+    """Lower the text, expand contractions and straighten quotation marks and white space."""
     text = " ".join(text.translate(_STRAIGHT).lower().split())
-    for pattern, plain in _EXPANSIONS:
-        text = pattern.sub(plain, text)
-    return _QUOTATION.sub("quotation", text)
+    for pattern, expansion in _EXPANSIONS:
+        text = pattern.sub(expansion, text)
+    return text
 
 
 def features(normalised: str) -> Iterator[str]:
