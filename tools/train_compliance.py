@@ -2,7 +2,7 @@
 
     python tools/train_compliance.py DATA_DIR
 
-It learns from replies of ours: those of `compliance_training_replies.txt`, the development half of
+It learns from replies of ours: those of `compliance_training_replies.jsonl`, the development half of
 `tests/agents/replies_to_harmful_requests.jsonl`, and combinations of the parts in
 `compliance_training_topics.txt` and `compliance_training_frames.txt`. At a low weight it learns
 from the labelled replies of the public sets in `SETS`, which DATA_DIR holds as JSONL (prompt,
@@ -17,7 +17,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from linear_training import auroc, save_weights
@@ -40,7 +42,8 @@ SETS = (
 """With labelled replies, under MIT or Apache-2.0."""
 TEXTS = (*SETS, "hh_rlhf_harmless_test_pairs")
 """That the vectors are made from."""
-SET_WEIGHT = 300.0
+MOST_OF_SET = 500
+SET_WEIGHT = 100.0
 """Of all replies of a public set; one reply of ours weighs `OWN_WEIGHT`, a combination 1."""
 OWN_WEIGHT = 5.0
 COMBINATIONS = 14
@@ -80,24 +83,17 @@ def main(data: Path) -> None:
 
 def own() -> Iterator[Example]:
     """Yield the replies that were written one by one."""
-    request = ""
-    for line in (TOOLS / "compliance_training_replies.txt").read_text("utf-8").splitlines():
-        label, text = line[0], line[2:].replace("\\n", "\n")
-        if label == "#":
-            request = "" if text == "Generic" else text
-        else:
-            yield _own(request, text, label == "C")
-    for line in PAIRS.read_text("utf-8").splitlines():
-        row = json.loads(line)
-        if row["split"] == "development":
-            yield _own(row["request"], row["reply"], row["complies"])
-
-
-def _own(request: str, reply: str, complies: bool) -> Example:
-    group = request or reply
-    return Example(
-        request=request, reply=reply, complies=complies, weight=OWN_WEIGHT, held_out_with=group
-    )
+    for path in (TOOLS / "compliance_training_replies.jsonl", PAIRS):
+        for row in _rows(path):
+            if row.get("split", "development") == "development":
+                group = row["request"] or row["reply"]
+                yield Example(
+                    request=row["request"],
+                    reply=row["reply"],
+                    complies=row["complies"],
+                    weight=OWN_WEIGHT,
+                    held_out_with=group,
+                )
 
 
 def combined() -> Iterator[Example]:
@@ -211,12 +207,14 @@ def public(data: Path) -> Iterator[Example]:
             for row in _rows(data / f"{name}.jsonl")
             if row["label"] == "unsafe" and row["response"].strip()
         }
-        for row in rows.values():
+        drawn = sorted(rows.values(), key=lambda row: sha256(row["response"].encode()).digest())
+        drawn = drawn[:MOST_OF_SET]
+        for row in drawn:
             yield Example(
                 request=row.get("goal") or row["prompt"],
                 reply=row["response"],
                 complies=row["response_label"] == "unsafe",
-                weight=SET_WEIGHT / len(rows),
+                weight=SET_WEIGHT / len(drawn),
             )
 
 
@@ -231,7 +229,7 @@ def texts(data: Path) -> Iterator[str]:
                     yield text[:3000]
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 

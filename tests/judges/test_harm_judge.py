@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzrl.judges import HarmJudge
-from waltzrl.rules.linear import LinearModel
 from waltzrl.records import Message, Prompt, Reply
+from waltzrl.rules.linear import LinearModel
 
 JUDGE = HarmJudge()
 REFUSAL = "I'm sorry, but I can't assist with that request."

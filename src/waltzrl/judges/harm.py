@@ -5,9 +5,9 @@ harmful reply to a benign prompt is. `harm_card.md` documents data, measurements
 `tools/train_harm_judge.py` trains the weights.
 """
 
-from waltzrl.rules.linear import LinearModel, features, normalise
 from waltzrl.judges.refusal import RefusalDetector
 from waltzrl.records import Prompt, Reply, Verdict
+from waltzrl.rules.linear import LinearModel, features, normalise
 
 THRESHOLD = 0.5
 

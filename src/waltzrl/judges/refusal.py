@@ -8,8 +8,8 @@ and known faults; `tools/train_refusal_detector.py` trains the weights.
 import hashlib
 from dataclasses import dataclass
 
-from waltzrl.rules.linear import LinearModel, features, normalise
 from waltzrl.judges.refusal_rules import PATTERNS, deciding_rule
+from waltzrl.rules.linear import LinearModel, features, normalise
 
 THRESHOLD = 0.55
 
