@@ -73,7 +73,7 @@ class RulePack:
     """The file name without suffix; the prefix of the id of every rule."""
     version: int
     digest: str
-    """SHA-256 of the file and of the shared words, in hexadecimal."""
+    """SHA-256 of the file and of the shared words and frames, in hexadecimal."""
     rules: tuple[Rule, ...]
 
 
@@ -92,7 +92,7 @@ def _parse(name: str, path: str, content: bytes) -> RulePack:
         file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise InputError(f"{path}: {error}; correct the file, see docs/rules.md") from None
-    shared, shared_digest = _shared_words()
+    shared = shared_words()
     if clashes := shared.keys() & file.words.keys():
         raise InputError(f"{path}: word list {min(clashes)!r} comes with waltzrl; rename yours")
     words = shared | {name: "|".join(listed) for name, listed in file.words.items()}
@@ -100,7 +100,7 @@ def _parse(name: str, path: str, content: bytes) -> RulePack:
     return RulePack(
         name=name,
         version=file.version,
-        digest=sha256(shared_digest + content).hexdigest(),
+        digest=sha256(_shared_digest() + content).hexdigest(),
         rules=rules,
     )
 
@@ -126,7 +126,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 def _read(source: str | Path) -> tuple[str, str, bytes]:
     if source in SHIPPED_PACKS:
-        return str(source), f"{source}.toml", _shipped(str(source))
+        return str(source), f"{source}.toml", shipped(str(source))
     path = Path(source)
     try:
         return path.stem, str(path), path.read_bytes()
@@ -137,14 +137,19 @@ def _read(source: str | Path) -> tuple[str, str, bytes]:
 
 
 @cache
-def _shared_words() -> tuple[dict[str, str], bytes]:
-    """Return the word lists that every pack may use, and their digest."""
-    content = _shipped("words")
-    lists = tomllib.loads(content.decode("utf-8"))
-    return {name: "|".join(listed) for name, listed in lists.items()}, sha256(content).digest()
+def shared_words() -> dict[str, str]:
+    """Return the word lists that every pack may use."""
+    lists = tomllib.loads(shipped("words").decode("utf-8"))
+    return {name: "|".join(listed) for name, listed in lists.items()}
 
 
-def _shipped(name: str) -> bytes:
+@cache
+def _shared_digest() -> bytes:
+    return sha256(shipped("words") + shipped("frames")).digest()
+
+
+def shipped(name: str) -> bytes:
+    """Return the content of the file `name` of the folder of packs."""
     return (files("waltzrl.rules") / "packs" / f"{name}.toml").read_bytes()
 
 

@@ -9,6 +9,7 @@ from typing import get_args
 
 from waltzrl.errors import InputError
 from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, TextReading, readings
+from waltzrl.rules.frames import frame_of
 from waltzrl.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
 from waltzrl.rules.pattern import RulePattern
@@ -22,6 +23,10 @@ REACH = 80
 """Characters of context on each side of a match."""
 FLOOR, CEILING = 0.35, 1.25
 """Bounds of what the context multiplies a severity by; 0.9 always stays above 0.3."""
+
+FRAMED = 0.3
+"""Factor for a finding whose asker is not the actor, or that harms nobody; even 1.0 flags nothing
+then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +75,7 @@ class Rulebook:
         self.digest = digest
         """Hash of the packs; identifies the rulebook in logs."""
         by_side = {side: [r for r in rules if r.side == side] for side in get_args(Side)}
-        self._request = RuleReader(by_side["request"])
+        self._request = RuleReader(by_side["request"], framed=True)
         self._reply = RuleReader(by_side["reply"], local=True)
         self._refusal = RuleReader(by_side["refusal"])
         self._support = RuleReader(by_side["support"])
@@ -114,14 +119,17 @@ class Rulebook:
 class RuleReader:
     """The compiled rules of one side."""
 
-    def __init__(self, rules: Sequence[Rule], *, local: bool = False) -> None:
+    def __init__(self, rules: Sequence[Rule], *, local: bool = False, framed: bool = False) -> None:
         """Compile `rules`.
 
         Args:
             rules: all of one side.
+            framed: weaken what stands in a clause whose asker is not the actor, or that harms
+                nobody; see `waltzrl.rules.frames`.
             local: ignore matches that hidden characters or an encoding stretch beyond the longest
                 pattern, so that only characters within `horizon` can influence a finding.
         """
+        self._framed = framed
         self._rules = [rule for rule in rules for _pattern in rule.patterns]
         self._exceptions: dict[str, TextScanner] = {}
         """By rule; compiled when the rule first matches: few texts need any."""
@@ -175,10 +183,13 @@ class RuleReader:
         rule = self._rules[number]
         around = (text[max(0, start - REACH) : start], text[start:end], text[end : end + REACH])
         before, match, after = (part.encode("latin-1", "replace") for part in around)
+        severity = weigh(rule.severity, before, match, after)
+        if self._framed and frame_of(rule, text, start, end):
+            severity = round(severity * FRAMED, 3)
         return RuleFinding(
             rule=rule.id,
             category=rule.category,
-            severity=weigh(rule.severity, before, match, after),
+            severity=severity,
             start=start,
             end=end,
         )
