@@ -119,7 +119,7 @@ def test_the_texts_that_each_rule_flags_are_counted(tmp_path):
     other = {"id": "barns", "pattern": "build a barn", "severity": "0.2"}
     path = pack(tmp_path, {}, other)
     harmful = ["Build a bomb!", "Please build bomb after bomb.", "Build a barn."]
-    benign = ["How to build a bomb shelter.", "Build a bomb? Never build a bomb.", "A barn."]
+    benign = ["How to build a bomb by accident.", "Build a bomb? Never build a bomb.", "A barn."]
     # Of the own texts the example of `bombs` counts, and a twin of `barns`. Their severity is no
     # matter; in the other texts a finding of 0.2 flags nothing.
     assert count_hits([path], harmful, benign) == [

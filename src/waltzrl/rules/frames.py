@@ -22,9 +22,11 @@ CRITICAL = 0.9
 """The severity of rules from which only some frames count."""
 LONGEST_CLAUSE = 300
 """Characters on either side of a finding that belong to its clause."""
+PAST = 10
+"""Characters by which a finding may end after a frame that it overlaps: the next word."""
 _CLAUSE_END = re.compile(
     r"[.!?;](?=\s|$)|\n|,? (?:and|but|or|then)(?: also| then)?"
-    r"(?= (?:how|what|where|tell|give|show|explain|describe|write|teach|list|help|i want|i need)\b)",
+    r"(?= (?:how|what|where|tell|give|show|explain|describe|write|teach|list|help|i (?:want|need))\b)",
     re.IGNORECASE,
 )
 
@@ -54,7 +56,7 @@ class Frame:
         """Whether the words of the clause from `start` to `end` are in this frame."""
         if self.where == "over":
             found = any(
-                match.start() < end and match.end() > start
+                match.start() < end and start < match.end() and end <= match.end() + PAST
                 for regex in self.patterns
                 for match in _compiled(regex).finditer(clause)
             )

@@ -57,6 +57,9 @@ class Rule:
     """0 to 1, before the context is weighed."""
     side: Side
     patterns: tuple[RulePattern, ...]
+    """Those of `weak` come last."""
+    weak: int
+    """How many of the patterns are no reason to flag a text on their own."""
     exceptions: tuple[RulePattern, ...]
     """A match of `patterns` that ends within a match of one of these does not count."""
     example: str
@@ -110,8 +113,9 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     category: str
     severity: float
     side: Side
-    patterns: list[str]
     example: str
+    patterns: list[str] = []
+    weak: list[str] = []
     twins: list[str] = []
     twin: str = ""
     """The name of `twins` in version 0.1, for one text; version 0.3 will reject it."""
@@ -161,12 +165,17 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         )
     if not 0 < row.severity <= 1:
         raise InputError(f"{where} has severity {row.severity:g}; use more than 0, at most 1")
+    if not (row.patterns or row.weak):
+        raise InputError(f"{where} has no patterns; add some, or remove it")
+    if row.weak and row.side != "request":
+        raise InputError(f"{where} has weak patterns; only rules for requests can have them")
     if row.twin:
         logger.warning("%s: write twins = [...] for twin; 0.3 will reject the old name", where)
     if not (twins := (*row.twins, *filter(None, [row.twin]))):
         raise InputError(f"{where} has no twins; add harmless texts that it must not match")
     try:
-        patterns = tuple(RulePattern(source=source, words=words) for source in row.patterns)
+        sources = (*row.patterns, *row.weak)
+        patterns = tuple(RulePattern(source=source, words=words) for source in sources)
         exceptions = tuple(RulePattern(source=source, words=words) for source in row.exceptions)
         if pack not in SHIPPED_PACKS:  # ours are compiled by the tests, and then when needed
             for pattern in (*patterns, *exceptions):
@@ -179,6 +188,7 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         severity=row.severity,
         side=row.side,
         patterns=patterns,
+        weak=len(row.weak),
         exceptions=exceptions,
         example=row.example,
         twins=twins,

@@ -24,9 +24,11 @@ REACH = 80
 FLOOR, CEILING = 0.35, 1.25
 """Bounds of what the context multiplies a severity by; 0.9 always stays above 0.3."""
 
-FRAMED = 0.3
-"""Factor for a finding whose asker is not the actor, or that harms nobody; even 1.0 flags nothing
-then."""
+UNPROVED = 0.3
+"""Factor for a finding whose asker is not the actor, or that harms nobody, and for one of a weak
+pattern that stands alone. Even a severity of 1.0 flags nothing then."""
+NEARBY = 300
+"""Characters between two findings that support each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,11 @@ class RuleReader:
                 pattern, so that only characters within `horizon` can influence a finding.
         """
         self._framed = framed
+        self._weak = [
+            number >= len(rule.patterns) - rule.weak
+            for rule in rules
+            for number in range(len(rule.patterns))
+        ]
         self._rules = [rule for rule in rules for _pattern in rule.patterns]
         self._exceptions: dict[str, TextScanner] = {}
         """By rule; compiled when the rule first matches: few texts need any."""
@@ -148,7 +155,14 @@ class RuleReader:
         hits = self._counted(text)
         if not hits:  # as in most texts
             return ()
-        findings = [self._finding(text, number, start, end) for number, start, end in sorted(hits)]
+        found = [
+            (self._finding(text, number, start, end), self._weak[number])
+            for number, start, end in sorted(hits)
+        ]
+        findings = [
+            finding if not weak or _is_supported(finding, found) else _weakened(finding)
+            for finding, weak in found
+        ]
         merged = _merged(sorted(findings, key=lambda f: (f.rule, f.start)))
         return tuple(sorted(merged, key=lambda f: (f.start, f.rule)))
 
@@ -185,7 +199,7 @@ class RuleReader:
         before, match, after = (part.encode("latin-1", "replace") for part in around)
         severity = weigh(rule.severity, before, match, after)
         if self._framed and frame_of(rule, text, start, end):
-            severity = round(severity * FRAMED, 3)
+            severity = round(severity * UNPROVED, 3)
         return RuleFinding(
             rule=rule.id,
             category=rule.category,
@@ -240,6 +254,20 @@ class TextScanner:
             yield from readings(raw)
         if markup in keys:
             yield Unmarked(raw)
+
+
+def _weakened(finding: RuleFinding) -> RuleFinding:
+    return replace(finding, severity=round(finding.severity * UNPROVED, 3))
+
+
+def _is_supported(finding: RuleFinding, found: Sequence[tuple[RuleFinding, bool]]) -> bool:
+    """Whether another rule finds something beside what a weak pattern found."""
+    return any(
+        other.rule != finding.rule
+        and other.severity > UNPROVED
+        and (0 <= other.start - finding.end < NEARBY or 0 <= finding.start - other.end < NEARBY)
+        for other, _weak in found
+    )
 
 
 def _merged(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
