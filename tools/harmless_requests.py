@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FAMILIES = Path(__file__).with_suffix(".toml")
-MOST = 300
+MOST = 350
 """Requests per family, drawn with a fixed seed."""
 SLOT = re.compile(r"\{(\w+)\}")
 

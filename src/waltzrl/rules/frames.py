@@ -7,7 +7,7 @@ process?" harms nobody. The frames of `packs/frames.toml` name such clauses.
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Literal
@@ -16,7 +16,7 @@ import msgspec
 
 from waltzrl.rules.pack import Rule, shared_words, shipped
 from waltzrl.rules.pattern import RulePattern
-from waltzrl.rules.scan import compiled, with_plain_quotes
+from waltzrl.rules.scan import PatternScanner, with_plain_quotes
 
 CRITICAL = 0.9
 """The severity of rules from which only some frames count."""
@@ -26,7 +26,8 @@ PAST = 10
 """Characters by which a finding may end after a frame that it overlaps: the next word."""
 _CLAUSE_END = re.compile(
     r"[.!?;](?=\s|$)|\n|,? (?:and|but|or|then)(?: also| then)?"
-    r"(?= (?:how|what|where|tell|give|show|explain|describe|write|teach|list|help|i (?:want|need))\b)",
+    r"(?= (?:how|what|where|tell|give|show|explain|describe|write|teach|list|help"
+    r"|i (?:want|need))\b)",
     re.IGNORECASE,
 )
 
@@ -44,25 +45,12 @@ class Frame:
     """Whether it also holds for rules of severity `CRITICAL` and above."""
     not_for: frozenset[str]
     """Categories and ids of rules that it says nothing about."""
-    patterns: tuple[str, ...]
-    """Regular expressions."""
-    unless: tuple[str, ...]
-    """What makes the asker the actor after all."""
+    patterns: tuple[RulePattern, ...]
+    unless: tuple[RulePattern, ...]
+    """What makes the asker the actor after all; anywhere in the clause."""
     example: str
     twins: tuple[str, ...]
     """Clauses that are not in this frame."""
-
-    def holds(self, clause: bytes, start: int, end: int) -> bool:
-        """Whether the words of the clause from `start` to `end` are in this frame."""
-        if self.where == "over":
-            found = any(
-                match.start() < end and start < match.end() and end <= match.end() + PAST
-                for regex in self.patterns
-                for match in _compiled(regex).finditer(clause)
-            )
-        else:
-            found = _finds(self.patterns, clause[:end] if self.where == "before" else clause)
-        return found and not _finds(self.unless, clause)
 
     def covers(self, rule: Rule) -> bool:
         """Whether it says anything about what `rule` finds."""
@@ -94,24 +82,70 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     frame: list[_Row]
 
 
+class FrameReader:
+    """Frames, compiled together."""
+
+    def __init__(self, frames: Sequence[Frame]) -> None:
+        """Compile `frames`."""
+        self._frames = frames
+        patterns = list(
+            dict.fromkeys(p for frame in frames for p in (*frame.patterns, *frame.unless))
+        )
+        numbers = {pattern: number for number, pattern in enumerate(patterns)}
+        self._patterns = [frozenset(numbers[p] for p in frame.patterns) for frame in frames]
+        self._unless = [frozenset(numbers[p] for p in frame.unless) for frame in frames]
+        self._scanner = PatternScanner(patterns)
+        self._read = lru_cache(maxsize=64)(self._scanned)  # findings share a clause
+
+    def frame_of(self, rule: Rule, text: str, start: int, end: int) -> str:
+        """Return the id of a frame around what `rule` finds in a request; "" without one."""
+        first, last = clause_around(text, start, end)
+        clause = with_plain_quotes(text[first:last]).encode("latin-1", "replace")
+        held = self._held(clause, start - first, end - first)
+        return next((frame.id for frame in held if frame.covers(rule)), "")
+
+    def holds(self, clause: str) -> bool:
+        """Whether a clause as a whole, without its last mark, is in any frame."""
+        return any(self._held(clause.encode("latin-1", "replace"), 0, len(clause) - 1))
+
+    def _held(self, clause: bytes, start: int, end: int) -> Iterator[Frame]:
+        """Yield the frames of the words of `clause` from `start` to `end`."""
+        in_clause = self._read(clause)
+        found = {
+            "clause": {number for number, _, _ in in_clause},
+            "over": {
+                number
+                for number, first, last in in_clause
+                if first < end and start < last and end <= last + PAST
+            },
+            "before": {number for number, _, _ in self._read(clause[:end])},
+        }
+        for frame, patterns, unless in zip(self._frames, self._patterns, self._unless, strict=True):
+            if patterns & found[frame.where] and not unless & found["clause"]:
+                yield frame
+
+    def _scanned(self, clause: bytes) -> tuple[tuple[int, int, int], ...]:
+        return tuple(self._scanner.scan(clause))
+
+
 @cache
 def shipped_frames() -> tuple[Frame, ...]:
     """Return the frames that come with waltzrl."""
     file = msgspec.convert(tomllib.loads(shipped("frames").decode("utf-8")), _File)
     words = shared_words() | {name: "|".join(listed) for name, listed in file.words.items()}
 
-    def regexes(sources: Sequence[str]) -> tuple[str, ...]:
-        return tuple(RulePattern(source=source, words=words).regex for source in sources)
+    def patterns(sources: Sequence[str]) -> tuple[RulePattern, ...]:
+        return tuple(RulePattern(source=source, words=words) for source in sources)
 
-    always = regexes(file.unless.patterns)
+    always = patterns(file.unless.patterns)
     return tuple(
         Frame(
             id=row.id,
             where=row.where,
             critical=row.critical,
             not_for=frozenset((*row.not_for, *file.never)),
-            patterns=regexes(row.patterns),
-            unless=(*regexes(row.unless), *always),
+            patterns=patterns(row.patterns),
+            unless=(*patterns(row.unless), *always),
             example=row.example,
             twins=tuple(row.twins),
         )
@@ -119,14 +153,10 @@ def shipped_frames() -> tuple[Frame, ...]:
     )
 
 
-def frame_of(rule: Rule, text: str, start: int, end: int) -> str:
-    """Return the id of a frame around what `rule` finds in a request; "" without one."""
-    first, last = clause_around(text, start, end)
-    clause = with_plain_quotes(text[first:last]).encode("latin-1", "replace")
-    for frame in shipped_frames():
-        if frame.covers(rule) and frame.holds(clause, start - first, end - first):
-            return frame.id
-    return ""
+@cache
+def shipped_reader() -> FrameReader:
+    """Return the frames that come with waltzrl, compiled."""
+    return FrameReader(shipped_frames())
 
 
 def clause_around(text: str, start: int, end: int) -> tuple[int, int]:
@@ -140,10 +170,3 @@ def clause_around(text: str, start: int, end: int) -> tuple[int, int]:
             break
     first += len(text[first:start]) - len(text[first:start].lstrip())
     return first, min(last, len(text))
-
-
-def _finds(regexes: tuple[str, ...], clause: bytes) -> bool:
-    return any(_compiled(regex).search(clause) for regex in regexes)
-
-
-_compiled = lru_cache(maxsize=1024)(compiled)

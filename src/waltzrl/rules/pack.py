@@ -159,20 +159,9 @@ def shipped(name: str) -> bytes:
 
 def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     where = f"{path}: rule {row.id!r}"
-    if row.category not in CATEGORIES:
-        raise InputError(
-            f"{where} has category {row.category!r}; use one of {', '.join(CATEGORIES)}"
-        )
-    if not 0 < row.severity <= 1:
-        raise InputError(f"{where} has severity {row.severity:g}; use more than 0, at most 1")
-    if not (row.patterns or row.weak):
-        raise InputError(f"{where} has no patterns; add some, or remove it")
-    if row.weak and row.side != "request":
-        raise InputError(f"{where} has weak patterns; only rules for requests can have them")
+    _check(row, where)
     if row.twin:
         logger.warning("%s: write twins = [...] for twin; 0.3 will reject the old name", where)
-    if not (twins := (*row.twins, *filter(None, [row.twin]))):
-        raise InputError(f"{where} has no twins; add harmless texts that it must not match")
     try:
         sources = (*row.patterns, *row.weak)
         patterns = tuple(RulePattern(source=source, words=words) for source in sources)
@@ -191,8 +180,24 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         weak=len(row.weak),
         exceptions=exceptions,
         example=row.example,
-        twins=twins,
+        twins=(*row.twins, *filter(None, [row.twin])),
     )
+
+
+def _check(row: _Row, where: str) -> None:
+    """Raise InputError if something is wrong with the row of a rule."""
+    if row.category not in CATEGORIES:
+        raise InputError(
+            f"{where} has category {row.category!r}; use one of {', '.join(CATEGORIES)}"
+        )
+    if not 0 < row.severity <= 1:
+        raise InputError(f"{where} has severity {row.severity:g}; use more than 0, at most 1")
+    if not (row.patterns or row.weak):
+        raise InputError(f"{where} has no patterns; add some, or remove it")
+    if row.weak and row.side != "request":
+        raise InputError(f"{where} has weak patterns; only rules for requests can have them")
+    if not (row.twins or row.twin):
+        raise InputError(f"{where} has no twins; add harmless texts that it must not match")
 
 
 def digest_of(packs: Sequence[RulePack]) -> str:

@@ -9,7 +9,7 @@ from typing import get_args
 
 from waltzrl.errors import InputError
 from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, TextReading, readings
-from waltzrl.rules.frames import frame_of
+from waltzrl.rules.frames import shipped_reader
 from waltzrl.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
 from waltzrl.rules.pattern import RulePattern
@@ -131,7 +131,7 @@ class RuleReader:
             local: ignore matches that hidden characters or an encoding stretch beyond the longest
                 pattern, so that only characters within `horizon` can influence a finding.
         """
-        self._framed = framed
+        self._frames = shipped_reader() if framed else None
         self._weak = [
             number >= len(rule.patterns) - rule.weak
             for rule in rules
@@ -198,7 +198,7 @@ class RuleReader:
         around = (text[max(0, start - REACH) : start], text[start:end], text[end : end + REACH])
         before, match, after = (part.encode("latin-1", "replace") for part in around)
         severity = weigh(rule.severity, before, match, after)
-        if self._framed and frame_of(rule, text, start, end):
+        if self._frames and self._frames.frame_of(rule, text, start, end):
             severity = round(severity * UNPROVED, 3)
         return RuleFinding(
             rule=rule.id,
