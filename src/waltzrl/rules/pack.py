@@ -60,6 +60,8 @@ class Rule:
     """Those of `weak` come last."""
     weak: int
     """How many of the patterns are no reason to flag a text on their own."""
+    object: RulePattern | None
+    """Whom or what is harmed: what a request means is unclear without it, in the same clause."""
     exceptions: tuple[RulePattern, ...]
     """A match of `patterns` that ends within a match of one of these does not count."""
     example: str
@@ -116,6 +118,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     example: str
     patterns: list[str] = []
     weak: list[str] = []
+    object: str = ""
     twins: list[str] = []
     twin: str = ""
     """The name of `twins` in version 0.1, for one text; version 0.3 will reject it."""
@@ -178,6 +181,7 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         side=row.side,
         patterns=patterns,
         weak=len(row.weak),
+        object=RulePattern(source=row.object, words=words) if row.object else None,
         exceptions=exceptions,
         example=row.example,
         twins=(*row.twins, *filter(None, [row.twin])),
@@ -194,8 +198,9 @@ def _check(row: _Row, where: str) -> None:
         raise InputError(f"{where} has severity {row.severity:g}; use more than 0, at most 1")
     if not (row.patterns or row.weak):
         raise InputError(f"{where} has no patterns; add some, or remove it")
-    if row.weak and row.side != "request":
-        raise InputError(f"{where} has weak patterns; only rules for requests can have them")
+    if (row.weak or row.object) and row.side != "request":
+        key = "weak patterns" if row.weak else "an object"
+        raise InputError(f"{where} has {key}; only rules for requests can have that")
     if not (row.twins or row.twin):
         raise InputError(f"{where} has no twins; add harmless texts that it must not match")
 

@@ -9,7 +9,7 @@ from typing import get_args
 
 from waltzrl.errors import InputError
 from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, TextReading, readings
-from waltzrl.rules.frames import shipped_reader
+from waltzrl.rules.frames import clause_around, shipped_reader
 from waltzrl.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
 from waltzrl.rules.pattern import RulePattern
@@ -198,7 +198,7 @@ class RuleReader:
         around = (text[max(0, start - REACH) : start], text[start:end], text[end : end + REACH])
         before, match, after = (part.encode("latin-1", "replace") for part in around)
         severity = weigh(rule.severity, before, match, after)
-        if self._frames and self._frames.frame_of(rule, text, start, end):
+        if not self._is_meant(rule, text, start, end):
             severity = round(severity * UNPROVED, 3)
         return RuleFinding(
             rule=rule.id,
@@ -207,6 +207,16 @@ class RuleReader:
             start=start,
             end=end,
         )
+
+    def _is_meant(self, rule: Rule, text: str, start: int, end: int) -> bool:
+        """Whether the asker is the actor, and somebody or something is the object."""
+        if self._frames is None or self._frames.frame_of(rule, text, start, end):
+            return self._frames is None
+        if rule.object is None:
+            return True
+        first, last = clause_around(text, start, end)
+        clause = text[first:last]
+        return self._scanner.is_disguised(clause) or _has(rule.object, clause)
 
 
 class TextScanner:
@@ -235,6 +245,11 @@ class TextScanner:
             if self._longest is None or last - first < self._longest:
                 yield number, first, last + 1
 
+    def is_disguised(self, text: str) -> bool:
+        """Whether a text may have another reading."""
+        keys = self._patterns.keys(text.encode("latin-1", "replace"))
+        return foldable(text) or any(sign in keys for sign in self._patterns.signs)
+
     def _scan(self, raw: bytes) -> Iterator[tuple[int, int, int]]:
         """Yield what the patterns match in the text itself and behind its disguises."""
         keys = self._patterns.keys(raw)
@@ -254,6 +269,13 @@ class TextScanner:
             yield from readings(raw)
         if markup in keys:
             yield Unmarked(raw)
+
+
+def _has(pattern: RulePattern, clause: str) -> bool:
+    return _compiled(pattern.regex).search(clause.encode("latin-1", "replace")) is not None
+
+
+_compiled = lru_cache(maxsize=64)(compiled)
 
 
 def _weakened(finding: RuleFinding) -> RuleFinding:
