@@ -169,8 +169,9 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         sources = (*row.patterns, *row.weak)
         patterns = tuple(RulePattern(source=source, words=words) for source in sources)
         exceptions = tuple(RulePattern(source=source, words=words) for source in row.exceptions)
+        harmed = RulePattern(source=row.object, words=words) if row.object else None
         if pack not in SHIPPED_PACKS:  # ours are compiled by the tests, and then when needed
-            for pattern in (*patterns, *exceptions):
+            for pattern in (*patterns, *exceptions, *filter(None, [harmed])):
                 compiled(pattern.regex)
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
@@ -181,7 +182,7 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         side=row.side,
         patterns=patterns,
         weak=len(row.weak),
-        object=RulePattern(source=row.object, words=words) if row.object else None,
+        object=harmed,
         exceptions=exceptions,
         example=row.example,
         twins=(*row.twins, *filter(None, [row.twin])),
