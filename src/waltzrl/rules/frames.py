@@ -82,7 +82,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     frame: list[_Row]
 
 
-class FrameReader:
+class FrameScanner:
     """Frames, compiled together."""
 
     def __init__(self, frames: Sequence[Frame]) -> None:
@@ -154,9 +154,9 @@ def shipped_frames() -> tuple[Frame, ...]:
 
 
 @cache
-def shipped_reader() -> FrameReader:
+def shipped_reader() -> FrameScanner:
     """Return the frames that come with waltzrl, compiled."""
-    return FrameReader(shipped_frames())
+    return FrameScanner(shipped_frames())
 
 
 def clause_around(text: str, start: int, end: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.errors import InputError
-from waltzrl.rules.frames import Frame, FrameReader, shipped_frames
+from waltzrl.rules.frames import Frame, FrameScanner, shipped_frames
 from waltzrl.rules.pack import Rule, RulePack, load_pack
 from waltzrl.rules.pattern import RulePattern
 from waltzrl.rules.rulebook import RuleFinding, RuleReader, load_rulebook
@@ -94,7 +94,7 @@ def lint_frames() -> list[str]:
 
 
 def _frame_problems(frame: Frame) -> Iterator[str]:
-    reader = FrameReader([frame])
+    reader = FrameScanner([frame])
     if not reader.holds(frame.example):
         yield f"frame {frame.id!r} is not that of its example {frame.example!r}"
     for twin in frame.twins:
