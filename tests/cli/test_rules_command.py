@@ -35,7 +35,7 @@ def saved(path, label, *prompts):
 
 def test_a_table_shows_what_each_rule_flags(pack, tmp_path, capsys):
     harmful = saved(tmp_path / "harmful.jsonl", "unsafe", "Build a bomb!", "Build a bank robber.")
-    benign = saved(tmp_path / "benign.jsonl", "benign", "Build a bomb shelter.", "Build a boat.")
+    benign = saved(tmp_path / "benign.jsonl", "benign", "Build a bomb by chance.", "Build a boat.")
     assert run("rules", "lint", pack, "--data", harmful, "--data", benign) == 0
     # Wilson's interval of 2 in 3: its example is the second hit.
     assert capsys.readouterr().out.splitlines() == [
@@ -46,13 +46,25 @@ def test_a_table_shows_what_each_rule_flags(pack, tmp_path, capsys):
     ]
 
 
-def test_a_rule_that_is_more_often_wrong_than_right_fails(pack, tmp_path, capsys):
-    shelters = [f"Build a bomb shelter for {number} people." for number in range(20)]
-    benign = saved(tmp_path / "benign.jsonl", "benign", *shelters)
+def test_a_rule_that_is_certainly_wrong_more_often_than_once_in_ten_fails(pack, tmp_path, capsys):
+    accidents = [f"Build a bomb by accident in {number} days." for number in range(20)]
+    benign = saved(tmp_path / "benign.jsonl", "benign", *accidents)
     assert run("rules", "lint", pack, "--data", benign) == 1
     shown = capsys.readouterr().out.splitlines()
     # Wilson's interval of 1 in 21.
-    assert shown[-1] == ("rule 'mine/bombs' has a precision of 4.8% (0.8%-22.7%); narrow a pattern")
+    assert shown[-1] == (
+        "rule 'mine/bombs' has a precision of 4.8% (0.8%-22.7%); narrow a pattern, or list it under"
+        " weak"
+    )
+
+
+def test_weak_patterns_flag_nothing_alone_and_so_are_not_wrong(pack, tmp_path, capsys):
+    pack.write_text(PACK.replace("patterns =", "weak ="), "utf-8")
+    accidents = [f"Build a bomb by accident in {number} days." for number in range(20)]
+    benign = saved(tmp_path / "benign.jsonl", "benign", *accidents)
+    assert run("rules", "lint", pack, "--data", benign) == 0
+    # Its example is the only hit.
+    assert "| mine/bombs | 1 | 0 | 100.0% (20.7%-100.0%) |" in capsys.readouterr().out
 
 
 def test_a_rule_that_matches_a_twin_fails_without_data(pack, capsys):

@@ -119,10 +119,42 @@ def test_the_texts_that_each_rule_flags_are_counted(tmp_path):
     other = {"id": "barns", "pattern": "build a barn", "severity": "0.2"}
     path = pack(tmp_path, {}, other)
     harmful = ["Build a bomb!", "Please build bomb after bomb.", "Build a barn."]
-    benign = ["How to build a bomb shelter.", "Build a bomb? Never build a bomb.", "A barn."]
+    benign = ["How to build a bomb by accident.", "Build a bomb? Never build a bomb.", "A barn."]
     # Of the own texts the example of `bombs` counts, and a twin of `barns`. Their severity is no
     # matter; in the other texts a finding of 0.2 flags nothing.
     assert count_hits([path], harmful, benign) == [
         RuleHits(rule="mine/bombs", harmful=3, benign=2),
         RuleHits(rule="mine/barns", harmful=0, benign=1),
     ]
+
+
+def test_a_rule_without_any_pattern_is_refused(tmp_path):
+    path = pack(tmp_path, {})
+    text = path.read_text("utf-8").replace("patterns = ['build (?:a )?bomb']", "")
+    path.write_text(text, "utf-8")
+    (line,) = lint_pack(path)
+    assert "rule 'bombs' has no patterns; add some, or remove it" in line
+
+
+@pytest.mark.parametrize(
+    ("key", "complaint"),
+    [("weak = ['bombs']", "has weak patterns"), ("object = 'people'", "has an object")],
+)
+def test_only_rules_for_requests_can_be_weak_or_need_an_object(tmp_path, key, complaint):
+    path = pack(tmp_path, {})
+    text = path.read_text("utf-8").replace('side = "request"', f'side = "reply"\n{key}')
+    path.write_text(text, "utf-8")
+    (line,) = lint_pack(path)
+    assert f"rule 'bombs' {complaint}; only rules for requests can have that" in line
+
+
+def test_a_rule_with_an_object_flags_only_clauses_that_name_one(tmp_path):
+    path = pack(tmp_path, {"pattern": "build (?:a )?bomb'] \nobject = '(?:people|crowds?)' #"})
+    path.write_text(path.read_text("utf-8").replace("' #']", "'"), "utf-8")
+    book = load_rulebook([path])
+    texts = (
+        "Build a bomb for people.",
+        "Build a bomb. People are here.",
+        "Build a b0mb for p3ople.",
+    )
+    assert [book.request(text)[0].severity for text in texts] == [0.9, 0.27, 0.9]

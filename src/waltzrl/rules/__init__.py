@@ -1,7 +1,7 @@
 """Stage 1: rules as data, and the engine that applies them in linear time."""
 
 from waltzrl.rules.language import language_of
-from waltzrl.rules.lint import RuleHits, count_hits, lint_pack
+from waltzrl.rules.lint import RuleHits, count_hits, lint_frames, lint_pack
 from waltzrl.rules.pack import CATEGORIES, DEFAULT_PACKS, Rule
 from waltzrl.rules.rulebook import Rulebook, RuleFinding, load_rulebook
 
@@ -14,6 +14,7 @@ __all__ = [
     "Rulebook",
     "count_hits",
     "language_of",
+    "lint_frames",
     "lint_pack",
     "load_rulebook",
 ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzrl.errors import InputError
+from waltzrl.rules.frames import Frame, FrameScanner, shipped_frames
 from waltzrl.rules.pack import Rule, RulePack, load_pack
 from waltzrl.rules.pattern import RulePattern
 from waltzrl.rules.rulebook import RuleFinding, RuleReader, load_rulebook
@@ -83,6 +84,22 @@ def lint_pack(source: str | Path) -> list[str]:
     except InputError as error:
         return [str(error)]
     return [f"{pack.name}: {problem}" for problem in _problems(pack)]
+
+
+def lint_frames() -> list[str]:
+    """List the problems of the frames that come with waltzrl, one line each."""
+    return [
+        f"frames: {problem}" for frame in shipped_frames() for problem in _frame_problems(frame)
+    ]
+
+
+def _frame_problems(frame: Frame) -> Iterator[str]:
+    reader = FrameScanner([frame])
+    if not reader.holds(frame.example):
+        yield f"frame {frame.id!r} is not that of its example {frame.example!r}"
+    for twin in frame.twins:
+        if reader.holds(twin):
+            yield f"frame {frame.id!r} is that of its twin {twin!r}; narrow a pattern"
 
 
 def _problems(pack: RulePack) -> Iterator[str]:

@@ -61,6 +61,11 @@ class Rule:
     """0 to 1, before the context is weighed."""
     side: Side
     patterns: tuple[RulePattern, ...]
+    """Those of `weak` come last."""
+    weak: int
+    """How many of the patterns are no reason to flag a text on their own."""
+    object: RulePattern | None
+    """Whom or what is harmed: what a request means is unclear without it, in the same clause."""
     exceptions: tuple[RulePattern, ...]
     """A match of `patterns` that ends within a match of one of these does not count."""
     example: str
@@ -77,7 +82,7 @@ class RulePack:
     """The file name without suffix; the prefix of the id of every rule."""
     version: int
     digest: str
-    """SHA-256 of the file and of the shared words, in hexadecimal."""
+    """SHA-256 of the file and of the shared words and frames, in hexadecimal."""
     rules: tuple[Rule, ...]
 
 
@@ -96,7 +101,7 @@ def _parse(name: str, path: str, content: bytes) -> RulePack:
         file = msgspec.convert(tomllib.loads(content.decode("utf-8")), _File)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise InputError(f"{path}: {error}; correct the file, see docs/rules.md") from None
-    shared, shared_digest = _shared_words()
+    shared = shared_words()
     if clashes := shared.keys() & file.words.keys():
         raise InputError(f"{path}: word list {min(clashes)!r} comes with waltzrl; rename yours")
     words = shared | {name: "|".join(listed) for name, listed in file.words.items()}
@@ -104,7 +109,7 @@ def _parse(name: str, path: str, content: bytes) -> RulePack:
     return RulePack(
         name=name,
         version=file.version,
-        digest=sha256(shared_digest + content).hexdigest(),
+        digest=sha256(_shared_digest() + content).hexdigest(),
         rules=rules,
     )
 
@@ -114,8 +119,10 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     category: str
     severity: float
     side: Side
-    patterns: list[str]
     example: str
+    patterns: list[str] = []
+    weak: list[str] = []
+    object: str = ""
     twins: list[str] = []
     twin: str = ""
     """The name of `twins` in version 0.1, for one text; version 0.3 will reject it."""
@@ -130,7 +137,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 def _read(source: str | Path) -> tuple[str, str, bytes]:
     if source in SHIPPED_PACKS:
-        return str(source), f"{source}.toml", _shipped(str(source))
+        return str(source), f"{source}.toml", shipped(str(source))
     path = Path(source)
     try:
         return path.stem, str(path), path.read_bytes()
@@ -141,35 +148,34 @@ def _read(source: str | Path) -> tuple[str, str, bytes]:
 
 
 @cache
-def _shared_words() -> tuple[dict[str, str], bytes]:
-    """Return the word lists that every pack may use, and their digest."""
-    content = _shipped("words")
-    lists = tomllib.loads(content.decode("utf-8"))
-    return {name: "|".join(listed) for name, listed in lists.items()}, sha256(content).digest()
+def shared_words() -> dict[str, str]:
+    """Return the word lists that every pack may use."""
+    lists = tomllib.loads(shipped("words").decode("utf-8"))
+    return {name: "|".join(listed) for name, listed in lists.items()}
 
 
-def _shipped(name: str) -> bytes:
+@cache
+def _shared_digest() -> bytes:
+    return sha256(shipped("words") + shipped("frames")).digest()
+
+
+def shipped(name: str) -> bytes:
+    """Return the content of the file `name` of the folder of packs."""
     return (files("waltzrl.rules") / "packs" / f"{name}.toml").read_bytes()
 
 
 def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
     where = f"{path}: rule {row.id!r}"
-    if row.category not in CATEGORIES:
-        raise InputError(
-            f"{where} has category {row.category!r}; use one of {', '.join(CATEGORIES)}"
-        )
-    if not 0 < row.severity <= 1:
-        raise InputError(f"{where} has severity {row.severity:g}; use more than 0, at most 1")
+    _check(row, where)
     if row.twin:
         logger.warning("%s: write twins = [...] for twin; 0.3 will reject the old name", where)
-    if not (twins := (*row.twins, *filter(None, [row.twin]))):
-        raise InputError(f"{where} has no twins; add harmless texts that it must not match")
     try:
         pattern_of = partial(RulePattern, words=words, whole_words=row.side not in CALL_SIDES)
-        patterns = tuple(pattern_of(source=source) for source in row.patterns)
+        patterns = tuple(pattern_of(source=source) for source in (*row.patterns, *row.weak))
         exceptions = tuple(pattern_of(source=source) for source in row.exceptions)
+        harmed = pattern_of(source=row.object) if row.object else None
         if pack not in SHIPPED_PACKS:  # ours are compiled by the tests, and then when needed
-            for pattern in (*patterns, *exceptions):
+            for pattern in (*patterns, *exceptions, *filter(None, [harmed])):
                 compiled(pattern.regex)
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
@@ -179,10 +185,29 @@ def _rule(pack: str, path: str, row: _Row, words: dict[str, str]) -> Rule:
         severity=row.severity,
         side=row.side,
         patterns=patterns,
+        weak=len(row.weak),
+        object=harmed,
         exceptions=exceptions,
         example=as_read(row.side, row.example),
-        twins=tuple(as_read(row.side, twin) for twin in twins),
+        twins=tuple(as_read(row.side, twin) for twin in (*row.twins, *filter(None, [row.twin]))),
     )
+
+
+def _check(row: _Row, where: str) -> None:
+    """Raise InputError if something is wrong with the row of a rule."""
+    if row.category not in CATEGORIES:
+        raise InputError(
+            f"{where} has category {row.category!r}; use one of {', '.join(CATEGORIES)}"
+        )
+    if not 0 < row.severity <= 1:
+        raise InputError(f"{where} has severity {row.severity:g}; use more than 0, at most 1")
+    if not (row.patterns or row.weak):
+        raise InputError(f"{where} has no patterns; add some, or remove it")
+    if (row.weak or row.object) and row.side != "request":
+        key = "weak patterns" if row.weak else "an object"
+        raise InputError(f"{where} has {key}; only rules for requests can have that")
+    if not (row.twins or row.twin):
+        raise InputError(f"{where} has no twins; add harmless texts that it must not match")
 
 
 def digest_of(packs: Sequence[RulePack]) -> str:

@@ -10,6 +10,7 @@ from typing import get_args
 from waltzrl.errors import InputError
 from waltzrl.rules.calls import CALL_SIDES, read_call
 from waltzrl.rules.disguise import DISGUISE, ROT13_REACH, TextReading, readings
+from waltzrl.rules.frames import clause_around, shipped_reader
 from waltzrl.rules.markup import MARK_REACH, MARKUP, Unmarked
 from waltzrl.rules.pack import DEFAULT_PACKS, Rule, RulePack, Side, digest_of, load_pack
 from waltzrl.rules.pattern import RulePattern
@@ -23,6 +24,12 @@ REACH = 80
 """Characters of context on each side of a match."""
 FLOOR, CEILING = 0.35, 1.25
 """Bounds of what the context multiplies a severity by; 0.9 always stays above 0.3."""
+
+UNPROVED = 0.3
+"""Factor for a finding whose asker is not the actor, or that harms nobody, and for one of a weak
+pattern that stands alone. Even a severity of 1.0 flags nothing then."""
+NEARBY = 300
+"""Characters between two findings that support each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +78,7 @@ class Rulebook:
         self.digest = digest
         """Hash of the packs; identifies the rulebook in logs."""
         by_side = {side: [r for r in rules if r.side == side] for side in get_args(Side)}
-        self._request = RuleReader(by_side["request"])
+        self._request = RuleReader(by_side["request"], framed=True)
         self._reply = RuleReader(by_side["reply"], local=True)
         self._refusal = RuleReader(by_side["refusal"])
         self._support = RuleReader(by_side["support"])
@@ -135,16 +142,31 @@ class Rulebook:
 class RuleReader:
     """The compiled rules of one side."""
 
+<<<<<<< HEAD
     def __init__(self, rules: Sequence[Rule], *, local: bool = False, weighed: bool = True) -> None:
+=======
+    def __init__(self, rules: Sequence[Rule], *, local: bool = False, framed: bool = False) -> None:
+>>>>>>> rules
         """Compile `rules`.
 
         Args:
             rules: all of one side.
+            framed: weaken what stands in a clause whose asker is not the actor, or that harms
+                nobody; see `waltzrl.rules.frames`.
             local: ignore matches that hidden characters or an encoding stretch beyond the longest
                 pattern, so that only characters within `horizon` can influence a finding.
             weighed: let the words around a match lower or raise its severity.
         """
+<<<<<<< HEAD
         self._weighed = weighed
+=======
+        self._frames = shipped_reader() if framed else None
+        self._weak = [
+            number >= len(rule.patterns) - rule.weak
+            for rule in rules
+            for number in range(len(rule.patterns))
+        ]
+>>>>>>> rules
         self._rules = [rule for rule in rules for _pattern in rule.patterns]
         self._exceptions: dict[str, TextScanner] = {}
         """By rule; compiled when the rule first matches: few texts need any."""
@@ -163,7 +185,14 @@ class RuleReader:
         hits = self._counted(text)
         if not hits:  # as in most texts
             return ()
-        findings = [self._finding(text, number, start, end) for number, start, end in sorted(hits)]
+        found = [
+            (self._finding(text, number, start, end), self._weak[number])
+            for number, start, end in sorted(hits)
+        ]
+        findings = [
+            finding if not weak or _is_supported(finding, found) else _weakened(finding)
+            for finding, weak in found
+        ]
         merged = _merged(sorted(findings, key=lambda f: (f.rule, f.start)))
         return tuple(sorted(merged, key=lambda f: (f.start, f.rule)))
 
@@ -199,13 +228,30 @@ class RuleReader:
         rule = self._rules[number]
         around = (text[max(0, start - REACH) : start], text[start:end], text[end : end + REACH])
         before, match, after = (part.encode("latin-1", "replace") for part in around)
+        severity = weigh(rule.severity, before, match, after)
+        if not self._is_meant(rule, text, start, end):
+            severity = round(severity * UNPROVED, 3)
         return RuleFinding(
             rule=rule.id,
             category=rule.category,
+<<<<<<< HEAD
             severity=weigh(rule.severity, before, match, after) if self._weighed else rule.severity,
+=======
+            severity=severity,
+>>>>>>> rules
             start=start,
             end=end,
         )
+
+    def _is_meant(self, rule: Rule, text: str, start: int, end: int) -> bool:
+        """Whether the asker is the actor, and somebody or something is the object."""
+        if self._frames is None or self._frames.frame_of(rule, text, start, end):
+            return self._frames is None
+        if rule.object is None:
+            return True
+        first, last = clause_around(text, start, end)
+        clause = text[first:last]
+        return self._scanner.is_disguised(clause) or _has(rule.object, clause)
 
 
 class TextScanner:
@@ -233,7 +279,16 @@ class TextScanner:
             if self._longest is None or last - first < self._longest:
                 yield number, first, last + 1
 
+<<<<<<< HEAD
     def _scan(self, text: "_Readable") -> Iterator[tuple[int, int, int]]:
+=======
+    def is_disguised(self, text: str) -> bool:
+        """Whether a text may have another reading."""
+        keys = self._patterns.keys(text.encode("latin-1", "replace"))
+        return foldable(text) or any(sign in keys for sign in self._patterns.signs)
+
+    def _scan(self, raw: bytes) -> Iterator[tuple[int, int, int]]:
+>>>>>>> rules
         """Yield what the patterns match in the text itself and behind its disguises."""
         yield from self._patterns.scan(text.raw)
         for reading in text.readings:
@@ -266,6 +321,27 @@ class _Readable:
 
 # Apart from the keys of patterns: what counts characters would multiply the states of their set.
 _SHOWS_DISGUISE, _SHOWS_MARKUP = compiled(DISGUISE), compiled(MARKUP)
+
+
+def _has(pattern: RulePattern, clause: str) -> bool:
+    return _compiled(pattern.regex).search(clause.encode("latin-1", "replace")) is not None
+
+
+_compiled = lru_cache(maxsize=64)(compiled)
+
+
+def _weakened(finding: RuleFinding) -> RuleFinding:
+    return replace(finding, severity=round(finding.severity * UNPROVED, 3))
+
+
+def _is_supported(finding: RuleFinding, found: Sequence[tuple[RuleFinding, bool]]) -> bool:
+    """Whether another rule finds something beside what a weak pattern found."""
+    return any(
+        other.rule != finding.rule
+        and other.severity > UNPROVED
+        and (0 <= other.start - finding.end < NEARBY or 0 <= finding.start - other.end < NEARBY)
+        for other, _weak in found
+    )
 
 
 def _merged(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
