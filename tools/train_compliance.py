@@ -2,8 +2,8 @@
 
     python tools/train_compliance.py DATA_DIR
 
-It learns from replies of ours: those of `compliance_training_replies.jsonl`, the development half of
-`tests/agents/replies_to_harmful_requests.jsonl`, and combinations of the parts in
+It learns from replies of ours: those of `compliance_training_replies.jsonl`, the development split
+of `tests/agents/replies_to_harmful_requests.jsonl`, and combinations of the parts in
 `compliance_training_topics.txt` and `compliance_training_frames.txt`. At a low weight it learns
 from the labelled replies of the public sets in `SETS`, which DATA_DIR holds as JSONL (prompt,
 response, response_label). The public texts also give the words their vectors, so that a word that

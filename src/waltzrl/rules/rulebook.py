@@ -142,11 +142,14 @@ class Rulebook:
 class RuleReader:
     """The compiled rules of one side."""
 
-<<<<<<< HEAD
-    def __init__(self, rules: Sequence[Rule], *, local: bool = False, weighed: bool = True) -> None:
-=======
-    def __init__(self, rules: Sequence[Rule], *, local: bool = False, framed: bool = False) -> None:
->>>>>>> rules
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        *,
+        local: bool = False,
+        framed: bool = False,
+        weighed: bool = True,
+    ) -> None:
         """Compile `rules`.
 
         Args:
@@ -157,16 +160,13 @@ class RuleReader:
                 pattern, so that only characters within `horizon` can influence a finding.
             weighed: let the words around a match lower or raise its severity.
         """
-<<<<<<< HEAD
         self._weighed = weighed
-=======
         self._frames = shipped_reader() if framed else None
         self._weak = [
             number >= len(rule.patterns) - rule.weak
             for rule in rules
             for number in range(len(rule.patterns))
         ]
->>>>>>> rules
         self._rules = [rule for rule in rules for _pattern in rule.patterns]
         self._exceptions: dict[str, TextScanner] = {}
         """By rule; compiled when the rule first matches: few texts need any."""
@@ -228,17 +228,15 @@ class RuleReader:
         rule = self._rules[number]
         around = (text[max(0, start - REACH) : start], text[start:end], text[end : end + REACH])
         before, match, after = (part.encode("latin-1", "replace") for part in around)
-        severity = weigh(rule.severity, before, match, after)
+        severity = rule.severity
+        if self._weighed:
+            severity = weigh(severity, before, match, after)
         if not self._is_meant(rule, text, start, end):
             severity = round(severity * UNPROVED, 3)
         return RuleFinding(
             rule=rule.id,
             category=rule.category,
-<<<<<<< HEAD
-            severity=weigh(rule.severity, before, match, after) if self._weighed else rule.severity,
-=======
             severity=severity,
->>>>>>> rules
             start=start,
             end=end,
         )
@@ -251,7 +249,7 @@ class RuleReader:
             return True
         first, last = clause_around(text, start, end)
         clause = text[first:last]
-        return self._scanner.is_disguised(clause) or _has(rule.object, clause)
+        return _is_disguised(clause) or _has(rule.object, clause)
 
 
 class TextScanner:
@@ -279,16 +277,7 @@ class TextScanner:
             if self._longest is None or last - first < self._longest:
                 yield number, first, last + 1
 
-<<<<<<< HEAD
     def _scan(self, text: "_Readable") -> Iterator[tuple[int, int, int]]:
-=======
-    def is_disguised(self, text: str) -> bool:
-        """Whether a text may have another reading."""
-        keys = self._patterns.keys(text.encode("latin-1", "replace"))
-        return foldable(text) or any(sign in keys for sign in self._patterns.signs)
-
-    def _scan(self, raw: bytes) -> Iterator[tuple[int, int, int]]:
->>>>>>> rules
         """Yield what the patterns match in the text itself and behind its disguises."""
         yield from self._patterns.scan(text.raw)
         for reading in text.readings:
@@ -321,6 +310,12 @@ class _Readable:
 
 # Apart from the keys of patterns: what counts characters would multiply the states of their set.
 _SHOWS_DISGUISE, _SHOWS_MARKUP = compiled(DISGUISE), compiled(MARKUP)
+
+
+def _is_disguised(clause: str) -> bool:
+    """Whether a clause may have another reading."""
+    readable = _Readable(clause)
+    return readable.folded is not None or bool(readable.readings)
 
 
 def _has(pattern: RulePattern, clause: str) -> bool:
