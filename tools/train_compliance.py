@@ -42,8 +42,8 @@ SETS = (
 """With labelled replies, under MIT or Apache-2.0."""
 TEXTS = (*SETS, "hh_rlhf_harmless_test_pairs")
 """That the vectors are made from."""
-MOST_OF_SET = 500
-SET_WEIGHT = 100.0
+MOST_OF_SET = 900
+SET_WEIGHT = 400.0
 """Of all replies of a public set; one reply of ours weighs `OWN_WEIGHT`, a combination 1."""
 OWN_WEIGHT = 5.0
 COMBINATIONS = 14

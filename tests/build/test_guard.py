@@ -249,7 +249,7 @@ def test_models_behind_a_server_review_draft_and_revise():
             return await guard.review("Hello!", "Have bread."), await guard.reply("Hello!")
 
         feedback, collaboration = on(guard, both)
-    assert (feedback.unsafe, feedback.text, feedback.risk) == (True, "No bread.", 0.7)
+    assert (feedback.unsafe, feedback.text, feedback.risk) == (True, "No bread.", 1.0)
     assert said(collaboration) == ("revised", ["Eat bread.", "Eat rice."])
     keys = [headers.get("Authorization") for headers, body in server.requests]
     assert keys == ["Bearer secret", None, "Bearer secret", None, "Bearer secret"]

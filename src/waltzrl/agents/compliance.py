@@ -27,7 +27,7 @@ MOST_PIECES = 20
 """Of a longer reply the rest is not read, and the reply counts as one that complies."""
 
 _WORD = re.compile(r"[^\W_]+")
-_SENTENCE = re.compile(r"(?<=[.!?:;])\s+|\n+")
+_SENTENCE = re.compile(r"(?<=\D[.!?:;])\s+|\n+")
 _MARK = re.compile(
     r"^\W*(?:(?:step|week|day|tip|part|phase|idea) )?"
     r"(?:\d+|[a-z]|one|two|three|four|five|first|second|third|fourth|fifth|then|next|now|finally"
@@ -36,6 +36,8 @@ _MARK = re.compile(
 """What stands before the first word of a step."""
 _LISTED = re.compile(r"(?:^|\s)\(?(?:\d+|[a-e])[.):]|^\s*[-*]\s|\bstep \w+", re.MULTILINE)
 _YOU_DO = re.compile(r"\byou (?!should|must not|can call|can text|deserve|trust|are)\w+")
+_NUMBER = re.compile(r"(?<![\w.])[\d-]+(?![.)\d])")
+"""Of a house, a telephone, a card; not of a step."""
 _I = re.compile(r"\bi\b")
 
 
@@ -110,6 +112,7 @@ def _form(lowered: str, text: str) -> Mapping[str, float]:
         "#you do": min(1.0, len(_YOU_DO.findall(text)) / 4),
         "#i": min(1.0, len(_I.findall(text)) / 3),
         "#code": float("```" in lowered),
+        "#numbers": min(1.0, len(_NUMBER.findall(lowered)) / 4),
     }
 
 
