@@ -29,7 +29,7 @@ OTHER = "other"
 LONGEST_AT_ONCE = 65_536
 """Characters that are read within the event loop; noise of this length takes about 50 ms."""
 Read = TypeVar("Read")
-COMPLIES_FROM = 0.5
+COMPLIES_FROM = 0.4
 """The probability of compliance from which findings in the request count."""
 CERTAIN_FROM = 0.9
 """The probability of compliance from which rules can tell: no model overrules them then."""

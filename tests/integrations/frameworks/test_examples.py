@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from drivers import of_framework
 
-from support.bad_model import BadModel
+from support.bad_model import REVISED, BadModel
 from support.openai_server import serving
-from waltzrl.records import CANNED_REFUSAL
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "integrations").glob("*.py"))
 
@@ -18,12 +17,12 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "integrations").glob
     "example",
     [pytest.param(path, id=path.stem, marks=of_framework(path.stem)) for path in EXAMPLES],
 )
-def test_an_example_of_an_adapter_declines(example, monkeypatch, capsys):
+def test_an_example_of_an_adapter_revises(example, monkeypatch, capsys):
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     with serving({"bad": BadModel()}) as server:
         monkeypatch.setattr(sys, "argv", [str(example), server.base_url, "bad"])
         runpy.run_path(str(example), run_name="__main__")
-    assert capsys.readouterr().out.splitlines() == [CANNED_REFUSAL]
+    assert capsys.readouterr().out.splitlines() == [REVISED]
     assert server.requests
 
 
