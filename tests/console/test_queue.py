@@ -1,6 +1,7 @@
 """The list as a queue: what comes next, orders, filters, search, many at once, and export."""
 
 import csv
+import html
 import io
 import re
 from dataclasses import replace
@@ -315,5 +316,6 @@ def test_a_canned_refusal_is_shown_as_such(site):
     )
     site.memory.remember([exchange("a", refused, decision="refused")])
     page = site.log_in("viewer").get(f"{LIST}/a")
-    assert f"Canned refusal {CANNED_REFUSAL} The gateway returned this fixed text" in page.words
+    shown = f"Canned refusal {CANNED_REFUSAL} The gateway returned this fixed text"
+    assert shown in html.unescape(page.words)
     assert "<del>" not in page.text

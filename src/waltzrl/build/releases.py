@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from waltzrl.agents.rules import rules_name
 from waltzrl.build.bundles import bundle_id
 from waltzrl.build.identity import identity
 from waltzrl.build.reviewers import REVIEWER
@@ -150,7 +151,7 @@ def _agents(recipe: BundleRecipe) -> list[str]:
     if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
         agents.append(f"conversation {identity(place, None)}")
     if recipe.enabled and (recipe.stage == 1 or recipe.feedback is None):
-        agents.append(f"feedback rules@{load_rulebook(recipe.rules).digest[:12]}")
+        agents.append(f"feedback {rules_name(load_rulebook(recipe.rules))}")
     elif recipe.enabled:
         assert recipe.feedback is not None
         agents.append(f"feedback {identity(recipe.feedback.model, recipe.feedback.server)}")
