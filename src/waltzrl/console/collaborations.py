@@ -104,6 +104,7 @@ def _feedback(request: PageRequest, feedback: Feedback, number: int) -> TurnView
         "unreadable": not feedback.well_formed,
         "unsafe": feedback.unsafe,
         "over-refusal": feedback.overrefuse,
+        "doubtful": feedback.doubtful,
     }
     return TurnView(
         kind="feedback",
