@@ -232,9 +232,7 @@ def _words_of(call: ToolCall) -> str:
     return f"{name}\n{call_id}\n{arguments}"
 
 
-def _by_severity(
-    evidence: RulesEvidence, complies_from: float
-) -> tuple[list[RuleFinding], float]:
+def _by_severity(evidence: RulesEvidence, complies_from: float) -> tuple[list[RuleFinding], float]:
     """Return what counts if a reply complies from this probability on, and its risk."""
     in_request = evidence.in_request if evidence.complies >= complies_from else ()
     findings = sorted([*evidence.certain, *in_request], key=lambda finding: -finding.severity)
