@@ -28,12 +28,14 @@ from waltzrl.audit import (
     expire_contents,
     read_collaborations,
     read_entries,
+    signing_key,
     verify,
 )
 from waltzrl.cli.erase import erase as erase_command
 from waltzrl.collector import demonstrations, export
-from waltzrl.compliance.erasure import RecordsOf, erase_records, find_records, open_targets
+from waltzrl.compliance.erasure import erase_records, find_records
 from waltzrl.compliance.exports import read_rows
+from waltzrl.compliance.subject import RecordsOf, open_places
 from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.erasure import bind_key, note_export
 from waltzrl.memory.labels import LabelEvent
@@ -70,19 +72,19 @@ def postgres_site(tmp_path, postgres_url):
         yield site
 
 
-def open_targets_of(site, whose):
+def open_places_of(site, whose):
     whose = RecordsOf(subject=whose) if isinstance(whose, str) else whose
-    return open_targets(whose, site.url, site.key, {site.log: site.log.with_name("audit.key")})
+    return open_places(whose, site.url, site.key, {site.log: site.log.with_name("audit.key")})
 
 
 def found(site, subject="ada"):
-    with open_targets_of(site, subject) as targets:
-        return find_records(targets).found
+    with open_places_of(site, subject) as places:
+        return find_records(places).found
 
 
 def erased(site, subject="ada", wait_seconds=0.0):
-    with open_targets_of(site, subject) as targets:
-        return erase_records(targets, wait_seconds)
+    with open_places_of(site, subject) as places:
+        return erase_records(places, wait_seconds)
 
 
 def rows_of_all(site):
@@ -130,7 +132,7 @@ def test_a_release_forgets_who_was_erased(site):
             [Observation(release=release.id, arm="serving", outcomes=GOOD, subject=subject)]
         )
     book.tick({}, release.since)
-    erased(site)
+    assert erased(site).found["answered"] == 1
     with reading(site.engine) as connection:
         left = connection.execute(select(ANSWERED.c.subject)).scalars().all()
     assert left == [site.digest("bob")]
@@ -390,8 +392,8 @@ def test_words_that_others_said_too_prove_nothing(sqlite_site):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"whose": RecordsOf()}, "got nobody to erase; give the client's own name"),
-        ({"whose": RecordsOf(subject="ada", request="1")}, "got subject and request to erase"),
+        ({"whose": RecordsOf()}, "got nobody to look for; give the client's own name"),
+        ({"whose": RecordsOf(subject="ada", request="1")}, "got subject and request to look for"),
         ({"whose": RecordsOf(words="I am ada")}, "got too few words to tell a person by: 'I am"),
         ({"subject_key": Path("nowhere")}, "nowhere is missing; without the memory's key"),
         ({"url": "sqlite:///nowhere.db"}, r"nowhere\.db does not exist"),
@@ -409,7 +411,7 @@ def test_what_is_not_there_is_named_and_nothing_is_made(
         "subject_key": sqlite_site.key,
         "logs": {},
     } | wrong
-    with pytest.raises(InputError, match=message), open_targets(**given):
+    with pytest.raises(InputError, match=message), open_places(**given):
         pass
     assert not list(tmp_path.glob("nowhere*"))
 
@@ -424,7 +426,7 @@ def test_a_log_without_its_keys_is_named(sqlite_site):
     )
     with (
         pytest.raises(InputError, match=r"other\.key is not the key of .*give its key"),
-        open_targets(*given),
+        open_places(*given),
     ):
         pass
 
@@ -438,7 +440,7 @@ def test_the_key_of_another_log_finds_nobody_and_is_refused(sqlite_site):
     given = (RecordsOf(subject="ada"), sqlite_site.url, sqlite_site.key, {sqlite_site.log: other})
     with (
         pytest.raises(InputError, match=r"other\.key is not the key of .*the log is"),
-        open_targets(*given),
+        open_places(*given),
     ):
         pass
 
@@ -451,7 +453,7 @@ def test_the_key_of_another_memory_finds_nobody_and_is_refused(site):
     given = (RecordsOf(subject="ada"), site.url, other, {})
     with (
         pytest.raises(InputError, match=r"other\.key is not the key under which"),
-        open_targets(*given),
+        open_places(*given),
     ):
         pass
     assert found(site)
@@ -463,9 +465,9 @@ def test_retention_deletes_rows_and_contents_that_are_too_old(site):
     store, day = memory.store, 86_400.0
     assert store.sweep(AN_HOUR_AGO + 10 * day - 1) == 0
     assert store.sweep(AN_HOUR_AGO + 11 * day) == 6  # evaluations
-    assert expire_contents(site.log, AN_HOUR_AGO - 1) == 0
+    assert expire_contents(site.log, signing_key(site.log_key), AN_HOUR_AGO - 1) == 0
     assert store.sweep(AN_HOUR_AGO + 21 * day) == 6
-    assert expire_contents(site.log, AN_HOUR_AGO + 20 * day) == 6
+    assert expire_contents(site.log, signing_key(site.log_key), AN_HOUR_AGO + 20 * day) == 6
     assert list(read_collaborations(site.log)) == []
     assert list(memory.every_evaluation()) == []
 

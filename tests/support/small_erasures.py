@@ -33,6 +33,10 @@ class Site(NamedTuple):
     def key(self):
         return self.folder / "memory.key"
 
+    @property
+    def log_key(self):
+        return self.log.with_name("audit.key")
+
     def memory(self):
         store = MemoryStore(self.engine, scrub=lambda text: text)
         return SafetyMemory(store, self.digest, {"evaluations": 10, "coaching": 20}, {})
@@ -44,7 +48,7 @@ class Site(NamedTuple):
         settings = LogSettings(
             on_failure="refuse", contents=lambda collaboration: collaboration, commit_seconds=0.005
         )
-        return LocalLog.open(self.log, key=self.log.with_name("audit.key"), settings=settings)
+        return LocalLog.open(self.log, key=self.log_key, settings=settings)
 
 
 def collaboration_of(subject, number, rounds=1):

@@ -44,8 +44,10 @@ OLDER_TRANSACTIONS = text(
     "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
     "AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL AND xact_start < :begun"
 )
-BACKUP_MANIFEST = "manifest.json"
-"""The file in a backup that is recorded like an export; a backup is deleted, never rewritten."""
+BACKUP_MANIFEST, ACCESS_MANIFEST = "manifest.json", "access.json"
+COPIES = {BACKUP_MANIFEST: "a backup", ACCESS_MANIFEST: "a copy for the person"}
+"""The file in a copy that is recorded like an export, and what the copy is: a folder that is
+deleted, never rewritten."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -53,6 +55,8 @@ class Remembered(msgspec.Struct, frozen=True):
 
     namespace: str
     value: dict[str, Json]
+    expires_at: float | None
+    """Seconds since the epoch; None for what is kept until it is erased."""
 
 
 def bind_key(engine: Engine, mark: str, file: Path) -> None:
@@ -97,10 +101,10 @@ def note_export(engine: Engine, path: Path) -> None:
         connection.execute(EXPORTS.insert().values(row))
 
 
-def backups(engine: Engine) -> list[Path]:
-    """Return the folders of backups that still exist."""
-    folders = [path.parent for path in _recorded(engine) if path.name == BACKUP_MANIFEST]
-    return [folder for folder in folders if folder.exists()]
+def copies(engine: Engine) -> list[tuple[Path, str]]:
+    """Return the folders of copies that still exist, and what each is."""
+    paths = [path for path in _recorded(engine) if path.name in COPIES]
+    return [(path.parent, COPIES[path.name]) for path in paths if path.parent.exists()]
 
 
 def withdraw_export(engine: Engine, path: Path) -> None:
@@ -110,8 +114,8 @@ def withdraw_export(engine: Engine, path: Path) -> None:
 
 
 def exports(engine: Engine) -> list[Path]:
-    """Return the recorded files but those of backups, the oldest first."""
-    return [path for path in _recorded(engine) if path.name != BACKUP_MANIFEST]
+    """Return the recorded files but those of copies, the oldest first."""
+    return [path for path in _recorded(engine) if path.name not in COPIES]
 
 
 def _recorded(engine: Engine) -> list[Path]:
@@ -246,9 +250,10 @@ def _is_of(connection: Connection, digest: str, requests: Collection[str]) -> Co
 
 
 def _remembered(connection: Connection, condition: ColumnElement[bool]) -> Iterator[Remembered]:
-    query = select(ITEMS.c.namespace, ITEMS.c.value).where(condition).order_by(ITEMS.c.id)
-    for namespace, value in connection.execute(query.execution_options(yield_per=500)):
-        yield Remembered(namespace, value)
+    columns = (ITEMS.c.namespace, ITEMS.c.value, ITEMS.c.expires_at)
+    query = select(*columns).where(condition).order_by(ITEMS.c.id)
+    for namespace, value, expires_at in connection.execute(query.execution_options(yield_per=500)):
+        yield Remembered(namespace, value, expires_at)
 
 
 def _erasure_times(connection: Connection, digests: Collection[str]) -> dict[str, float]:
