@@ -15,10 +15,10 @@ from support.small_erasures import (
     AN_HOUR_AGO,
     EVERYBODY,
     WORDS,
-    Site,
     interaction,
     leave_traces,
     log_decision,
+    open_places_of,
 )
 from support.small_releases import GOOD, begun, short_plan
 from waltzrl.audit import (
@@ -43,38 +43,8 @@ from waltzrl.privacy.digest import key_in
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.state import Observation
 from waltzrl.release.tables import ANSWERED
-from waltzrl.storage.database import open_database, reading
+from waltzrl.storage.database import reading
 from waltzrl.storage.notices import notices_after
-
-
-@contextmanager
-def opened(folder, url):
-    engine = open_database(url)
-    yield Site(folder, url, folder / "log", engine)
-    engine.dispose()
-
-
-@pytest.fixture
-def site(tmp_path, database_url):
-    with opened(tmp_path, database_url) as site:
-        yield site
-
-
-@pytest.fixture
-def sqlite_site(tmp_path, sqlite_url):
-    with opened(tmp_path, sqlite_url) as site:
-        yield site
-
-
-@pytest.fixture
-def postgres_site(tmp_path, postgres_url):
-    with opened(tmp_path, postgres_url) as site:
-        yield site
-
-
-def open_places_of(site, whose):
-    whose = RecordsOf(subject=whose) if isinstance(whose, str) else whose
-    return open_places(whose, site.url, site.key, {site.log: site.log.with_name("audit.key")})
 
 
 def found(site, subject="ada"):
@@ -82,9 +52,9 @@ def found(site, subject="ada"):
         return find_records(places).found
 
 
-def erased(site, subject="ada", wait_seconds=0.0):
+def erased(site, subject="ada", wait=lambda: None):
     with open_places_of(site, subject) as places:
-        return erase_records(places, wait_seconds)
+        return erase_records(places, wait)
 
 
 def rows_of_all(site):
@@ -267,7 +237,7 @@ def test_a_person_is_erased_under_load(site):
     memory = site.memory()
     with site.open_log() as log:
         with told_on_and_on(site, log, memory):
-            gone = erased(site, wait_seconds=0.2)
+            gone = erased(site)
         key = log.public_key
     assert (gone.left, gone.records) == ((), 30)
     assert found(site) == {}
@@ -295,10 +265,12 @@ def test_what_was_long_on_its_way_is_not_remembered_any_more(site):
 def test_what_is_written_while_an_erasure_waits_is_erased_too(sqlite_site):
     leave_traces(sqlite_site)
     with sqlite_site.open_log() as log:
-        timer = threading.Timer(0.1, log_decision, (log, "ada", 9))
-        timer.start()
-        gone = erased(sqlite_site, wait_seconds=0.4)
-        timer.join()
+
+        def write():
+            log_decision(log, "ada", 9)
+            log.flush()
+
+        gone = erased(sqlite_site, wait=write)
     assert gone.found[str(sqlite_site.log)] == 4
     assert gone.left == ()
     assert len(notices_after(sqlite_site.engine, 0)) == 2

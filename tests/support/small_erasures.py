@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from support.databases import add_vectors_of_0_1
 from waltzrl.audit import LocalLog, LogSettings
 from waltzrl.collector import Selection, collect, export, labelled_prompts
+from waltzrl.compliance.subject import RecordsOf, open_places
 from waltzrl.memory.erasure import note_export
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
@@ -117,3 +118,9 @@ def export_all(site, memory):
         note_export(memory.store.engine, path)
         export(path, rows)
     return list(files)
+
+
+def open_places_of(site, whose):
+    """Open the places of a site for a person, by the client's name or otherwise."""
+    whose = RecordsOf(subject=whose) if isinstance(whose, str) else whose
+    return open_places(whose, site.url, site.key, {site.log: site.log_key})

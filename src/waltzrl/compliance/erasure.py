@@ -7,7 +7,7 @@ The log of decisions holds a keyed digest of the person and no content; it is ne
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -63,10 +63,19 @@ def find_records(places: SearchedPlaces) -> ErasureResult:
     return _counted(places, list(records_of(places)))
 
 
+def wait_for_writes() -> None:
+    """Wait until what was served before an erasure has reached the disk."""
+    time.sleep(WRITE_BEHIND_SECONDS)
+
+
 def erase_records(
-    places: SearchedPlaces, wait_seconds: float = WRITE_BEHIND_SECONDS
+    places: SearchedPlaces, wait: Callable[[], None] = wait_for_writes
 ) -> ErasureResult:
     """Erase the records, notify all gateways and audit logs, and look for what is left.
+
+    Args:
+        places: where to look.
+        wait: returns when what gateways were still writing is written.
 
     Raises:
         InputError: a file is damaged; if it was so at the start, nothing was erased.
@@ -77,7 +86,7 @@ def erase_records(
         return _counted(places, ())  # no request has these words
     before = list(records_of(places))
     _erase_once(places)
-    time.sleep(wait_seconds)
+    wait()
     late = list(records_of(places))
     if late:
         _erase_once(places)

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from waltzrl.audit import LocalLog, LogSettings, contents_of, read_entries
-from waltzrl.audit.contents import content_files, read_contents
+from waltzrl.audit.contents import ERASED, content_files, read_contents
 from waltzrl.audit.keys import digest_under, in_use
 from waltzrl.audit.note import NoteError, PublicKey
 from waltzrl.audit.verify import CHECKPOINTS, segments
@@ -230,7 +230,8 @@ def copies_with(places: SearchedPlaces) -> Iterator[tuple[Path, str]]:
 
 def _holds(path: Path, marks: Sequence[bytes]) -> bool:
     with path.open("rb") as file:
-        return any(mark in line for line in file for mark in marks)
+        kept = (line for line in file if not line.startswith(ERASED))
+        return any(mark in line for line in kept for mark in marks)
 
 
 def _digest_in(folder: Path, key: Path, subject: str) -> str:

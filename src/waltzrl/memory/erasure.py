@@ -96,9 +96,29 @@ def note_export(engine: Engine, path: Path) -> None:
     Call it before the file is written: a missing file is skipped.
     """
     with writing(engine) as connection:
-        connection.execute(delete(EXPORTS).where(EXPORTS.c.path == str(path.resolve())))
-        row = {"path": str(path.resolve()), "created": time.time()}
-        connection.execute(EXPORTS.insert().values(row))
+        _record(connection, path)
+
+
+def note_access(engine: Engine, path: Path, digest: str, requests: int, records: int) -> None:
+    """Record a person's copy like an export, and give notice of it, in one transaction.
+
+    Args:
+        engine: of the memory.
+        path: of the copy's manifest, which is not written yet.
+        digest: of the subject; empty if requests were looked for.
+        requests: number of these.
+        records: number of records in the copy.
+    """
+    whose = {"subject": digest} if digest else {"requests": requests}
+    with writing(engine) as connection:
+        _record(connection, path)
+        give_notice(connection, "access", {**whose, "records": records})
+
+
+def _record(connection: Connection, path: Path) -> None:
+    connection.execute(delete(EXPORTS).where(EXPORTS.c.path == str(path.resolve())))
+    row = {"path": str(path.resolve()), "created": time.time()}
+    connection.execute(EXPORTS.insert().values(row))
 
 
 def copies(engine: Engine) -> list[tuple[Path, str]]:

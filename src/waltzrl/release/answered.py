@@ -57,7 +57,7 @@ def counted_of(engine: Engine, subject: str) -> Iterator[tuple[str, Mapping[str,
         query = select(*(table.c[name] for name in names)).where(table.c.subject == subject)
         with reading(engine) as connection:
             for row in connection.execute(query).mappings():
-                yield table.name, dict(row)
+                yield str(table.name), {str(name): value for name, value in row.items()}
 
 
 def forget_subject(engine: Engine, subject: str) -> None:
