@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import (
@@ -57,6 +58,16 @@ class Remembered(msgspec.Struct, frozen=True):
     value: dict[str, Json]
     expires_at: float | None
     """Seconds since the epoch; None for what is kept until it is erased."""
+
+
+class KeptOf(NamedTuple):
+    """How much of one kind is remembered of a subject, and when it expires."""
+
+    namespace: str
+    records: int
+    first_expires: float | None
+    """Seconds since the epoch; None if none of them expires."""
+    last_expires: float | None
 
 
 def bind_key(engine: Engine, mark: str, file: Path) -> None:
@@ -158,6 +169,20 @@ def remembered_of_others(
     """Yield what is remembered of all others, and of requests that name no subject."""
     with reading(engine) as connection:
         yield from _remembered(connection, not_(_is_of(connection, digest, requests)))
+
+
+def kept_of(engine: Engine, digest: str) -> list[KeptOf]:
+    """Count what is remembered of a subject in each namespace; an empty digest names nobody."""
+    columns = (
+        ITEMS.c.namespace,
+        func.count(),
+        func.min(ITEMS.c.expires_at),
+        func.max(ITEMS.c.expires_at),
+    )
+    with reading(engine) as connection:
+        query = select(*columns).where(_is_of(connection, digest, ()))
+        rows = connection.execute(query.group_by(ITEMS.c.namespace).order_by(ITEMS.c.namespace))
+        return [KeptOf(*row) for row in rows]
 
 
 def erase_subject(
