@@ -32,6 +32,7 @@ PAGES = (
     "/desk/trends",
     "/desk/plans",
     "/desk/plans/minutes",
+    "/desk/people",
     "/desk/audit",
 )
 

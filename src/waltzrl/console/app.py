@@ -22,6 +22,7 @@ from waltzrl.console.audit import show_audit, verify_audit
 from waltzrl.console.collaborations import show_collaboration
 from waltzrl.console.labels import label_collaboration, label_many
 from waltzrl.console.overview import move_release, show_overview
+from waltzrl.console.people import find_person, show_people
 from waltzrl.console.plans import show_picture, show_plan, show_plans
 from waltzrl.console.queue import (
     export_collaborations,
@@ -127,6 +128,7 @@ class Console:
             "/desk/plans": self._endpoint(get=show_plans),
             "/desk/plans/{plan_id:path}": self._endpoint(get=show_plan),
             "/desk/pictures/{plan_id:path}": self._endpoint(get=show_picture),
+            "/desk/people": self._endpoint(get=show_people, post=find_person),
             "/desk/audit": self._endpoint(get=show_audit, post=verify_audit),
         }
         self._router = Router(

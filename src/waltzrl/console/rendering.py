@@ -16,6 +16,7 @@ PAGES = (
     ("/desk/collaborations", "Collaborations"),
     ("/desk/trends", "Trends"),
     ("/desk/plans", "Plans"),
+    ("/desk/people", "People"),
     ("/desk/audit", "Audit"),
 )
 DASH = "\N{EN DASH}"
