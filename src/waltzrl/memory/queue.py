@@ -28,7 +28,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 
 from waltzrl.memory.items import Filter
 from waltzrl.memory.schemas import EVALUATIONS, SafetyEvaluation
-from waltzrl.memory.search import conditions, holds_words, not_expired
+from waltzrl.memory.search import conditions, holds_words, is_named, not_expired
 from waltzrl.memory.tables import ITEMS, LEASES
 from waltzrl.records import load
 
@@ -50,7 +50,7 @@ class QueueSelection(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None = None
     """Only earlier ones."""
     words: str | None = None
-    """`holds_words` of the item; None for all."""
+    """`holds_words` of the item, or `is_named` of the exchange; None for all."""
     rater: str = ""
     """Whom `rated`, `needs` and `free` are about."""
     rated: Rated | None = None
@@ -187,7 +187,8 @@ def _matching(connection: Connection, query: Select, selection: QueueSelection) 
     if selection.rated:
         query = query.where(_is_rated(selection, dialect))
     if selection.words is not None:
-        query = query.where(holds_words(selection.words, dialect))
+        words = selection.words
+        query = query.where(or_(holds_words(words, dialect), is_named(words)))
     if selection.ids is not None:
         query = query.where(ITEMS.c.key.in_(selection.ids))
     if selection.needs:
