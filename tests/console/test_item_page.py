@@ -78,10 +78,8 @@ def test_tool_calls_are_read_as_calls(site):
     )
     site.memory.remember([exchange("a", whole)])
     page = site.log_in("viewer").get(f"{LIST}/a")
-    assert (
-        page.words.count('calls the tool send_mail to ada lines [ "a", 2 ]'.replace('"', "&#34;"))
-        == 2
-    )
+    mail = "calls the tool send_mail to ada lines [ &#34;a&#34;, 2 ]"
+    assert page.words.count(mail) == 2
     assert "calls the tool shell input ls &lt;dir&gt;" in page.words
     assert '"arguments"' not in page.text
 
@@ -121,7 +119,7 @@ def test_the_banner_says_as_what_the_last_one_was_labelled(site):
     query = address.headers["location"].partition("?")[2].partition("#")[0]
     page = browser.get(f"{LIST}/b", query).words
     assert "is labelled as over-refusal, the request harmless ." in page
-    assert "is labelled ." in site.log_in("operator").get(f"{LIST}/b", query).words
+    assert "is labelled." in site.log_in("operator").get(f"{LIST}/b", query).words
 
 
 def test_all_answers_to_the_reply_can_be_given_to_many(site):

@@ -145,8 +145,8 @@ def test_an_invalid_queue_is_refused(site, form):
 
 
 TOLD = re.compile(
-    r"revised|unsafe</|llm:guard|reply/threat|risk|Draft of|No threats|<ins>|Accept|\bada\b|blackmail"
-    r"|>judge|reviewer<"
+    r"revised|unsafe</|llm:guard|reply/threat|risk|Draft of|No threats|<ins>|Accept|\bada\b"
+    r"|blackmail|>judge|reviewer<"
 )
 """What tells how an exchange was judged."""
 
