@@ -40,8 +40,6 @@ LONGEST_INSTRUCTIONS = 4_000
 ASKS = ("category", "severity")
 UNKEPT = ("found", "queue", "rated", "assigned")
 """Fields of a list that a queue does not take over: they are of one session, or of one person."""
-EVERYBODY = 1_000_000
-"""More people than label one evaluation: what they have not all labelled is all with a reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +96,7 @@ def progress(request: PageRequest, queue: WorkQueue) -> tuple[int, int]:
     """Return how many evaluations of a queue are labelled, and how many there are."""
     memory, selection = request.source.memory, queue_selection(request, queue)
     selection = structs.replace(selection, rater="")
-    total = memory.queue_length(structs.replace(selection, needs=EVERYBODY))
+    total = memory.queue_length(structs.replace(selection, answered=True))
     left = memory.queue_length(structs.replace(selection, needs=queue.labels_each))
     return total - left, total
 

@@ -6,6 +6,7 @@ the list.
 """
 
 import time
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -55,6 +56,8 @@ class QueueSelection(msgspec.Struct, frozen=True, kw_only=True):
     """Whom `rated`, `needs` and `free` are about."""
     rated: Rated | None = None
     """None for all."""
+    answered: bool = False
+    """Leave out errors: there is no reply to label."""
     needs: int = 0
     """Only those that `rater` has not labelled, and fewer people than this; 0 for all. Who has
     withdrawn their labels has not labelled."""
@@ -191,17 +194,23 @@ def _matching(connection: Connection, query: Select, selection: QueueSelection) 
         query = query.where(or_(holds_words(words, dialect), is_named(words)))
     if selection.ids is not None:
         query = query.where(ITEMS.c.key.in_(selection.ids))
+    return query.where(*_to_do(selection, dialect))
+
+
+def _to_do(selection: QueueSelection, dialect: str) -> Iterator[ColumnElement[bool]]:
+    """Yield what must hold of an evaluation that a person may still be given."""
+    if selection.answered or selection.needs:
+        yield _VALUE["collaboration", "draft", "text"].as_string().is_not(None)
     if selection.needs:
-        query = query.where(_needs_label(selection, dialect))
+        yield _needs_label(selection, dialect)
     if selection.free:
         lease = LEASES.c.evaluation == ITEMS.c.key
         others = and_(lease, LEASES.c.ends > time.time(), LEASES.c.person != selection.rater)
-        query = query.where(~select(1).select_from(LEASES).where(others).exists())
-    return query
+        yield ~select(1).select_from(LEASES).where(others).exists()
 
 
 def _needs_label(selection: QueueSelection, dialect: str) -> ColumnElement[bool]:
-    """Ask whether there is a reply that too few people have labelled, and `rater` has not."""
+    """Ask whether too few people have labelled an evaluation, and `rater` has not."""
     event, by, action, number = _label_events(dialect)
     later, later_by, later_action, later_number = _label_events(dialect)
     withdrawn = (
@@ -213,8 +222,14 @@ def _needs_label(selection: QueueSelection, dialect: str) -> ColumnElement[bool]
     holds = and_(action == "label", ~withdrawn)
     people = select(func.count(by.distinct())).select_from(event).where(holds).scalar_subquery()
     mine = select(1).select_from(event).where(holds, by == selection.rater).exists()
-    has_reply = _VALUE["collaboration", "draft", "text"].as_string().is_not(None)
-    return and_(has_reply, people < selection.needs, ~mine)
+    unlabelled = _number_of_labels(dialect) == 0  # as most are; the rest is not computed then
+    return or_(unlabelled, and_(people < selection.needs, ~mine))
+
+
+def _number_of_labels(dialect: str) -> ColumnElement[int]:
+    if dialect == "postgresql":
+        return func.jsonb_array_length(func.coalesce(_VALUE["labels"], literal([], JSONB)))
+    return func.coalesce(func.json_array_length(_VALUE, "$.labels"), 0)
 
 
 def _label_events(
