@@ -64,7 +64,7 @@ def test_a_queue_is_made_of_a_list_and_shows_its_progress_instructions_and_peopl
     offered = reviewer.get(LIST, "who=search&label=none&sort=risk")
     address = re.search(r'href="(/desk/queues\?[^"#]+)#new"', offered.text)[1]
     page = reviewer.get(QUEUES, urlsplit(unescape(address)).query)
-    assert "It holds: who search, the highest risk first" in page.words
+    assert "It holds: key search, the highest risk first" in page.words
     fields = dict(re.findall(r'name="(f:\w+)" value="([^"]*)"', page.text))
     assert fields == {"f:who": "search", "f:sort": "risk"}
     people = {"person:annotator": "yes"}

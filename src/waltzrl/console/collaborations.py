@@ -125,7 +125,7 @@ def show_collaboration(request: PageRequest, problem: str = "", status: int = 20
         mine=mine,
         said=_said(request, mine, texts),
         problem=problem,
-        suggestion=None if is_blind or mine else suggestion_of(evaluation),
+        suggestion=None if is_blind or raters else suggestion_of(evaluation),
         settles=(
             mine is None
             and not is_blind

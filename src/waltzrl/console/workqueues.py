@@ -9,11 +9,14 @@ from starlette.responses import Response
 
 from waltzrl.console.labels import take
 from waltzrl.console.queue import (
+    DATES,
     KEPT,
     LABELS,
     LIST,
+    NAMES,
     ORDERS,
     QUEUES,
+    TEXT_FILTERS,
     just_labelled,
     list_path,
     list_query,
@@ -187,6 +190,9 @@ def _row(request: PageRequest, queue: WorkQueue) -> QueueRow:
 
 
 def _about(filters: Mapping[str, str]) -> str:
-    named = [f"{name} {value}" for name, value in filters.items() if name != "sort"]
+    names = {**TEXT_FILTERS, **DATES, **NAMES}
+    named = [
+        f"{names.get(name, name)} {value}" for name, value in filters.items() if name != "sort"
+    ]
     orders = (words for name, words in ORDERS.items() if name == filters.get("sort"))
     return ", ".join([*named, next(orders, ORDERS["newest"])])
