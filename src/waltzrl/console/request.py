@@ -17,6 +17,7 @@ from waltzrl.errors import RequestError
 from waltzrl.memory.plans import PlannedTask, TaskResult
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.release.book import ReleaseBook
+from waltzrl.release.state import Release
 from waltzrl.serving.keys import DeskRole
 
 MAX_FORM_BYTES = 128 * 1024
@@ -109,9 +110,24 @@ class PageRequest:
             return head
         return f"{head[:max_characters]}\N{HORIZONTAL ELLIPSIS}"
 
+    def standing_release(self) -> Release | None:
+        """Return the newest release if the session may roll it back: every page has the button."""
+        if not self.session.may("operator"):
+            return None
+        release = self.source.releases.latest()
+        return release if release is not None and release.may_roll_back else None
+
     def page(self, template: str, **context: object) -> HTMLResponse:
         """Respond with a page that shows who is logged in."""
-        return page(template, 200, session=self.session, here=self.path, now=self.now, **context)
+        return page(
+            template,
+            200,
+            session=self.session,
+            standing=self.standing_release(),
+            here=self.path,
+            now=self.now,
+            **context,
+        )
 
 
 def page(template: str, status: int = 200, **context: object) -> HTMLResponse:
