@@ -387,6 +387,9 @@ class ServedExchange(msgspec.Struct, frozen=True, kw_only=True):
     """Wall time of the choice."""
     usd: float | None = None
     """What all its tokens cost; None when a price is unknown, or costs are not recorded."""
+    probe: bool = False
+    """An operator's own check: it is audited and charged, but is no traffic. The memory, and all
+    that is counted, judged or learned, leave it out."""
     collaboration: Collaboration | None = None
     """None when there was no answer."""
     unfinished: Collaboration | None = None

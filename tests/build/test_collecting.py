@@ -10,14 +10,18 @@ from support.small_evaluations import (
     REVISED,
     STOPPED,
     evaluation,
+    feedback,
     labelled,
     open_memory,
     remember,
     said,
+    turn,
+    verdict,
 )
 from waltzrl.build import collecting
 from waltzrl.build.collecting import (
     DemonstrationCounts,
+    MeasuredError,
     PromptCounts,
     export_demonstrations,
     export_prompts,
@@ -34,6 +38,10 @@ from waltzrl.memory.erasure import erase_subject, exports
 from waltzrl.memory.labels import LabelEvent
 
 NOW = time.time()
+UNMEASURED = {
+    question: MeasuredError(labels=0, missed=None, false_alarms=None)
+    for question in ("unsafe", "needless")
+}
 ALL = Selection(held_out_percentage=0.0)
 SERVED = (
     labelled(REVISED, id="a", time=NOW, reply="correct", request="harmless"),
@@ -84,6 +92,10 @@ def test_prompts_are_counted_by_what_is_known_of_them(tmp_path, sqlite_url):
         only_reply_labelled=0,
         request_disputed=0,
         request_unclear=0,
+        labelled_by={"person": 1, "judge": 0},
+        judge_compared=0,
+        judge_differs=0,
+        judge_errors=UNMEASURED,
     )
     assert done.left_out == {"without_consent": 1, "repeated": 1}  # and one of the two has a label
     assert [(one.id, one.label) for one in read_prompts(path)] == [("a", "benign")]
@@ -110,8 +122,75 @@ def test_prompts_without_a_label_of_the_request_are_counted_by_why(tmp_path, sql
         only_reply_labelled=2,
         request_disputed=1,
         request_unclear=1,
+        labelled_by={"person": 0, "judge": 0},
+        judge_compared=0,
+        judge_differs=0,
+        judge_errors=UNMEASURED,
     )
     assert {prompt.label for prompt in read_prompts(path)} == {None}
+
+
+def judged_prompts(people, judge):
+    """Return an exchange for each pair: what a person says of the request, and what the judge."""
+    return [
+        labelled(
+            said("So.", asked=f"question {n}"),
+            id=f"q{n}",
+            request=request,
+            verdict=verdict(unsafe=False, prompt_harmful=harmful),
+        )
+        for n, (request, harmful) in enumerate(zip(people, judge, strict=True))
+    ]
+
+
+def test_each_prompt_says_who_labelled_it_and_people_may_be_asked_alone(tmp_path, sqlite_url):
+    people = ["harmful", "harmless", "harmless", None]
+    remember(sqlite_url, judged_prompts(people, [True, True, None, True]))
+    path = tmp_path / "prompts.jsonl"
+    counted = export_prompts(sqlite_url, path, ALL).counted
+    assert counted.labelled_by == {"person": 3, "judge": 1}
+    assert (counted.judge_compared, counted.judge_differs) == (2, 1)
+    assert [row["label_source"] for row in read_rows(path)] == ["person"] * 3 + ["judge"]
+    alone = export_prompts(sqlite_url, path, ALL, people_only=True)
+    assert alone.counted.labelled_by == {"person": 3, "judge": 0}
+    assert alone.left_out == {"not_labelled_by_people": 1}
+    assert len(read_prompts(path)) == 3
+
+
+def test_each_round_says_who_scored_its_exchange(tmp_path, sqlite_url):
+    served = [labelled(REVISED, id="a", reply="correct")]
+    for name, more in {
+        "b": {"verdict": verdict(unsafe=False)},
+        "c": {"stage": 1},
+        "d": {"stage": 2},
+    }.items():
+        reviewed = said("So.", turn(feedback(risk=0.0)), asked=name)
+        served.append(evaluation(reviewed, id=name, **more))
+    remember(sqlite_url, served)
+    path = tmp_path / "rounds.jsonl"
+    counted = export_samples(sqlite_url, path, ALL).counted
+    assert counted.labelled_by == {"person": 1, "judge": 1, "rule": 1, "model": 1}
+    alone = export_samples(sqlite_url, path, ALL, people_only=True)
+    assert (alone.counted.total_interactions, alone.left_out["not_labelled_by_people"]) == (1, 3)
+    assert {row["label_source"] for row in read_rows(path)} == {"person"}
+
+
+def test_the_judges_measured_error_stands_beside_what_it_labelled(tmp_path, sqlite_url):
+    bad = [("unsafe", True)] * 12
+    good = [("correct", True)] * 3 + [("correct", False)] * 17
+    served = [
+        evaluation(said("So.", asked=f"{n}"), id=f"e{n}", verdict=verdict(unsafe=unsafe)).labelled(
+            LabelEvent(by="ada", reply=reply, steers=True)
+        )
+        for n, (reply, unsafe) in enumerate([*bad, *good])
+    ]
+    remember(sqlite_url, served)
+    counted = export_prompts(sqlite_url, tmp_path / "prompts.jsonl", ALL).counted
+    error = counted.judge_errors["unsafe"]
+    assert error.labels == 32
+    assert error.missed[0] == 0.0  # it missed none of 12
+    assert error.false_alarms[0] < 3 / 20 < error.false_alarms[1]
+    assert counted.judge_errors["needless"].missed is None
 
 
 CORRECTED = evaluation(said("No.", asked="Why?"), id="d", subject="77").labelled(

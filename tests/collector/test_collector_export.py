@@ -15,7 +15,7 @@ SERVED = [
     labelled(REVISED, id="a", reply="correct", request="harmless"),
     evaluation(said("So.", asked="Why?"), id="c", subject="77", verdict=None),
 ]
-PROMPTS = [row for row, _ in labelled_prompts(SERVED, ALL)]
+PROMPTS = [prompt.row for prompt in labelled_prompts(SERVED, ALL)]
 SAMPLES = [
     *trajectories(evaluation(REVISED, id="a")),
     *trajectories(evaluation(STOPPED, id="b", subject="77", decision="refused")),

@@ -81,8 +81,10 @@ def test_each_prompt_says_where_its_label_comes_from():
         labelled(said(ANSWER, asked="e"), reply="correct", verdict=judged),
         evaluation(said(ANSWER, asked="f")),
     ]
-    sources = [source for _, source in labelled_prompts(served, ALL)]
+    prompts = labelled_prompts(served, ALL)
+    sources = [prompt.source for prompt in prompts]
     assert sources == ["person", "judge", "disputed", "unclear", "only_reply", "nobody"]
+    assert [prompt.row.label_source for prompt in prompts] == ["person", "judge", *[None] * 4]
 
 
 @pytest.mark.parametrize(

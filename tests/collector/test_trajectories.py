@@ -132,12 +132,17 @@ def test_statistics_average_over_interactions_and_over_rounds():
         avg_dir_score=pytest.approx(0.44 / 3),
         safe_rate=0.5,
         avg_coaching_rounds=1.5,
+        labelled_by={"rule": 1, "person": 1},
     )
 
 
 def test_no_samples_have_no_averages():
     nothing = Statistics(
-        total_interactions=0, avg_dir_score=None, safe_rate=None, avg_coaching_rounds=None
+        total_interactions=0,
+        avg_dir_score=None,
+        safe_rate=None,
+        avg_coaching_rounds=None,
+        labelled_by={},
     )
     assert statistics([]) == nothing
 

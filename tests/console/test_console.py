@@ -243,6 +243,20 @@ def test_pages_are_not_stored_framed_or_referred_to_other_sites(site):
         assert reply.headers["referrer-policy"] == "same-origin"
 
 
+def test_operators_have_the_roll_back_on_every_page_while_a_release_can_be_rolled_back(site):
+    operator, reviewer = site.log_in("operator"), site.log_in("reviewer")
+    assert "Roll back" not in operator.get("/desk").words
+    release = site.begin_release()
+    for path in (*PAGES, "/desk/none"):
+        assert operator.get(path).text.count('value="roll_back"') == 1
+        assert "Roll back" not in reviewer.get(path).words
+    for _ in range(2):  # to the second step, and to full traffic
+        release = site.book.move(release, "advance", "ada", "on")
+    assert "Release: full" in operator.get("/desk/audit").words
+    site.book.move(release, "roll_back", "ada", "back")
+    assert "Roll back" not in operator.get("/desk/audit").words
+
+
 def test_pages_hold_no_inline_script_no_inline_style_and_no_other_host(site):
     site.begin_release()
     browser = site.log_in("operator")
@@ -297,6 +311,39 @@ def test_an_internal_error_is_logged_without_content(site, caplog):
     assert "ValidationError" in caplog.text
 
 
+def test_a_page_that_fails_keeps_the_navigation_and_the_roll_back(site):
+    release = site.begin_release()
+    operator, viewer = site.log_in("operator"), site.log_in("viewer")
+    site.memory.store.put(("safety", "waltzrl", "evaluations"), "odd", {"id": "odd"})
+    failed = operator.get("/desk/collaborations/odd")
+    assert failed.status == 500
+    assert 'href="/desk/collaborations"' in failed.text
+    assert "Log out" in failed.words
+    form = dict(re.findall(r'name="(token|release|version)" value="([^"]+)"', failed.text))
+    sent = site.ask(
+        "POST",
+        "/desk/release",
+        form | {"action": "roll_back", "why": "it fails"},
+        cookie=operator.cookie,
+    )
+    assert (sent.status, site.book.release(release.id).state) == (303, "rolled_back")
+    assert "Roll back" not in viewer.get("/desk/collaborations/odd").words
+
+
+def test_a_form_that_cannot_be_read_keeps_the_navigation(site):
+    reply = site.log_in("operator").post("/desk/logout", x="x" * MAX_FORM_BYTES)
+    assert (reply.status, "Log out" in reply.words) == (413, True)
+
+
+def test_a_session_that_was_ended_sees_no_release_on_an_error_page(site):
+    site.begin_release()
+    browser = site.log_in("operator")
+    token = browser.token
+    browser.post("/desk/logout")
+    reply = site.ask("POST", "/desk/labels", {"token": f"{token}x"}, cookie=browser.cookie)
+    assert (reply.status, "Roll back" in reply.words) == (403, False)
+
+
 def test_an_unavailable_database_is_reported(site, tmp_path, caplog):
     browser = site.log_in("operator")
     site.memory.store.engine.dispose()
@@ -304,7 +351,7 @@ def test_an_unavailable_database_is_reported(site, tmp_path, caplog):
         file.unlink()
     (tmp_path / "memory.db").mkdir()
     reply = browser.get("/desk/collaborations")
-    assert (reply.status, "database" in reply.words) == (503, True)
+    assert (reply.status, "database" in reply.words, "Log out" in reply.words) == (503, True, True)
 
 
 def test_what_is_logged_holds_no_content_and_no_key(site, caplog):

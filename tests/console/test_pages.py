@@ -9,12 +9,13 @@ import pytest
 
 from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
 from waltzrl.console.labels import MAX_TEXT
+from waltzrl.console.overview import scales_of
 from waltzrl.console.queue import ROWS
 from waltzrl.console.rendering import interval
 from waltzrl.memory.counts import Counts
 from waltzrl.memory.labels import LabelEvent
 from waltzrl.records import Feedback, Round, Verdict
-from waltzrl.release.correction import observed_rate
+from waltzrl.release.correction import RateEstimate, observed_rate
 from waltzrl.release.state import Observation
 from waltzrl.storage.notices import notices_after
 
@@ -75,6 +76,11 @@ def test_rates_are_counted_per_bundle_with_intervals(tmp_path, database_url):
     assert new.startswith("1 ")
     assert f"100 % {shown(1, 1)} 1 of 1" in new
     assert "clerk" not in page
+
+
+def test_a_column_of_rates_that_are_zero_beyond_doubt_is_drawn():
+    nothing = RateEstimate(n=90, bad=0, value=0.0, low=0.0, high=0.0, corrected=True)
+    assert scales_of([{"unsafe (judge)": nothing}]) == {"unsafe (judge)": 1.0}
 
 
 def test_counts_above_a_thousand_are_told_apart_by_commas(site):

@@ -10,10 +10,10 @@ import pytest
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from support.browser import FLAGS, NODE_MODULES, find_chromium
+from support.browser import FLAGS, find_chromium, violations
 from support.desk_plans import run_minutes
+from support.desk_states import STATES
 from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
-from waltzrl.memory.labels import LabelEvent
 from waltzrl.memory.workqueues import WorkQueue, put_queue
 from waltzrl.routing.picture import DARK, LIGHT
 
@@ -24,20 +24,28 @@ PICTURED = {
     for name, scheme in (("light", LIGHT), ("dark", DARK))
 }
 """Colours of a coached task."""
-AXE = NODE_MODULES / "axe-core/axe.min.js"
 STORY = "wz7/2"
 PAGES = (
     "/desk",
     "/desk/collaborations",
-    "/desk/collaborations/wz7%2F2",
     "/desk/queues",
-    "/desk/audit?record=wz1",
     "/desk/trends",
     "/desk/plans",
-    "/desk/plans/minutes",
     "/desk/people",
     "/desk/audit",
 )
+STATE_PAGES = {
+    "empty": (),
+    "one": ("/desk/collaborations/wz0%2F2",),
+    "zero rates": ("/desk/collaborations/wz1%2F2",),
+    "many": (
+        "/desk/collaborations/wz1%2F2",
+        "/desk/audit?record=wz1",
+        "/desk/plans/minutes",
+        "/desk/none",
+    ),
+}
+"""Pages that a state has beside the others."""
 
 
 @pytest.fixture(scope="module")
@@ -328,15 +336,61 @@ def test_an_operator_rolls_back_with_a_reason(chromium, url, site):
     assert (last.action, last.by, last.why) == ("roll_back", "operator", "replies got worse")
 
 
-@pytest.mark.parametrize("width", [360, 1280])
-def test_no_page_is_wider_than_its_window(chromium, url, site, width):
-    with opened(chromium, url, viewport={"width": width, "height": 800}) as page:
+@pytest.mark.npm
+@pytest.mark.parametrize("state", STATES)
+def test_every_page_in_every_state_fits_its_window_and_violates_no_rule(chromium, tmp_path, state):
+    site = Site(tmp_path)
+    with ThreadPoolExecutor() as pool:  # playwright keeps this thread's event loop
+        pool.submit(STATES[state], site, 500 if state == "many" else 60).result()
+    faults = []
+    missing = {"forgiven": 1}  # the browser logs the 404 of /desk/none
+    with (
+        served(site.desk) as url,
+        opened(chromium, url, bypass_csp=True, **missing) as page,
+    ):
+        page.goto("/desk/login")
+        faults += _faults(page, "/desk/login")
         log_in(page, site, "operator")
-        for path in PAGES:
+        for path in (*PAGES, *STATE_PAGES[state]):
             page.goto(path)
-            for summary in page.locator("summary").all():
-                summary.click()
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+            faults += _faults(page, path)
+    assert faults == []
+
+
+VIEWS = (("light", 1280, None), ("dark", 1280, ["color-contrast"]), ("light", 360, ["wcag22aa"]))
+"""Colour scheme, width, and which of axe-core's rules can differ from those of the first."""
+
+
+def _faults(page, path):
+    """Return what is wrong with a page in each view."""
+    found = []
+    for scheme, width, rules in VIEWS:
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 800})
+        found += [(path, scheme, width, *fault) for fault in violations(page, rules)]
+        if page.evaluate("document.documentElement.scrollWidth") > width:
+            found.append((path, scheme, width, "wider than its window"))
+    return found
+
+
+def test_on_a_phone_the_roll_back_is_in_reach_wherever_one_has_scrolled(chromium, url, site):
+    release = site.book.current()
+    names = [f"n{number}" for number in range(30)]
+    site.memory.remember([exchange(name, collaboration(name)) for name in names])
+    with opened(chromium, url, viewport={"width": 390, "height": 844}) as page:
+        log_in(page, site, "operator")
+        page.goto("/desk/collaborations")
+        page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+        summary = page.locator("summary", has_text="Roll back")
+        assert 0 <= summary.bounding_box()["y"] < 100
+        summary.click()
+        page.get_by_label("Reason").fill("replies got worse")
+        button = page.get_by_role("button", name="Roll back now")
+        assert button.bounding_box()["y"] < 844
+        button.click()
+        page.locator(".chip", has_text="rolled back").wait_for()
+    assert site.book.release(release.id).state == "rolled_back"
 
 
 def test_on_a_phone_the_list_begins_below_its_search(chromium, url, site):
@@ -386,32 +440,6 @@ def test_a_cookie_of_a_real_log_in_is_kept_from_scripts(chromium, url, site):
         kept = (cookie["httpOnly"], cookie["sameSite"], cookie["path"])
         assert kept == (True, "Lax", "/desk")
         assert page.evaluate("document.cookie") == ""
-
-
-@pytest.mark.npm
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_violation_on_any_page(chromium, url, site, scheme):
-    missing = {"forgiven": 1}  # the browser logs the 404 of /desk/none
-    with opened(chromium, url, color_scheme=scheme, bypass_csp=True, **missing) as page:
-        page.goto("/desk/login")
-        faults = {"/desk/login": violations(page)}
-        log_in(page, site, "operator")
-        for by, reply in (("ada", "unsafe"), ("grace", "correct")):
-            site.memory.label(STORY, LabelEvent(by=by, reply=reply, request="harmful"))
-        put_queue(site.memory.store, WorkQueue(name="day", instructions="Label all."))
-        for path in (*PAGES, "/desk/none"):
-            page.goto(path)
-            for summary in page.locator("summary").all():
-                summary.click()
-            faults[path] = violations(page)
-    assert {path: rules for path, rules in faults.items() if rules} == {}
-
-
-def violations(page):
-    """Return every rule of axe-core that the page violates, and where."""
-    page.evaluate(AXE.read_text())
-    rules = page.evaluate("axe.run()")["violations"]
-    return [(rule["id"], node["html"][:200]) for rule in rules for node in rule["nodes"]]
 
 
 def test_a_queue_takes_three_keys_an_item_and_notes_the_words_that_decided(chromium, url, site):

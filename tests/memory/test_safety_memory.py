@@ -350,6 +350,14 @@ def test_rates_count_each_bundle_and_no_shadow(memory):
     )  # fmt: skip
 
 
+def test_a_review_of_a_callers_own_reply_is_not_served(memory):
+    memory.remember([told("a"), told("b", mode="review")])
+    (counts,) = memory.rates(since=0)
+    (period,) = memory.periods([NOW + 1], 86_400.0)
+    assert (counts.answers, period.answers) == (1, 1)
+    assert memory.evaluation("b") is not None
+
+
 def test_thumbs_incidents_and_added_times_are_counted(memory):
     drafted = replace(collaboration(), draft=replace(collaboration().draft, milliseconds=5.0))
     memory.remember(

@@ -3,16 +3,20 @@
 import asyncio
 import json
 import logging
+import re
 import sqlite3
+from collections import Counter
 from dataclasses import replace
 from importlib.resources import files
 
 import pytest
 
-from support.small_gateway import UNSAFE, Model, ask, chat, gateway
+from support.small_gateway import UNSAFE, Model, ask, chat, gateway, listening
 from support.timing import until
 from waltzrl.audit import read_collaborations, read_entries
+from waltzrl.budget import ledgers_in, read_ledger
 from waltzrl.build.releases import GateOverride, propose, stored_recipe
+from waltzrl.build.verify import TIMED, VerificationSettings, verify_gateway
 from waltzrl.errors import InputError
 from waltzrl.memory.labels import LabelEvent
 from waltzrl.memory.safety import SafetyMemory
@@ -94,6 +98,38 @@ def test_what_was_served_is_remembered_without_personal_data(tmp_path):
         assert b"user-17" not in file.read_bytes()
     said = [one.prompt.messages[-1].content for _, one in read_collaborations(tmp_path / "audit")]
     assert said == ["my address is [REDACTED:email]"] * 2
+
+
+def test_what_verifies_a_gateway_is_audited_and_charged_and_not_remembered(tmp_path):
+    house, keys = House(tmp_path), tmp_path / "keys.toml"
+    prober = add_key(keys, {"name": "on-call", "may_probe": True})
+    client = add_key(keys, {"name": "shop"})
+    settings = (f"keys={keys}", f"budget.folder={tmp_path / 'costs'}")
+    checked = VerificationSettings(sets={}, model="echo")
+    refused = []
+
+    async def live():
+        async with gateway(*house.settings, *settings) as app, listening(app) as (host, port):
+            url = f"http://{host}:{port}/v1"
+            result = await verify_gateway(url, prober, checked)
+            await chat(app, "echo", key=client)
+            refused.append(await chat(app, "echo", key=client, x_waltzrl_probe="yes"))
+            counts = (await ask(app, "/metrics", method="GET")).text
+            return result, counts
+
+    result, counts = asyncio.run(live())
+    assert result.passed, result.checks
+    (evaluation,) = house.rows("evaluations")
+    assert (evaluation["who"], evaluation["probe"]) == ("shop", False)
+    assert (refused[0].status, "may not send probes" in refused[0].text) == (403, True)
+    decisions = [e.decision for e in read_entries(tmp_path / "audit") if e.decision]
+    assert [(one.who, one.probe) for one in decisions[-2:]] == [("on-call", True), ("shop", False)]
+    reviews = TIMED + 3  # a greeting, and two replies to a crisis
+    assert len(decisions) == reviews + 2  # one reply, and the client's
+    charged = Counter(charge.key for charge in read_ledger(*ledgers_in(tmp_path / "costs")).charges)
+    assert charged == {"on-call": reviews + 1, "shop": 1}
+    served = re.findall(r'requests_total\{api="chat".*\} (\d+)', counts)
+    assert served == ["1"]
 
 
 def test_labels_and_withdrawals_are_in_the_audit_log_without_texts(tmp_path):

@@ -105,7 +105,7 @@ def export_all(site, memory):
     samples = list(collect(evaluations, EVERYBODY))
     for sample in samples:
         memory.store_dir_training_sample(sample)
-    prompts = [row for row, _ in labelled_prompts(evaluations, EVERYBODY)]
+    prompts = [prompt.row for prompt in labelled_prompts(evaluations, EVERYBODY)]
     files = {
         site.folder / name: rows
         for name, rows in (

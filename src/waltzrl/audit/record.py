@@ -82,6 +82,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     usd: float | None = None
     sent: str | None = None
     """Of a stream that ended early: digest of what had been released to the client; else None."""
+    probe: bool = False
+    """An operator's own check, which the memory does not keep."""
 
 
 class LogEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -157,6 +159,7 @@ def record_of(exchange: ServedExchange, prompt: Prompt, digest: Digest) -> Decis
         exchange_id="" if exchange.id == prompt.id else exchange.id,
         usd=exchange.usd,
         sent=digest(_bytes(exchange.sent)) if exchange.sent else None,
+        probe=exchange.probe,
     )
 
 

@@ -11,6 +11,7 @@ from msgspec import structs
 from waltzrl.build.memory import existing_memory
 from waltzrl.collector import (
     DemonstrationRow,
+    LabelledPrompt,
     PromptRow,
     Selection,
     Statistics,
@@ -29,9 +30,12 @@ from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.schemas import SafetyEvaluation, TrainingSample
 from waltzrl.privacy import scrub_collaboration
 from waltzrl.records import Prompt
+from waltzrl.release.book import judge_errors
 from waltzrl.storage.notices import last_notice, notices_after
 
 Counted = TypeVar("Counted")
+UNLABELLED = "not_labelled_by_people"
+"""Reason why an exchange or a prompt is left out where only what people labelled is wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,26 @@ class PromptCounts:
     """Of the unlabelled: people differ about the request."""
     request_unclear: int
     """Of the unlabelled: people cannot tell about the request."""
+    labelled_by: Mapping[str, int]
+    """`PromptRow.label_source` -> prompts."""
+    judge_compared: int
+    """Prompts that a person labelled, and the judge too."""
+    judge_differs: int
+    """Of these, those that the judge labels otherwise."""
+    judge_errors: Mapping[str, "MeasuredError"]
+    """Question about a reply -> how often the online judge errs on it, as releases measure it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredError:
+    """How often the judge errs on a question: 95 % intervals, None while labels are too few."""
+
+    labels: int
+    """Judged replies that people labelled, and that count."""
+    missed: tuple[float, float] | None
+    """Share of the bad replies that the judge calls good."""
+    false_alarms: tuple[float, float] | None
+    """Share of the good replies that it calls bad."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +90,16 @@ class CollectionResult(Generic[Counted]):
     """Reason -> exchanges."""
 
 
-def export_samples(url: str, path: Path, selection: Selection) -> CollectionResult[Statistics]:
+def export_samples(
+    url: str, path: Path, selection: Selection, *, people_only: bool = False
+) -> CollectionResult[Statistics]:
     """Write one row for each round of collected exchanges, and store the rows in the memory too.
 
     Args:
         url: of the memory.
         path: ends in .json, .jsonl or .parquet.
         selection: which exchanges.
+        people_only: write only exchanges whose returned reply a person labelled.
 
     Raises:
         InputError: there is no memory, no exchange can be scored, or the file cannot be written.
@@ -82,22 +109,28 @@ def export_samples(url: str, path: Path, selection: Selection) -> CollectionResu
     with existing_memory(url) as memory:
         last = last_notice(memory.store.engine)
         collected = _Collected(memory, selection)
-        samples = list(collect(collected, selection))
-        counted = statistics(samples)
-        left_out = collected.left_out("repeated_or_unscored", counted.total_interactions)
+        scored = list(collect(collected, selection))
+        samples = [row for row in scored if row.label_source == "person" or not people_only]
+        counted, used = statistics(samples), statistics(scored).total_interactions
+        left_out = collected.left_out("repeated_or_unscored", used)
+        if people_only:
+            left_out[UNLABELLED] = used - counted.total_interactions
         _write(memory, path, samples, left_out)
         memory.store_dir_training_sample(*samples)
         _require_no_erasure(memory, path, samples, last)
     return CollectionResult(counted=counted, left_out=left_out)
 
 
-def export_prompts(url: str, path: Path, selection: Selection) -> CollectionResult[PromptCounts]:
+def export_prompts(
+    url: str, path: Path, selection: Selection, *, people_only: bool = False
+) -> CollectionResult[PromptCounts]:
     """Write each prompt of collected exchanges once, with its label where there is one.
 
     Args:
         url: of the memory.
         path: ends in .json, .jsonl or .parquet.
         selection: which exchanges.
+        people_only: write only prompts that people labelled.
 
     Raises:
         InputError: there is no memory, it has no prompt, or the file cannot be written.
@@ -107,23 +140,55 @@ def export_prompts(url: str, path: Path, selection: Selection) -> CollectionResu
     with existing_memory(url) as memory:
         last = last_notice(memory.store.engine)
         collected = _Collected(memory, selection)
-        prompts = labelled_prompts(collected, selection)
-        rows = [row for row, _ in prompts]
-        left_out = collected.left_out("repeated", len(rows))
+        found = labelled_prompts(collected, selection)
+        prompts = [prompt for prompt in found if prompt.source == "person" or not people_only]
+        rows = [prompt.row for prompt in prompts]
+        left_out = collected.left_out("repeated", len(found))
+        if people_only:
+            left_out[UNLABELLED] = len(found) - len(prompts)
         _write(memory, path, rows, left_out)
         _require_no_erasure(memory, path, rows, last)
-    labels = Counter(row.label for row in rows)
-    sources = Counter(source for _, source in prompts)
-    counted = PromptCounts(
-        total_prompts=len(rows),
+        errors = _measured_errors(memory)
+    return CollectionResult(counted=_prompt_counts(prompts, errors), left_out=left_out)
+
+
+def _prompt_counts(
+    prompts: Sequence[LabelledPrompt], errors: Mapping[str, MeasuredError]
+) -> PromptCounts:
+    labels = Counter(prompt.row.label for prompt in prompts)
+    sources = Counter(prompt.source for prompt in prompts)
+    compared = [
+        prompt for prompt in prompts if prompt.source == "person" and prompt.judged is not None
+    ]
+    return PromptCounts(
+        total_prompts=len(prompts),
         unsafe=labels["unsafe"],
         benign=labels["benign"],
         unlabelled=labels[None],
         only_reply_labelled=sources["only_reply"],
         request_disputed=sources["disputed"],
         request_unclear=sources["unclear"],
+        labelled_by={source: sources[source] for source in ("person", "judge")},
+        judge_compared=len(compared),
+        judge_differs=sum(prompt.judged != prompt.row.label for prompt in compared),
+        judge_errors=errors,
     )
-    return CollectionResult(counted=counted, left_out=left_out)
+
+
+def _measured_errors(memory: SafetyMemory) -> dict[str, MeasuredError]:
+    """Return the error of the memory's judge that corrects the rates of releases."""
+    return {
+        question: MeasuredError(
+            labels=error.bad + error.good,
+            missed=(
+                (1 - error.sensitivity.high, 1 - error.sensitivity.low) if error.is_known else None
+            ),
+            false_alarms=(
+                (error.false_alarms.low, error.false_alarms.high) if error.is_known else None
+            ),
+        )
+        for question, error in judge_errors(memory.calibration()).items()
+    }
 
 
 def export_demonstrations(

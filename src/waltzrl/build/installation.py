@@ -26,6 +26,8 @@ from waltzrl.policies.chat_completion import Json
 from waltzrl.records import Prompt
 
 SHORT = Sampling(max_new_tokens=16)
+PROBE = {"X-Waltzrl-Probe": "yes"}
+"""Headers of a request that a gateway's memory leaves out."""
 REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;.*extra == ['\"]([\w-]+)['\"])?")
 """A distribution's name and, in the metadata of a package, the extra that it belongs to."""
 
@@ -144,7 +146,7 @@ class _Readiness(msgspec.Struct):
 
 
 async def _reply_check(url: str, api_key: str | None, prompt: Prompt, model: str | None) -> Check:
-    async with RemotePolicy(url, model or "", api_key=api_key) as policy:
+    async with RemotePolicy(url, model or "", api_key=api_key, headers=PROBE) as policy:
         try:
             if not model:
                 models = msgspec.json.decode(await policy.get("/models"), type=_Models)

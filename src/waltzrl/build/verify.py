@@ -10,6 +10,7 @@ from waltzrl.agents import Reviewer, RulesReviewer
 from waltzrl.build.bundles import Bundles
 from waltzrl.build.datasets import read_sets
 from waltzrl.build.installation import (
+    PROBE,
     Check,
     audit_check,
     gateway_checks,
@@ -168,7 +169,7 @@ async def verify_gateway(
 
     Args:
         url: of the gateway, ending in `/v1`.
-        api_key: for the gateway; None if it needs none.
+        api_key: for the gateway; it must allow probes. None if the gateway needs none.
         settings: what to verify with.
 
     Raises:
@@ -180,7 +181,7 @@ async def verify_gateway(
         return Verification(checks=tuple(checks))
     rules = RulesReviewer(load_rulebook())
     async with GatewayGuard(
-        RemotePolicy(url, settings.model or NO_MODEL, api_key=api_key)
+        RemotePolicy(url, settings.model or NO_MODEL, api_key=api_key, headers=PROBE)
     ) as guard:
         return await _verify_reviewer(checks, rules, guard, settings)
 

@@ -46,6 +46,9 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
     may_see_drafts: Annotated[
         bool, typer.Option("--may-see-drafts", help="May request withheld drafts.")
     ] = False,
+    may_probe: Annotated[
+        bool, typer.Option("--may-probe", help="May send probes, which the memory leaves out.")
+    ] = False,
     role: Annotated[DeskRole | None, typer.Option(help="Role in the review console.")] = None,
     system_turns: Annotated[
         Author, typer.Option(help="Who writes its system turns and tools; rules search a tenant's.")
@@ -73,6 +76,7 @@ def add(  # noqa: PLR0913, PLR0917 - each parameter is an option
         "tokens_per_day": tokens_per_day,
         "usd_per_day": usd_per_day,
         "may_see_drafts": may_see_drafts,
+        "may_probe": may_probe,
         "role": role,
         "system_turns": system_turns,
         "media": media,
@@ -92,12 +96,13 @@ def list_keys(file: KeyFile) -> None:
     `waltzrl keys list --file keys.toml`
     """
     headings = ("name", "id", "state", "created", "requests/minute", "budget/day", "drafts")
-    table = Table(*headings, "desk", "system", box=None)
+    table = Table(*headings, "probes", "desk", "system", box=None)
     for key in read_keys(file):
         rate = str(key.requests_per_minute or "no limit")
         drafts = "yes" if key.may_see_drafts else "no"
         created = f"{key.created:%Y-%m-%d}"
-        shown = (created, rate, _budget(key), drafts, key.role or "no", key.system_turns)
+        probes = "yes" if key.may_probe else "no"
+        shown = (created, rate, _budget(key), drafts, probes, key.role or "no", key.system_turns)
         table.add_row(key.name, key.id, key.state, *shown)
     terminal(NARROWEST).print(table)
 

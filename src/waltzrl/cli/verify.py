@@ -70,7 +70,8 @@ def verify(  # noqa: PLR0913, PLR0917 - each parameter is an option
     Checks the packages, the rules, the reviewer and its latency, and whatever a recipe names: the
     model that drafts, the audit log, the memory. Of the refusals of harmful prompts at most 2 % may
     be challenged, and stage 2 must flag every hollow answer that stage 1 flags. Exits with 1 if a
-    check fails. A gateway's key is read from WALTZRL_GATEWAY_KEY.
+    check fails. A gateway's key is read from WALTZRL_GATEWAY_KEY; it must allow probes
+    (`waltzrl keys add --may-probe`), so that the gateway's memory keeps none of them.
 
     **Examples**
 
@@ -126,8 +127,9 @@ def stage2(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """Run the eleven checks of stage 2 on a pair or a gateway, and print the rates.
 
     Name what to verify: a pair, a gateway, an upstream or the demo. A gateway's key is read from
-    WALTZRL_GATEWAY_KEY; it must show drafts (`waltzrl keys add --may-see-drafts`). Exits with 1 if
-    a check fails, and with 3 if none fails but one could not be measured.
+    WALTZRL_GATEWAY_KEY; it must show drafts and allow probes (`waltzrl keys add --may-see-drafts
+    --may-probe`). Exits with 1 if a check fails, and with 3 if none fails but one could not be
+    measured.
 
     **Examples**
 
@@ -159,7 +161,8 @@ def coach(  # noqa: PLR0913, PLR0917 - each parameter is an option
     """Run the twenty checks of coach mode and its fifty scenarios; exits with 1 if one fails.
 
     Name what to verify: a pair, a gateway, an upstream or the demo. A gateway's key is read from
-    WALTZRL_GATEWAY_KEY; it must show drafts (`waltzrl keys add --may-see-drafts`).
+    WALTZRL_GATEWAY_KEY; it must show drafts and allow probes (`waltzrl keys add --may-see-drafts
+    --may-probe`).
 
     **Examples**
 
@@ -214,11 +217,14 @@ class _Target:
         if self.gateway or self.upstream:
             if self.model is None:
                 raise InputError("got no --model; need the name of a model that the server serves")
-            key = os.environ.get(KEY_VARIABLE) if self.gateway else None
-            policy = RemotePolicy(self.gateway or self.upstream or "", self.model, api_key=key)
             if self.gateway:
-                return open_guard(gateway=policy)
-            return open_guard(upstream=policy, settings=settings)
+                from waltzrl.build.installation import PROBE
+
+                key = os.environ.get(KEY_VARIABLE)
+                served = RemotePolicy(self.gateway, self.model, api_key=key, headers=PROBE)
+                return open_guard(gateway=served)
+            upstream = RemotePolicy(self.upstream or "", self.model)
+            return open_guard(upstream=upstream, settings=settings)
         from waltzrl.demo.arms import MAX_NEW_TOKENS
         from waltzrl.demo.serving import demo_pair
 

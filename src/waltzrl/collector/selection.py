@@ -58,6 +58,8 @@ class PromptRow(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     messages: tuple[Message, ...]
     label: Label | None
+    label_source: Literal["person", "judge"] | None
+    """Who gave the label; None without one. Rules and the reviewer label no prompt."""
     category: str
     source: str = REMEMBERED
 
@@ -72,7 +74,7 @@ class PromptRow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-LabelSource = Literal["person", "judge", "disputed", "unclear", "only_reply", "nobody"]
+PromptSource = Literal["person", "judge", "disputed", "unclear", "only_reply", "nobody"]
 """Who labels a prompt, or why it has no label: people differ about the request, cannot tell, or
 labelled the reply alone; or nobody labelled anything."""
 
@@ -81,12 +83,14 @@ class LabelledPrompt(NamedTuple):
     """A prompt with its user, and where its label comes from."""
 
     row: PromptRow
-    source: LabelSource
+    source: PromptSource
+    judged: Label | None
+    """The judge's own label, whoever gave the row's; None without one."""
 
 
 def prompts_of(evaluations: Iterable[SafetyEvaluation], selection: Selection) -> list[Prompt]:
     """Return the prompts of collected exchanges, each once."""
-    return [row.prompt() for row, _ in labelled_prompts(evaluations, selection)]
+    return [prompt.row.prompt() for prompt in labelled_prompts(evaluations, selection)]
 
 
 def labelled_prompts(
@@ -160,7 +164,7 @@ def _labelled(evaluation: SafetyEvaluation, requests: Collection[RequestLabel]) 
     """
     judged = _judged_label(evaluation)
     label: Label | None
-    source: LabelSource
+    source: PromptSource
     match agreed(requests):
         case "harmful":
             label, source = "unsafe", "person"
@@ -177,9 +181,10 @@ def _labelled(evaluation: SafetyEvaluation, requests: Collection[RequestLabel]) 
         id=evaluation.id,
         messages=_messages(evaluation),
         label=label,
+        label_source=source if source in ("person", "judge") else None,
         category=evaluation.category,
     )
-    return LabelledPrompt(row, source)
+    return LabelledPrompt(row, source, judged)
 
 
 def _judged_label(evaluation: SafetyEvaluation) -> Label | None:

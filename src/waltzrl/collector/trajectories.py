@@ -1,6 +1,7 @@
 """Served collaborations as trajectories: each round a step, with scores of its replies."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from waltzrl.agents.operational import Score, operational_dir, reviewed_score
@@ -8,6 +9,7 @@ from waltzrl.collector.selection import Selection, collaboration_of, distinct
 from waltzrl.memory.labels import ReplyLabel
 from waltzrl.memory.schemas import (
     Action,
+    LabelSource,
     OperationalReward,
     SafetyEvaluation,
     State,
@@ -36,6 +38,8 @@ class Statistics:
     """Share of the exchanges whose last reply has a safety score of 0.5 or more."""
     avg_coaching_rounds: float | None
     """Feedback rounds of an exchange; the review of a revision is one."""
+    labelled_by: Mapping[str, int]
+    """`TrainingSample.label_source` -> exchanges."""
 
 
 def collect(
@@ -87,6 +91,7 @@ def trajectories(evaluation: SafetyEvaluation) -> list[TrainingSample]:
             reward=_reward(before, scores[reply]),
             next_state=None if terminal else states[number + 1],
             terminal=terminal,
+            label_source=_source(evaluation),
         )
         samples.append(sample)
     return samples
@@ -94,17 +99,20 @@ def trajectories(evaluation: SafetyEvaluation) -> list[TrainingSample]:
 
 def statistics(samples: Iterable[TrainingSample]) -> Statistics:
     """Summarize samples over exchanges and rounds."""
-    dir_scores, last_safety = [], []
+    dir_scores, last_safety, sources = [], [], Counter[str]()
     for sample in samples:
         dir_scores.append(sample.reward.dir_score)
         if sample.terminal:
             last_safety.append(sample.reward.safety_score)
+            if sample.label_source is not None:
+                sources[sample.label_source] += 1
     exchanges = len(last_safety)
     return Statistics(
         total_interactions=exchanges,
         avg_dir_score=sum(dir_scores) / len(dir_scores) if dir_scores else None,
         safe_rate=sum(s >= 0.5 for s in last_safety) / exchanges if exchanges else None,
         avg_coaching_rounds=len(dir_scores) / exchanges if exchanges else None,
+        labelled_by=dict(sources.most_common()),
     )
 
 
@@ -143,6 +151,16 @@ def _returned_score(evaluation: SafetyEvaluation, reviewed: Score | None) -> Sco
         else float(not (verdict.overrefuses or verdict.non_answer))
     )
     return None if safety is None or helpfulness is None else Score(safety, helpfulness)
+
+
+def _source(evaluation: SafetyEvaluation) -> LabelSource:
+    """Return who scored the returned reply."""
+    if evaluation.label is not None:
+        return "person"
+    verdict = evaluation.verdict
+    if verdict is not None and (verdict.unsafe is not None or verdict.overrefuses is not None):
+        return "judge"
+    return "model" if evaluation.stage == 2 else "rule"
 
 
 def _states(collaboration: Collaboration) -> list[State]:

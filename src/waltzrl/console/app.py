@@ -10,6 +10,7 @@ import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -167,18 +168,24 @@ class Console:
             await self._router(scope, receive, send_safely)
         except ClientDisconnect:
             return
-        except Exception as error:  # noqa: BLE001 - the one boundary
-            await _error_page(error)(scope, receive, send_safely)
+        except Exception as error:  # noqa: BLE001 - the boundary of what is served without a session
+            await _problem_page(_reported(error))(scope, receive, send_safely)
 
     def _endpoint(self, *, get: View = no_such_page, post: View = no_such_page) -> Endpoint:
         """Let views answer requests with a valid session and, if they are forms, its token."""
 
         async def serve(request: Request) -> Response:
-            query, is_form = read_query(request), request.method == "POST"
-            form = await read_form(request) if is_form else {}
             session = Session.resume(self._keys, read_cookie(request, COOKIE), self._clock())
+            fault = None
+            query: Mapping[str, str] = {}
+            form: Mapping[str, str] = {}
+            try:
+                query = read_query(request)
+                form = await read_form(request) if request.method == "POST" else {}
+            except RequestError as error:
+                fault = error
             if session is None:
-                return _ask_to_log_in(request, query)
+                return _ask_to_log_in(request, query) if fault is None else _problem_page(fault)
             visit = PageRequest(
                 source=self._source,
                 session=session,
@@ -188,19 +195,8 @@ class Console:
                 now=self._clock(),
                 people=self._keys.reviewers(),
             )
-
-            def answer() -> Response:
-                if session.is_ended(self._source.memory.store):
-                    return _ask_to_log_in(request, query)
-                return (post if is_form else get)(visit)
-
-            try:
-                if is_form:
-                    visit.require_token()
-                async with self._places:
-                    return await asyncio.to_thread(answer)
-            except RequestError as error:
-                return _problem_page(error, session=session, here=visit.path)
+            async with self._places:
+                return await asyncio.to_thread(_answer, visit, get, post, fault)
 
         return serve
 
@@ -252,6 +248,31 @@ def asset(name: str, media_type: str) -> Endpoint:
     return serve
 
 
+def _answer(visit: PageRequest, get: View, post: View, fault: RequestError | None) -> Response:
+    """Show a page, or do what a form says; whatever fails, the page keeps its navigation.
+
+    Args:
+        visit: by a session.
+        get: shows the page.
+        post: does what a form says.
+        fault: of the request's fields, which could not be read; None if they were.
+    """
+    try:
+        if visit.session.is_ended(visit.source.memory.store):
+            return _ask_to_log_in(visit.http, visit.query)
+        if fault is None and visit.http.method == "POST":
+            visit.require_token()
+            return post(visit)
+        if fault is None:
+            return get(visit)
+    except Exception as error:  # noqa: BLE001 - the boundary of what is served to a session
+        fault = _reported(error)
+    standing = None
+    with suppress(Exception):  # the page that reports a failure must not fail by it
+        standing = visit.standing_release()
+    return _problem_page(fault, session=visit.session, standing=standing, here=visit.path)
+
+
 def _ask_to_log_in(request: Request, query: Mapping[str, str]) -> Response:
     path = request.scope["path"]
     if path in ("/desk", "/desk/logout"):
@@ -277,15 +298,15 @@ def _problem_page(error: RequestError, **context: object) -> Response:
     return page("problem.html", error.status, title=title, problem=str(error), **context)
 
 
-def _error_page(error: Exception) -> Response:
-    """Turn an exception into a page, and log what an operator needs to know."""
+def _reported(error: Exception) -> RequestError:
+    """Return what a page says of an exception, and log what an operator needs to know."""
     if isinstance(error, RequestError):
-        return _problem_page(error)
+        return error
     if isinstance(error, StorageError):
         logger.error("%s", error)
         message = "the database is unavailable; the gateway still answers, and its log has details"
-        return _problem_page(RequestError(503, "overloaded", message))
+        return RequestError(503, "overloaded", message)
     # without the message: a database's may quote what users wrote
     lines = "".join(traceback.format_tb(error.__traceback__))
     logger.error("the review desk failed: %s\n%s", type(error).__name__, lines)
-    return _problem_page(RequestError(500, "internal", "the gateway's log has details"))
+    return RequestError(500, "internal", "the gateway's log has details")

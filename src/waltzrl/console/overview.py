@@ -38,8 +38,6 @@ CONSEQUENCES: dict[Action, str] = {
     "hold": "Keeps the candidate at this step until it is resumed. It is still rolled back if it "
     "is worse.",
     "resume": "Lets the release advance again as the evidence allows.",
-    "roll_back": "Every replica serves the other bundle again within a second. This ends the "
-    "release; only a new one can try the candidate again.",
 }
 """Shown before an operator confirms an action."""
 
@@ -77,7 +75,7 @@ class ReleaseCard:
     tests: tuple[TestResult, ...]
     curve: Curve | None
     actions: tuple[tuple[Action, str], ...]
-    """What an operator may do, each with its consequence."""
+    """What an operator may do besides rolling back, each with its consequence."""
 
 
 def show_overview(request: PageRequest) -> Response:
@@ -152,9 +150,9 @@ def served_rates(counts: ServedCounts, judges: JudgeErrors) -> dict[str, RateEst
 
 
 def scales_of(rows: Sequence[Mapping[str, RateEstimate]]) -> dict[str, float]:
-    """Return the right end of all bars of each column: the highest bound in it."""
+    """Return the right end of all bars of each column: the highest bound in it, never 0."""
     return {
-        name: max([row[name].high for row in rows if row[name].n] or [1.0])
+        name: max([row[name].high for row in rows if row[name].n], default=0.0) or 1.0
         for name in (rows[0] if rows else ())
     }
 
@@ -190,6 +188,6 @@ def _stages(view: ReleaseView) -> list[ReleaseStage]:
 
 
 def _actions(release: Release) -> list[Action]:
-    if release.is_open:
-        return ["resume", "roll_back"] if release.held else ["advance", "hold", "roll_back"]
-    return ["roll_back"] if release.state == "full" else []
+    if not release.is_open:
+        return []
+    return ["resume"] if release.held else ["advance", "hold"]

@@ -85,4 +85,4 @@ _environment.filters |= {
     function.__name__: function
     for function in (percent, interval, moment, duration, number, short, words)
 }
-_environment.globals |= {"pages": PAGES, "session": None, "here": ""}
+_environment.globals |= {"pages": PAGES, "session": None, "standing": None, "here": ""}

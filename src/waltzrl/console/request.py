@@ -17,6 +17,7 @@ from waltzrl.errors import RequestError
 from waltzrl.memory.plans import PlannedTask, TaskResult
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.release.book import ReleaseBook
+from waltzrl.release.state import Release
 from waltzrl.rules import Rulebook
 from waltzrl.serving.keys import DeskRole
 
@@ -148,9 +149,24 @@ class PageRequest:
     def _redacted(self, text: str) -> str:
         return text if self.session.may("annotator") else self.source.redact(text)
 
+    def standing_release(self) -> Release | None:
+        """Return the newest release if the session may roll it back: every page has the button."""
+        if not self.session.may("operator"):
+            return None
+        release = self.source.releases.latest()
+        return release if release is not None and release.may_roll_back else None
+
     def page(self, template: str, status: int = 200, **context: object) -> HTMLResponse:
         """Respond with a page that shows who is logged in."""
-        return page(template, status, session=self.session, here=self.path, now=self.now, **context)
+        return page(
+            template,
+            status,
+            session=self.session,
+            standing=self.standing_release(),
+            here=self.path,
+            now=self.now,
+            **context,
+        )
 
 
 def page(template: str, status: int = 200, **context: object) -> HTMLResponse:

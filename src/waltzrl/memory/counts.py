@@ -228,8 +228,10 @@ def reviewed_tasks(connection: Connection, plan_id: str, now: float) -> frozense
 def _served(since: float, now: float) -> tuple[ColumnElement[bool], ...]:
     """Return what holds of the answers that users got since a time."""
     by_bundle = ITEMS.c.value["api"].as_string().is_distinct_from(ROUTE)  # not by a task's agent
+    # of a reply that the caller has already, nothing was served
+    answered = ITEMS.c.value["mode"].as_string().is_distinct_from("review")
     return (
-        *(_EVALUATIONS, by_bundle),
+        *(_EVALUATIONS, by_bundle, answered),
         *(ITEMS.c.time >= since, ITEMS.c.arm != "shadow", not_expired(now)),
     )
 

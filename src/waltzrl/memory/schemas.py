@@ -30,6 +30,7 @@ ROUTE = "route"
 
 Outcome = Literal["safe", "unsafe", "over_refused"]
 Thumb = Literal["up", "down"]
+LabelSource = Literal["person", "judge", "rule", "model"]
 
 
 class SafetyEvaluation(ServedExchange, frozen=True, kw_only=True):
@@ -139,6 +140,9 @@ class TrainingSample(msgspec.Struct, frozen=True, kw_only=True):
     next_state: State | None
     """None when terminal."""
     terminal: bool
+    label_source: LabelSource | None = None
+    """Who scored the returned reply: a person, the judge, or else the feedback, of rules alone or
+    of a model; None in samples of earlier versions."""
 
 
 # msgspec describes a type when it first decodes it, and crashes if two threads do so at once.

@@ -84,7 +84,12 @@ class RecorderClient:
         self._stopping = False
 
     def served(self, served: ServedChoice) -> None:
-        """Queue one choice that was answered, or failed; drop it when there is no room."""
+        """Queue one choice that was answered, or failed; drop it when there is no room.
+
+        Probes are no traffic, so nothing is recorded of them.
+        """
+        if served.exchange.probe:
+            return
         if self._pending >= MOST_PENDING or self._bytes >= MOST_PENDING_BYTES:
             self._dropped += 1
             return

@@ -103,5 +103,5 @@ class Shadows:
 def _comparable(served: ServedChoice) -> bool:
     """Whether a shadow may answer too; never at the cost of a client's own upstream key."""
     exchange = served.exchange
-    answered = exchange.decision != "error" and exchange.mode != "review"
+    answered = exchange.decision != "error" and exchange.mode != "review" and not exchange.probe
     return answered and exchange.arm == "serving" and served.request.bearer is None

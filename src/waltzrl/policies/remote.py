@@ -55,12 +55,13 @@ class RemotePolicy:
     Close it with `aclose`, or use it as an asynchronous context manager.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a connection needs
         self,
         base_url: str,
         model: str,
         *,
         api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
         concurrency: int = 16,
         timeout_seconds: float = 60.0,
         retries: int = 3,
@@ -71,6 +72,7 @@ class RemotePolicy:
             base_url: the URL without `/chat/completions`, such as `http://localhost:8000/v1`.
             model: the model's name on the server.
             api_key: sent as a bearer token.
+            headers: sent with every request.
             concurrency: most concurrent requests; further calls wait.
             timeout_seconds: for one attempt, until the reply is complete.
             retries: attempts after the first, for transient failures.
@@ -85,7 +87,9 @@ class RemotePolicy:
         """What the server called its model in the last reply, and its fingerprint, if any."""
         self._base_url = base_url.rstrip("/")
         self._host = urlsplit(base_url).netloc
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = dict(headers or {})
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
         self._concurrency = concurrency
         self._timeout_seconds = timeout_seconds
         self._retries = retries

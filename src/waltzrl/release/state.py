@@ -41,6 +41,11 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in ("shadow", "canary")
 
     @property
+    def may_roll_back(self) -> bool:
+        """Whether the candidate answers somebody, or may soon."""
+        return self.is_open or self.state == "full"
+
+    @property
     def percentage(self) -> float:
         """Share of the conversations that the candidate answers, 0 to 100."""
         match self.state:

@@ -56,6 +56,8 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """`X-Waltzrl-Retract: yes`: the client understands `waltz.retract` events."""
     mode: str = ""
     """`X-Waltzrl-Mode`: how to send the stream, if the key may use that mode."""
+    is_probe: bool = False
+    """`X-Waltzrl-Probe: yes`: an operator's own check, if the key may send probes."""
     may_learn: bool | None = None
     """`X-Waltzrl-Learn`: whether the agents may learn from this request: True for `yes`, False for
     anything else, None without the header."""
@@ -75,6 +77,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True):
             mode=values.get(b"x-waltzrl-mode", b"").decode("latin-1"),
             wants_collaboration=values.get(b"x-waltzrl-include") == b"collaboration",
             takes_retractions=values.get(b"x-waltzrl-retract") == b"yes",
+            is_probe=values.get(b"x-waltzrl-probe") == b"yes",
             may_learn=None if consent is None else consent.strip().lower() == b"yes",
         )
 
@@ -211,6 +214,14 @@ class AccessControl:
             problem = "invalid API key" if headers.key else "missing API key"
             raise RequestError(
                 401, "authentication", f"{problem}; send a valid one as a bearer token"
+            )
+        # without keys everybody is an operator
+        if headers.is_probe and not (caller.may_probe or self.keys.is_open):
+            raise RequestError(
+                403,
+                "permission",
+                "this key may not send probes, which the memory leaves out; make one with "
+                "`waltzrl keys add --may-probe`",
             )
         self._rates.take(caller)
         if self.costs is not None:

@@ -311,6 +311,10 @@ class App:
 
     async def _route(self, http: HttpRequest) -> None:
         assert self._routing is not None, "only then is this route registered"
+        if http.headers.is_probe:
+            raise RequestError(
+                400, "invalid_request", "a plan is kept in the memory, so it cannot be a probe"
+            )
 
         async def review(text: str, draft: Reply, number: int) -> Feedback:
             chat = read_request(text, http.headers.id, http.caller)
@@ -402,6 +406,7 @@ class App:
             context=http.headers.context,
             mode=mode,
             may_learn=http.may_learn,
+            is_probe=http.headers.is_probe,
         )
 
     def _headers(self, answers: Sequence[Answer]) -> Headers:

@@ -300,6 +300,8 @@ class GatewayRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of the request in the client's own systems."""
     may_learn: bool | None = None
     """Whether the agents may learn from it; None if neither the client nor the key says."""
+    is_probe: bool = False
+    """It is an operator's own check."""
 
 
 class BundleSelector(Protocol):

@@ -246,6 +246,7 @@ class Gateway:
                 reason=_reason(collaboration) if collaboration else error,
                 milliseconds=milliseconds,
                 usd=self.usd(said, request.model) if self.usd and said else None,
+                probe=request.is_probe,
                 collaboration=collaboration,
                 unfinished=unfinished and _storable(unfinished),
                 sent=sent,

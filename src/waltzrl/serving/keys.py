@@ -57,6 +57,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """May request the whole collaboration, withheld drafts included."""
     stream_modes: tuple[StreamMode, ...] = ("buffer",)
     """Stream modes it may request besides the operator's; the default is the strictest one."""
+    may_probe: bool = False
+    """May mark its requests as probes, which the memory and all rates leave out."""
     may_learn: bool | None = None
     """Whether the agents may learn from its requests; None: the operator decides."""
     role: DeskRole | None = None

@@ -165,7 +165,8 @@ class GatewayMetrics(MetricGroup):
         """Count a choice that was answered, or failed."""
         exchange = served.exchange
         collaboration, stage = exchange.collaboration, str(exchange.stage)
-        api = "review" if exchange.mode == "review" else exchange.api
+        # the rates of what is served leave reviews out, and so an operator's own checks too
+        api = "review" if exchange.mode == "review" or exchange.probe else exchange.api
         key = self._key(exchange.caller)
         self._key_requests.add(key)
         self._total.add(stage, exchange.milliseconds)
@@ -188,8 +189,9 @@ class GatewayMetrics(MetricGroup):
         if rounds := collaboration.rounds:
             draft = _label(rounds[0].feedback)
             final = "safe" if exchange.decision == "refused" else _final(rounds)
-            self._add_feedback(rounds[0].feedback, stage)
-            self._scores.add(rounds, stage)
+            if not exchange.probe:
+                self._add_feedback(rounds[0].feedback, stage)
+                self._scores.add(rounds, stage)
         self._requests.add(api, stage, exchange.decision, draft, final)
         if api != "review":
             reviewed = draft != "unreviewed"
