@@ -313,6 +313,8 @@ def _read_status(
         # Read before `serving`: if it becomes full in between, the candidate serves either way.
         release=book.current(),
         serving=book.serving(),
+        newest=book.latest(),
+        moves=book.last_moves(),
         notices=[
             notice
             for notice in notices_after(shared.engine, newest if last is None else last)

@@ -12,7 +12,9 @@ from sqlalchemy import (
     Engine,
     Row,
     Select,
+    case,
     delete,
+    func,
     insert,
     or_,
     select,
@@ -30,6 +32,7 @@ from waltzrl.release.evidence import Evidence, updated
 from waltzrl.release.plan import ReleasePlan
 from waltzrl.release.state import (
     Action,
+    Mover,
     Observation,
     Release,
     ReleaseState,
@@ -122,6 +125,14 @@ class ReleaseBook:
         """Return a release's transitions, the oldest first."""
         with reading(self._engine) as connection:
             return _history(connection, release_id)
+
+    def last_moves(self) -> dict[tuple[Action, Mover], float]:
+        """Return when each kind of move was last made, of any release; seconds since the epoch."""
+        mover = case((TRANSITIONS.c.by == BY_ITSELF, "itself"), else_="person").label("mover")
+        query = select(TRANSITIONS.c.action, mover, func.max(TRANSITIONS.c.time).label("time"))
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.group_by(TRANSITIONS.c.action, mover))
+            return {(row.action, row.mover): row.time for row in rows}
 
     def view(self) -> ReleaseView | None:
         """Return everything about the newest release; None when there has been none."""
