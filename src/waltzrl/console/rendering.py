@@ -15,6 +15,7 @@ PAGES = (
     ("/desk", "Overview"),
     ("/desk/collaborations", "Collaborations"),
     ("/desk/trends", "Trends"),
+    ("/desk/bundles", "Bundles"),
     ("/desk/plans", "Plans"),
     ("/desk/audit", "Audit"),
 )
