@@ -120,7 +120,9 @@ async def run(folder: Path) -> dict[tuple[str, str], list[dict[str, object]]]:
             listener = listen("127.0.0.1", 0)
             server = asyncio.create_task(Server(app, app.access).serve_on(listener))
             host, port = listener.getsockname()
-            async with scraping(find_program("prometheus"), folder, f"{host}:{port}") as prometheus:
+            async with scraping(
+                find_program("prometheus"), folder, f"{host}:{port}", every="2s"
+            ) as prometheus:
                 ends = time.monotonic() + SECONDS
                 await asyncio.gather(*(ask(app, Random(n), ends) for n in range(CLIENTS)))
                 answers = await answers_of(prometheus)

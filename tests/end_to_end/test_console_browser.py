@@ -30,6 +30,8 @@ PAGES = (
     "/desk/collaborations",
     "/desk/collaborations/wz7%2F2",
     "/desk/trends",
+    "/desk/bundles",
+    "/desk/bundles/new",
     "/desk/plans",
     "/desk/plans/minutes",
     "/desk/audit",
