@@ -120,7 +120,9 @@ async def run(folder: Path) -> dict[tuple[str, str], list[dict[str, object]]]:
             listener = listen("127.0.0.1", 0)
             server = asyncio.create_task(Server(app, app.access).serve_on(listener))
             host, port = listener.getsockname()
-            async with scraping(find_program("prometheus"), folder, f"{host}:{port}") as prometheus:
+            async with scraping(
+                find_program("prometheus"), folder, f"{host}:{port}", every="2s"
+            ) as prometheus:
                 ends = time.monotonic() + SECONDS
                 await asyncio.gather(*(ask(app, Random(n), ends) for n in range(CLIENTS)))
                 answers = await answers_of(prometheus)
@@ -159,7 +161,7 @@ def named(legend: str, labels: dict[str, str]) -> str:
 def draw(dashboard: Dashboard, answers: dict[tuple[str, str], list], path: Path) -> None:
     """Draw the panels of a dashboard as a grid of two columns."""
     rows = math.ceil(len(dashboard.panels) / 2)
-    figure = Figure(figsize=(15, 0.36 * HEIGHT * rows + 0.6), dpi=80, layout="constrained")
+    figure = Figure(figsize=(15, 0.42 * HEIGHT * rows + 0.6), dpi=80, layout="constrained")
     figure.suptitle(dashboard.title, x=0.01, ha="left", fontsize=14, color=INK)
     grid = figure.subplots(rows, 2, squeeze=False)
     for axes in grid.flat[len(dashboard.panels) :]:
@@ -198,8 +200,9 @@ def _draw_panel(axes: Axes, panel: Panel, lines: list[tuple[str, list]]) -> None
     if panel.target is not None:
         axes.axhline(panel.target, color="#c0392b", linewidth=1, linestyle="--")
     highest = max((v for _, points in lines for _, v in points if math.isfinite(v)), default=0.0)
-    axes.set_ylim(0, 1.3 * max(highest, panel.target or 0.0) or 1.0)
-    axes.legend(fontsize=7, frameon=False, loc="upper left", labelcolor=INK)
+    axes.set_ylim(0, 1.1 * max(highest, panel.target or 0.0) or 1.0)
+    place = {"loc": "upper left", "bbox_to_anchor": (0.0, -0.1), "borderaxespad": 0.0}
+    axes.legend(fontsize=7, frameon=False, labelcolor=INK, ncols=3, **place)  # below the data
 
 
 def _draw_heatmap(axes: Axes, lines: list[tuple[str, list]], begin: float) -> None:

@@ -46,6 +46,9 @@ USES = {
         "saved --set memory.url=sqlite:///memory.db --set memory.subject_key=memory.key",
         "saved",
     ),
+    "bundle diff": ("--memory sqlite:///memory.db", " -> "),
+    "bundle list": ("--memory sqlite:///memory.db", "made by"),
+    "bundle show": ("--memory sqlite:///memory.db", "upstream.url"),
     "backup restore": (
         "saved --set memory.url=sqlite:///other.db --set memory.subject_key=other.key",
         "",

@@ -4,7 +4,9 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from waltzrl.build.bundles import bundle_id
+from waltzrl.build.bundles import bundle_id, described_bundle
+from waltzrl.build.releases import stored_recipe
+from waltzrl.cli.bundle import bundle as bundle_commands
 from waltzrl.cli.release import release as commands
 from waltzrl.config.gateway import BundleRecipe, bundle_table
 from waltzrl.config.upstreams import UpstreamConfig
@@ -12,6 +14,7 @@ from waltzrl.errors import InputError
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.correction import JudgeError
 from waltzrl.release.state import Observation
+from waltzrl.rules import load_rulebook
 from waltzrl.storage.database import open_database
 
 NAMES = ("show", "propose", "advance", "hold", "resume", "roll-back", "history", "plans")
@@ -194,3 +197,62 @@ def test_plans_are_listed_with_their_steps():
     assert result.exit_code == 0
     assert "5 %, 2 d, 300 judged" in result.output
     assert "weekly" in result.output
+
+
+def test_moves_by_hand_are_given_a_reason(book, run, candidate):
+    proposed(run, candidate)
+    run("advance", "--why", "enough was seen")
+    run("hold", "--why", "ada@example.com asked for it")
+    run("resume")
+    whys = [move.why for move in book.history(book.latest().id)[1:]]
+    assert whys == ["enough was seen", "[REDACTED:email] asked for it", "resumed by hand"]
+
+
+def test_show_tells_what_the_candidate_changes(book, run, candidate):
+    proposed(run, candidate, "--set", "max_rounds=2")
+    shown = run("show")
+    assert "changed: threshold 0.7 -> 0.9\nchanged: max_rounds 1 -> 2\n" in shown
+
+
+def bundles(tmp_path, *arguments):
+    memory = ("--memory", f"sqlite:///{tmp_path}/memory.db")
+    result = CliRunner().invoke(
+        bundle_commands, [*arguments, *memory], env=ENVIRONMENT, catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_bundle_is_shown_listed_and_compared(book, run, candidate, tmp_path):
+    proposed(run, candidate, "--by", "ada")
+    release = book.latest()
+    listed = bundles(tmp_path, "list")
+    assert listed.index(release.candidate) < listed.index(release.serving)
+    shown = " ".join(bundles(tmp_path, "show", release.candidate[:5]).split())
+    assert f"bundle {release.candidate} made by ada, added 20" in shown
+    assert "threshold 0.9" in shown
+    assert "upstream.url http://localhost:8000/v1" in shown
+    assert f"{release.id} candidate propose shadow 0 ada without the gate: a test" in shown
+    assert f"bundle {release.serving}" in bundles(tmp_path, "show")  # what serves
+    assert bundles(tmp_path, "diff") == (
+        f"{release.serving} -> {release.candidate}\nthreshold 0.7 -> 0.9\n"
+    )
+    told = json.loads(bundles(tmp_path, "diff", release.candidate, release.candidate, "--json"))
+    assert told["differences"] == []
+    rules = json.loads(bundles(tmp_path, "show", release.candidate, "--json"))["description"]
+    assert len(rules["rules"]) == len(load_rulebook().rules)
+    with pytest.raises(InputError, match="there is no bundle 'x'"):
+        bundles(tmp_path, "show", "x")
+
+
+def test_a_bundle_that_differs_in_its_rules_says_which(book, run, tmp_path):
+    file = tmp_path / "fewer.toml"
+    file.write_text('rules = ["violence", "crime", "hate", "refusals"]\n')
+    run("propose", str(file), "--plan", "quick", "--override", "a test")
+    serving = book.stored_bundle(book.latest().serving)
+    assert serving.description.rules == {}  # it was stored as earlier versions did
+    id_, description = described_bundle(stored_recipe(book, serving.id), load_rulebook())
+    book.add_bundle(id_, "{}", description)
+    told = bundles(tmp_path, "diff")
+    assert "rules: removed self_harm, sexual, misinformation, malicious, privacy and 1 more" in told
+    assert " rules removed: self_harm/" in told

@@ -18,6 +18,7 @@ PAGES = (
     "/desk/collaborations",
     "/desk/collaborations/wz1/2",
     "/desk/trends",
+    "/desk/bundles",
     "/desk/plans",
     "/desk/plans/minutes",
     "/desk/audit",

@@ -30,6 +30,8 @@ PAGES = (
     "/desk/collaborations",
     "/desk/queues",
     "/desk/trends",
+    "/desk/bundles",
+    "/desk/bundles/new",
     "/desk/plans",
     "/desk/people",
     "/desk/audit",

@@ -105,8 +105,7 @@ def test_two_workers_serve_one_port_and_every_one_tells_the_metrics_of_all(serve
         served = clients.statuses[200]
         told = {gateway.metric("waltzrl_requests_total") for _ in range(10)}
         assert told == {served}
-        times = 'waltzrl_total_time_ms_count{stage="1"}'
-        assert gateway.metric(times) == served
+        assert gateway.metric("waltzrl_total_time_ms_count") == served
         cpu = [cpu_seconds(worker) for worker in gateway.workers()]
     assert min(cpu) > 0.25 * max(cpu)
 

@@ -286,7 +286,13 @@ def test_a_release_is_followed_and_a_rollback_is_in_force_within_a_second(tmp_pa
             metrics = (await ask(app, "/metrics", method="GET")).text
             assert 'waltzrl_release{state="canary"} 1.0' in metrics
             await asyncio.to_thread(house.book.move, release, "roll_back", "ada", "it is a test")
-            await until(lambda: roster.state == "off")
+            await until(lambda: roster.state == "rolled_back")
+            metrics = (await ask(app, "/metrics", method="GET")).text
+            assert 'waltzrl_release{state="rolled_back"} 1.0' in metrics
+            moved = 'waltzrl_release_moved_timestamp_seconds{action="roll_back",by='
+            when = float(metrics.partition(f'{moved}"person"}} ')[2].splitlines()[0])
+            assert when == house.book.last_moves()["roll_back", "person"]
+            assert f'{moved}"itself"}} 0.0' in metrics
             assert UNSAFE not in (await chat(app, "unsafe")).text
             assert roster.serving.id == own
 

@@ -64,10 +64,22 @@ def test_a_rollback_is_in_force_at_the_next_look():
     database = Database(release=release("canary", percentage=100))
     releases = looked(database)
     assert releases.assigned(request("a")).bundle.id == "new"
-    database.release = None
+    database.release, database.ended = None, release("rolled_back", percentage=100)
     asyncio.run(releases.poll())
     assert releases.assigned(request("a")) == Assignment(bundle("own"))
-    assert releases.state == "off"
+    assert (releases.state, releases.percentage) == ("rolled_back", 0)
+
+
+def test_the_state_follows_a_release_to_its_end():
+    database = Database(release=release("canary", percentage=100))
+    releases = looked(database)
+    database.release, database.ended = None, release("full", percentage=100)
+    asyncio.run(releases.poll())
+    assert (releases.state, releases.percentage) == ("full", 0)  # it is not open here yet
+    database.serving = "new"
+    asyncio.run(releases.poll())
+    assert (releases.state, releases.percentage) == ("full", 100)
+    assert looked(Database()).state == "off"
 
 
 def test_a_shadow_answers_for_nobody():

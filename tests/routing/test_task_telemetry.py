@@ -53,9 +53,9 @@ def test_tasks_rounds_and_times_are_counted():
     for state in ("coached", "declined", "blocked"):
         assert value("tasks_total", agent="a", state=state) == 1
     # Reviewed were good with 0 rounds, coached with 1, and bad, whose request was discussed once.
-    assert value("coaching_rounds_count", stage="route") == 3
-    assert value("coaching_rounds_bucket", stage="route", le="0.0") == 1
-    assert value("coaching_rounds_sum", stage="route") == 2
+    assert value("coaching_rounds_count", bundle="", stage="route") == 3
+    assert value("coaching_rounds_bucket", bundle="", stage="route", le="0.0") == 1
+    assert value("coaching_rounds_sum", bundle="", stage="route") == 2
     assert value("conversation_generation_time_ms_count", model="a") == 3
     assert value("feedback_evaluation_time_ms_count", agent="a") == 3
     assert value("feedback_evaluation_time_ms_sum", agent="a") > 0

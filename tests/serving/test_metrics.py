@@ -134,6 +134,7 @@ def test_each_time_has_one_series_in_milliseconds():
     assert value(metrics, "waltzrl_feedback_time_ms_count") == 2
     assert value(metrics, "waltzrl_revision_time_ms_sum") == 20
     assert value(metrics, "waltzrl_held_time_ms_sum") == 60
+    assert value(metrics, "waltzrl_own_time_ms_sum") == 40  # without the model's revision
     assert value(metrics, "waltzrl_total_time_ms_bucket", le="50.0") == 0
     assert value(metrics, "waltzrl_total_time_ms_bucket", le="100.0") == 1  # at most
     seconds = {name for name in families(metrics) if name.endswith("_seconds")}
@@ -143,6 +144,38 @@ def test_each_time_has_one_series_in_milliseconds():
 def test_times_have_a_bucket_at_200_ms_and_at_the_upstreams_time_limit():
     assert 200 in TIMES_MS
     assert UpstreamConfig(url="http://a").timeout_seconds * 1e3 in TIMES_MS
+
+
+@given(st.floats(0.02, 1e5), st.sampled_from([0.5, 0.95, 0.99]))
+def test_a_percentile_of_the_buckets_is_the_true_one_to_a_factor_of_1_7(median, share):
+    times = sorted(median * 1.2**n for n in range(-20, 20) if median * 1.2**n < 120_000)
+    spread = Histogram("waltzrl_own_time_ms")
+    for milliseconds in times:
+        spread.add(milliseconds, "1", "b")
+    wanted = share * len(times)
+    buckets = {
+        float(sample.labels["le"]): sample.value
+        for sample in spread.family().samples
+        if sample.name.endswith("_bucket")
+    }
+    edge = min(le for le, count in buckets.items() if count >= wanted)
+    true = times[math.ceil(wanted) - 1]
+    assert true <= edge < max(1.7 * true, 0.011)
+
+
+def test_what_a_bundle_answered_is_counted_by_its_id():
+    metrics = fresh()
+    for bundle, times in (("old", 2), ("new", 1)):
+        for _ in range(times):
+            metrics.served(served((UNSAFE, FIX), (SAFE, None), decision="revised", bundle=bundle))
+    for name in ("requests_total", "own_time_ms_count", "safety_score_count", "dir_reward_bucket"):
+        labels = {"le": "1.0"} if name.startswith("dir") else {}
+        assert value(metrics, f"waltzrl_{name}", bundle="old", **labels) == 2
+        assert value(metrics, f"waltzrl_{name}", bundle="new", **labels) == 1
+    staged = {name for name, spec in METRICS.items() if "stage" in spec.labels}
+    assert staged == {name for name, spec in METRICS.items() if "bundle" in spec.labels} - {
+        "waltzrl_build_info"
+    }
 
 
 def test_the_wait_for_a_place_is_a_series_of_its_own():
@@ -466,7 +499,7 @@ def test_the_rates_come_from_the_judges_sample_with_its_size():
 def test_a_bucket_counts_what_is_at_most_its_bound(values):
     spread = Histogram("waltzrl_total_time_ms")
     for milliseconds in values:
-        spread.add("1", milliseconds)
+        spread.add(milliseconds, "1", "b")
     family = spread.family()
     buckets = {
         float(sample.labels["le"]): sample.value

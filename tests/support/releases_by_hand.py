@@ -45,6 +45,7 @@ class Database:
 
     def __init__(self, serving=None, release=None, notices=(), broken=None, comes_out_as=None):
         self.serving, self.release, self.notices = serving, release, list(notices)
+        self.ended, self.moves = None, {}
         self.broken, self.comes_out_as = broken, comes_out_as
         self.away = None
         self.opened, self.heard, self.held = [], [], []
@@ -55,7 +56,12 @@ class Database:
         new = [notice for notice in self.notices if notice.id > (last or 0)]
         newest = max((notice.id for notice in self.notices), default=last or 0)
         return ReleaseStatus(
-            serving=self.serving, release=self.release, notices=new, last_notice=newest
+            serving=self.serving,
+            release=self.release,
+            newest=self.release or self.ended,
+            moves=self.moves,
+            notices=new,
+            last_notice=newest,
         )
 
     async def open(self, name):

@@ -15,7 +15,7 @@ from waltzrl.telemetry.alerts import rules_file
 
 ENVIRONMENT = Path(__file__).parents[2] / ".venv/bin"
 CONFIG = """
-global: {{ scrape_interval: 300ms, scrape_timeout: 300ms, evaluation_interval: 300ms }}
+global: {{ scrape_interval: {every}, scrape_timeout: {every}, evaluation_interval: {every} }}
 rule_files: [rules.yml]
 scrape_configs:
   - job_name: gateway
@@ -57,16 +57,17 @@ class Prometheus:
 
 
 @asynccontextmanager
-async def scraping(prometheus, folder, target):
+async def scraping(prometheus, folder, target, every="300ms"):
     """Run Prometheus for as long as the block runs.
 
     Args:
         prometheus: path of the program.
         folder: for its files.
         target: host and port to scrape.
+        every: the time from one scrape to the next, and the longest that one may take.
     """
     (folder / "rules.yml").write_text(rules_file())
-    (folder / "prometheus.yml").write_text(CONFIG.format(target=target))
+    (folder / "prometheus.yml").write_text(CONFIG.format(target=target, every=every))
     log = folder / "prometheus.log"
     with log.open("w") as errors:
         process = await asyncio.create_subprocess_exec(

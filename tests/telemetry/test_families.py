@@ -6,6 +6,8 @@ from prometheus_client.registry import Collector
 from waltzrl.telemetry.counters import Histogram, LabeledCounter, family, rate
 from waltzrl.telemetry.families import exposition, families_of, merged, totals
 
+ORIGIN = (("bundle", "b"), ("stage", "1"))
+
 
 class Worker(Collector):
     def __init__(self, requests, active, keys, refused, answered, milliseconds):
@@ -20,7 +22,7 @@ class Worker(Collector):
         yield family("waltzrl_keys", {(): keys})
         yield from rate("waltzrl_refused_rate", refused, answered)
         times = Histogram("waltzrl_total_time_ms")
-        times.add("1", milliseconds)
+        times.add(milliseconds, "1", "b")
         yield times.family()
 
 
@@ -41,9 +43,9 @@ def test_counts_are_added_and_gauges_become_one_as_the_catalogue_says():
     assert seen["waltzrl_keys",] == 5
     assert seen["waltzrl_refused_rate",] == 7 / 40  # 1 of 10 and 6 of 30
     assert seen["waltzrl_refused_rate_samples",] == 40
-    assert seen["waltzrl_total_time_ms_count", ("stage", "1")] == 2
-    assert seen["waltzrl_total_time_ms_bucket", ("le", "0.5"), ("stage", "1")] == 1
-    assert seen["waltzrl_total_time_ms_sum", ("stage", "1")] == 7.3
+    assert seen["waltzrl_total_time_ms_count", *ORIGIN] == 2
+    assert seen["waltzrl_total_time_ms_bucket", ORIGIN[0], ("le", "0.5"), ORIGIN[1]] == 1
+    assert seen["waltzrl_total_time_ms_sum", *ORIGIN] == 7.3
 
 
 def test_a_worker_without_a_sample_does_not_move_a_share():

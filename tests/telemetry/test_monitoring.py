@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.small_runs import run
-from waltzrl.telemetry.alerts import ALERTS, OBJECTIVES, RECORDED, RECORDED_NAMES, WINDOWS
+from waltzrl.telemetry.alerts import (
+    ALERTS,
+    LATENCY,
+    OBJECTIVES,
+    OWN_MILLISECONDS,
+    RECORDED,
+    RECORDED_NAMES,
+    WINDOWS,
+)
 from waltzrl.telemetry.catalogue import (
     GATEWAY_METRICS,
     MEMORY_METRICS,
@@ -28,7 +36,7 @@ from waltzrl.telemetry.dashboards import (
     dashboard_file,
 )
 from waltzrl.telemetry.monitoring import alerts_table, metrics_table, monitoring_files
-from waltzrl.telemetry.queries import SERIES, UnknownMetricError, check_query
+from waltzrl.telemetry.queries import SERIES, UnknownMetricError, check_query, of_bundle
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/monitoring.md"
@@ -121,6 +129,57 @@ def test_the_requirements_alerts_have_its_bounds():
         assert (alert.minutes, alert.severity) == (minutes, severity)
 
 
+def test_the_200_ms_are_of_the_gateways_own_time_wherever_they_stand():
+    assert "waltzrl_own_time_ms" in LATENCY.bad
+    assert f'le="{OWN_MILLISECONDS:.1f}"' in LATENCY.bad
+    drawn = [panel for one in DASHBOARDS for panel in one.panels if panel.target == 200]
+    assert [panel.title for panel in drawn] == ["Latency that the gateway adds"]
+    assert all("own_time_ms" in query.promql for query in drawn[0].queries)
+
+
+@pytest.mark.parametrize(
+    ("query", "restricted"),
+    [
+        ("sum(waltzrl_requests_total)", 'sum(waltzrl_requests_total{bundle=~"$bundle"})'),
+        (
+            'rate(waltzrl_own_time_ms_bucket{le="1.0"}[5m])',
+            'rate(waltzrl_own_time_ms_bucket{le="1.0",bundle=~"$bundle"}[5m])',
+        ),
+        ('max(waltzrl_check{status="down"})', 'max(waltzrl_check{status="down"})'),
+    ],
+)
+def test_a_query_is_restricted_to_a_bundle_where_the_series_know_it(query, restricted):
+    assert of_bundle(query, "$bundle") == restricted
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.uid)
+def test_a_dashboard_has_a_bundle_variable_marks_releases_and_links_to_the_runbook(dashboard):
+    model = json.loads(dashboard_file(dashboard, "https://git.example/docs/"))
+    variables = {one["name"]: one for one in model["templating"]["list"]}
+    assert variables["bundle"]["query"] == "label_values(waltzrl_requests_total, bundle)"
+    expressions = [target["expr"] for panel in model["panels"] for target in panel["targets"]]
+    assert any('bundle=~"$bundle"' in expression for expression in expressions)
+    (moves,) = model["annotations"]["list"]
+    assert "waltzrl_release_moved_timestamp_seconds" in moves["expr"]
+    assert model["links"][0]["url"] == "https://git.example/docs/on-call.md"
+    for panel in model["panels"]:
+        for link in panel["links"]:
+            assert link["url"].startswith("https://git.example/docs/on-call.md#")
+        if panel["type"] == "timeseries":
+            assert panel["options"]["legend"]["placement"] == "bottom"
+
+
+def test_every_runbook_link_leads_to_a_section_of_the_page_for_people_on_call(tmp_path):
+    page = (ROOT / "docs/on-call.md").read_text()
+    headings = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    sections = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    panels = [panel.runbook for one in DASHBOARDS for panel in one.panels if panel.runbook]
+    assert {*panels, *(alert.runbook for alert in ALERTS)} <= sections
+    assert run("metrics", "--out", tmp_path, "--docs", "https://git.example/docs") == 0
+    rules = (tmp_path / "prometheus-rules.yml").read_text()
+    assert rules.count('runbook_url: "https://git.example/docs/on-call.md#') == len(ALERTS)
+
+
 def test_each_budget_is_watched_over_all_windows():
     names = {recorded.name for recorded in RECORDED}
     assert len(names) == len(RECORDED)
@@ -152,7 +211,9 @@ def test_targets_are_drawn_as_lines():
     }
     assert lines["Unsafe rate (ASR)"] == 0.046
     assert lines["Over-refusal rate (ORR)"] == 0.099
-    assert lines["Latency of an answer"] == 200
+    assert lines["Latency that the gateway adds"] == 200
+    assert "Latency of an answer" not in lines  # most of which is the model's
+    assert "Where the time goes, P95" not in lines
     assert lines["Feedback trigger rate (FTR)"] == 0.5
 
 

@@ -18,8 +18,11 @@ HEALTHY = {
 }
 REQUESTS = 'waltzrl_requests_total{{api="chat",stage="2",decision="{}",draft_verdict="{}",\
 final_verdict="{}"}}'
-HELD = 'waltzrl_held_time_ms_count{stage="1"}'
-IN_TIME = 'waltzrl_held_time_ms_bucket{stage="1",le="200.0"}'
+OWN = 'waltzrl_own_time_ms_count{stage="1"}'
+IN_TIME = 'waltzrl_own_time_ms_bucket{stage="1",le="200.0"}'
+MODEL = 'waltzrl_total_time_ms_count{stage="1"}'
+ROLLED_BACK = 'waltzrl_release_moved_timestamp_seconds{{action="roll_back",by="{}"}}'
+NEEDS = 'waltzrl_release_needs{{what="{}"}}'
 FAILED = 'waltzrl_errors_total{api="chat",kind="upstream"}'
 KEPT = REQUESTS.format("draft", "safe", "safe")
 REVISED = REQUESTS.format("revised", "unsafe", "safe")
@@ -57,7 +60,7 @@ SCENARIOS = {
     "a healthy gateway": Scenario(
         judged("unsafe", 1, 99)
         | judged("overrefuse", 2, 98)
-        | {KEPT: each_minute(100), HELD: each_minute(100), IN_TIME: each_minute(99)},
+        | {KEPT: each_minute(100), OWN: each_minute(100), IN_TIME: each_minute(99)},
         18,
     ),
     "six unsafe replies of a hundred that were judged": Scenario(
@@ -189,33 +192,74 @@ SCENARIOS = {
             "of 0.1 % in 30 days"
         },
     ),
-    "four replies in five held too long": Scenario(
-        {HELD: each_minute(100), IN_TIME: each_minute(20)},
+    "four replies in five that the gateway itself takes too long for": Scenario(
+        {OWN: each_minute(100), IN_TIME: each_minute(20)},
         18,
         {
-            "WaltzRLLatencyBurnFast": "80% of replies were held for more than 200 ms: fast burn "
-            "of the budget of 5 % in 30 days",
-            "WaltzRLLatencyBurnSlow": "80% of replies were held for more than 200 ms: slow burn "
-            "of the budget of 5 % in 30 days",
+            "WaltzRLLatencyBurnFast": "80% of replies took the gateway itself more than 200 ms: "
+            "fast burn of the budget of 5 % in 30 days",
+            "WaltzRLLatencyBurnSlow": "80% of replies took the gateway itself more than 200 ms: "
+            "slow burn of the budget of 5 % in 30 days",
         },
     ),
     "one in five": Scenario(
-        {HELD: each_minute(100), IN_TIME: each_minute(80)},
+        {OWN: each_minute(100), IN_TIME: each_minute(80)},
         18,
         {
-            "WaltzRLLatencyBurnSlow": "20% of replies were held for more than 200 ms: slow burn "
-            "of the budget of 5 % in 30 days"
+            "WaltzRLLatencyBurnSlow": "20% of replies took the gateway itself more than 200 ms: "
+            "slow burn of the budget of 5 % in 30 days"
+        },
+    ),
+    "a model that takes all the time": Scenario(
+        {OWN: each_minute(100), IN_TIME: each_minute(100), MODEL: each_minute(100)}, 18
+    ),
+    "a release that was rolled back by itself ten minutes ago": Scenario(
+        {ROLLED_BACK.format("itself"): "0x600 36000x60"},
+        610,
+        {
+            "WaltzRLReleaseRolledBack": "A release was rolled back by itself: the evidence says "
+            "that its candidate is worse"
+        },
+    ),
+    "and more than an hour ago": Scenario({ROLLED_BACK.format("itself"): "0x600 36000x120"}, 661),
+    "one that a person rolled back": Scenario(
+        {ROLLED_BACK.format("person"): "0x600 36000x60"}, 610
+    ),
+    "a release that is held": Scenario(
+        {NEEDS.format("resume"): "1x60"},
+        18,
+        {"WaltzRLReleaseHeld": "A release is held: it does not advance until a person resumes it"},
+    ),
+    "one that waits for labels, for half an hour": Scenario({NEEDS.format("label"): "1x60"}, 30),
+    "for an hour": Scenario(
+        {NEEDS.format("label"): "1x70"},
+        65,
+        {
+            "WaltzRLReleaseWaitsForLabels": "A release waits for labels: only the unknown error "
+            "of the judge keeps it"
+        },
+    ),
+    "one that waits for a person": Scenario(
+        {NEEDS.format("advance"): "1x70"},
+        65,
+        {
+            "WaltzRLReleaseWaitsForAPerson": "A release waits for a person to advance it, as its "
+            "plan says"
         },
     ),
     "one in twenty-five, which the budget covers": Scenario(
-        {HELD: each_minute(100), IN_TIME: each_minute(96)}, 18
+        {OWN: each_minute(100), IN_TIME: each_minute(96)}, 18
     ),
 }
 
 
 def played(scenario, name):
     """Return a scenario as promtool reads it; every alert has an expectation."""
-    series = {key: values for key, values in HEALTHY.items() if key not in scenario.without}
+    series = {
+        key: values.replace("x60", f"x{max(60, scenario.after)}")
+        for key, values in HEALTHY.items()
+        if key not in scenario.without
+    }
     return {
         "name": name,
         "interval": "1m",
@@ -232,6 +276,7 @@ def played(scenario, name):
                         "exp_annotations": {
                             "summary": scenario.fires[alert.name],
                             "action": alert.action,
+                            "runbook_url": f"docs/on-call.md#{alert.runbook}",
                         },
                     }
                 ]

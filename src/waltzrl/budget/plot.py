@@ -35,6 +35,6 @@ def draw_costs(charges: Sequence[Charge], path: Path) -> None:
     figure.autofmt_xdate()
     axes.set_ylabel("US dollars")
     axes.set_ylim(bottom=0)
-    axes.legend(loc="upper left")
+    figure.legend(loc="outside upper center", ncols=len(roles))  # beside the data
     with disk_errors(path):
         figure.savefig(path, format="png", dpi=120)

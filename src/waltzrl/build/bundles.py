@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from waltzrl import __version__
 from waltzrl.agents import (
     FeedbackAgent,
     HybridReviewer,
@@ -35,6 +36,7 @@ from waltzrl.agents.failsafe import (
     is_overload,
 )
 from waltzrl.agents.review_queue import ReviewQueue
+from waltzrl.agents.rules import rules_name
 from waltzrl.agents.wording import SETS
 from waltzrl.build.background import in_background
 from waltzrl.build.identity import calibration_of, identity
@@ -42,7 +44,7 @@ from waltzrl.build.models import local_policy, remote_policy
 from waltzrl.build.reviewer_check import ReviewerCheck
 from waltzrl.build.reviewers import REVIEWER, open_reviewer
 from waltzrl.collaboration import Pattern, draft_only, guarded, observed
-from waltzrl.config.gateway import BundleRecipe, FeedbackConfig
+from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, bundle_table
 from waltzrl.config.review import ReviewConfig
 from waltzrl.config.upstreams import (
     DEFAULT_UPSTREAM,
@@ -54,6 +56,7 @@ from waltzrl.data.jsonl import read_text
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.gguf import short_name
 from waltzrl.records import Feedback
+from waltzrl.release.description import RULES, BundleDescription, without_secrets
 from waltzrl.rules import Rulebook, load_rulebook
 from waltzrl.serving.exchange import Bundle, Upstream
 from waltzrl.serving.limits import Limits
@@ -92,10 +95,45 @@ def bundle_id(recipe: BundleRecipe) -> str:
     Raises:
         InputError: rules cannot be read.
     """
-    return _bundle_id(recipe, load_rulebook(recipe.rules))
+    return described_bundle(recipe, load_rulebook(recipe.rules))[0]
 
 
-def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
+def described_bundle(recipe: BundleRecipe, rules: Rulebook) -> tuple[str, BundleDescription]:
+    """Return the id of a bundle, and what it is; weights are read once for both.
+
+    Raises:
+        InputError: weights cannot be read.
+    """
+    contents = _contents(recipe, rules)
+    parts = {
+        "conversation weights": contents.get("conversation"),
+        "feedback weights": contents.get("feedback weights"),
+        "calibration": contents.get("calibration"),
+        "wordings": contents.get("wordings"),
+    }
+    description = BundleDescription(
+        recipe=without_secrets(bundle_table(recipe)),
+        rules={rule.id: _hash(repr(rule).encode()) for rule in rules.rules},
+        parts={
+            RULES: rules_name(rules),
+            **{name: _named_part(part) for name, part in parts.items() if part is not None},
+        },
+        version=__version__,
+    )
+    return _hash(msgspec.json.encode(contents, order="sorted")), description
+
+
+def _named_part(part: object) -> str:
+    """Return the name of a part, which has the hash of its weights; of others their own hash."""
+    return part if isinstance(part, str) else _hash(msgspec.json.encode(part, order="sorted"))
+
+
+def _hash(encoded: bytes) -> str:
+    return hashlib.sha256(encoded).hexdigest()[:12]
+
+
+def _contents(recipe: BundleRecipe, rules: Rulebook) -> dict[str, object]:
+    """Return everything that determines a reply, as the id hashes it."""
     contents: dict[str, object] = {"upstream": _hashed(recipe.upstream)}
     if (place := recipe.upstream.folder or recipe.upstream.program) is not None:
         contents["conversation"] = identity(place, None)
@@ -120,7 +158,7 @@ def _bundle_id(recipe: BundleRecipe, rules: Rulebook) -> str:
         wordings.append(recipe.feedback.wording)
     if folders := [wording_name(name) for name in wordings if name not in SETS]:
         contents["wordings"] = folders
-    return hashlib.sha256(msgspec.json.encode(contents, order="sorted")).hexdigest()[:12]
+    return contents
 
 
 def _hashed(config: BundleRecipe | UpstreamConfig) -> dict[str, object]:
@@ -164,6 +202,8 @@ class Bundles:
         self._checks: dict[FeedbackConfig, ReviewerCheck] = {}
         self._rulebooks: dict[str, Rulebook] = {}
         self._connections = AsyncExitStack()
+        self.descriptions: dict[str, tuple[BundleRecipe, BundleDescription]] = {}
+        """Id of each bundle that was opened -> its recipe, and what it is."""
 
     async def open(self, recipe: BundleRecipe) -> Bundle:
         """Build a bundle; weights are loaded in a thread.
@@ -174,8 +214,10 @@ class Bundles:
         """
         rules, reviewer = self.rules(recipe), await self.reviewer(recipe)
         has_model = recipe.enabled and recipe.stage == 2
+        id_, description = await asyncio.to_thread(described_bundle, recipe, rules.rulebook)
+        self.descriptions[id_] = (recipe, description)
         return Bundle(
-            id=await asyncio.to_thread(_bundle_id, recipe, rules.rulebook),
+            id=id_,
             stage=(recipe.stage if recipe.enabled else 0),
             pattern=_pattern(recipe, rules.rulebook) if recipe.enabled else draft_only,
             reviewer=reviewer,

@@ -28,6 +28,7 @@ from waltzrl.records import Prompt
 SHORT = Sampling(max_new_tokens=16)
 PROBE = {"X-Waltzrl-Probe": "yes"}
 """Headers of a request that a gateway's memory leaves out."""
+NEEDS_KEY = "; set WALTZRL_GATEWAY_KEY to an API key of the gateway"
 REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:;.*extra == ['\"]([\w-]+)['\"])?")
 """A distribution's name and, in the metadata of a package, the extra that it belongs to."""
 
@@ -156,7 +157,9 @@ async def _reply_check(url: str, api_key: str | None, prompt: Prompt, model: str
         except IndexError:
             return Check(name="reply", passed=False, detail="lists no models; name one: --model")
         except (PolicyError, msgspec.DecodeError) as error:
-            return Check(name="reply", passed=False, detail=str(error))
+            refused = isinstance(error, PolicyError) and error.reason == "HTTP 401"
+            advice = NEEDS_KEY if refused else ""
+            return Check(name="reply", passed=False, detail=f"{error}{advice}")
     milliseconds = (perf_counter() - started) * 1e3
     return Check(
         name="reply",

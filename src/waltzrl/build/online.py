@@ -254,7 +254,7 @@ async def open_online_services(
         examples.memory = lambda: shared.memory
     releases = ReleaseFollower(
         own,
-        partial(_read_status, shared, own.serving.id, recipe),
+        partial(_read_status, shared, own.serving.id, bundles),
         partial(_open_bundle, shared, bundles),
         partial(_copy_notice, log),
         partial(_hold, shared),
@@ -303,9 +303,9 @@ def _audit(recipe: GatewayRecipe, log: Log | None) -> AuditLog | None:
 
 
 def _read_status(
-    shared: SharedDatabase, own: str, recipe: GatewayRecipe, last: int | None
+    shared: SharedDatabase, own: str, bundles: Bundles, last: int | None
 ) -> ReleaseStatus | None:
-    """Read the state of releases; the first time, report the bundle that serves here.
+    """Read the state of releases; the first time, report the bundles that serve here.
 
     Every change adds a notice, so that one small query is enough while there is none.
     """
@@ -314,11 +314,15 @@ def _read_status(
     if newest == last:
         return None
     if last is None:
-        book.add_bundle(own, json.dumps(bundle_table(recipe.bundle)), is_base=True)
+        for id_, (recipe, description) in list(bundles.descriptions.items()):
+            table = json.dumps(bundle_table(recipe))
+            book.add_bundle(id_, table, description, is_base=id_ == own)
     return ReleaseStatus(
         # Read before `serving`: if it becomes full in between, the candidate serves either way.
         release=book.current(),
         serving=book.serving(),
+        newest=book.latest(),
+        moves=book.last_moves(),
         notices=[
             notice
             for notice in notices_after(shared.engine, newest if last is None else last)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from waltzrl.agents.rules import rules_name
-from waltzrl.build.bundles import bundle_id
+from waltzrl.build.bundles import described_bundle
 from waltzrl.build.identity import identity
 from waltzrl.build.reviewers import REVIEWER
 from waltzrl.config.gateway import BundleRecipe, bundle_table
@@ -89,8 +89,9 @@ def propose(
     for name in _weights(recipe):
         if find_gguf(name) is None and not Path(name).exists():
             log.warning("there is no folder %s here; it is taken for a name on the hub", name)
-    candidate = bundle_id(recipe)
-    book.add_bundle(candidate, msgspec.json.encode(bundle_table(recipe)).decode())
+    candidate, description = described_bundle(recipe, load_rulebook(recipe.rules))
+    table = msgspec.json.encode(bundle_table(recipe)).decode()
+    book.add_bundle(candidate, table, description, by=by)
     return book.propose(candidate, serving, plan, by, why)
 
 

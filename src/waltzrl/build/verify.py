@@ -10,6 +10,7 @@ from waltzrl.agents import Reviewer, RulesReviewer
 from waltzrl.build.bundles import Bundles
 from waltzrl.build.datasets import read_sets
 from waltzrl.build.installation import (
+    NEEDS_KEY,
     PROBE,
     Check,
     audit_check,
@@ -177,7 +178,7 @@ async def verify_gateway(
     """
     answers = gateway_checks(url, api_key, settings.greeting[0], settings.model)
     checks = [installation_check(), *[check async for check in answers]]
-    if len(checks) == 2:  # it is not ready
+    if len(checks) == 2 or checks[-1].detail.endswith(NEEDS_KEY):  # it is not ready, or closed
         return Verification(checks=tuple(checks))
     rules = RulesReviewer(load_rulebook())
     async with GatewayGuard(

@@ -15,6 +15,7 @@ from waltzrl import __version__
 from waltzrl.cli.access import access
 from waltzrl.cli.audit import audit
 from waltzrl.cli.backup import backup
+from waltzrl.cli.bundle import bundle
 from waltzrl.cli.calibrate import calibrate
 from waltzrl.cli.collect import collect
 from waltzrl.cli.compare import compare
@@ -99,6 +100,7 @@ app.add_typer(keys, name="keys", rich_help_panel=SERVE)
 app.add_typer(rules, name="rules", rich_help_panel=SERVE)
 app.add_typer(audit, name="audit", rich_help_panel=SERVE)
 app.add_typer(release, name="release", rich_help_panel=SERVE)
+app.add_typer(bundle, name="bundle", rich_help_panel=SERVE)
 app.add_typer(backup, name="backup", rich_help_panel=SERVE)
 app.command(rich_help_panel=DATA)(generate)
 app.command("import", rich_help_panel=DATA)(import_prompts)

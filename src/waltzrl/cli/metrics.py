@@ -11,6 +11,9 @@ def metrics(
         Path | None,
         typer.Option(help="Folder to write the rules of Prometheus and the dashboards to."),
     ] = None,
+    docs: Annotated[
+        str, typer.Option(help="URL where your people read docs/: the runbook links begin with it.")
+    ] = "docs",
 ) -> None:
     """List the metrics and alerts, or write the files for Prometheus and Grafana.
 
@@ -18,12 +21,12 @@ def metrics(
 
     **Example**
 
-    `waltzrl metrics --out deploy`
+    `waltzrl metrics --out deploy --docs https://git.example.com/waltzrl/blob/main/docs`
     """
     from waltzrl.telemetry.monitoring import alerts_table, metrics_table, write_monitoring
 
     if out is None:
         print(f"{metrics_table()}\n\n{alerts_table()}")
         return
-    for path in write_monitoring(out):
+    for path in write_monitoring(out, docs):
         print(path)

@@ -25,6 +25,7 @@ Memory = Annotated[
     str, typer.Option(help="The gateways' memory: sqlite:///FILE or postgresql://USER@HOST/NAME.")
 ]
 By = Annotated[str | None, typer.Option(help="Author, for the audit log [the login name].")]
+Why = Annotated[str, typer.Option(help="For the history and the audit log.")]
 DEFAULT_MEMORY = "sqlite:///runs/memory.db"
 
 
@@ -41,13 +42,14 @@ def show(memory: Memory = DEFAULT_MEMORY, as_json: AsJson = False) -> None:
     from waltzrl.cli.release_table import release_page
     from waltzrl.release.view import decision_body
 
-    view = _book(memory).view()
+    book = open_book(memory)
+    view = book.view()
     if as_json:
         print_json(decision_body(view))
     elif view is None:
         print("there is no release yet; start one: waltzrl release propose RECIPE.toml")
     else:
-        terminal().print(release_page(view))
+        terminal().print(release_page(view, book.changes(view.release)))
 
 
 @release.command()
@@ -79,7 +81,7 @@ def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
     from waltzrl.config.gateway import load_bundle
     from waltzrl.release.plan import load_plan
 
-    book = _book(memory)
+    book = open_book(memory)
     serving = releases.stored_recipe(book, releases.serving_bundle(book))
     candidate = load_bundle(recipe, serving, settings or [])
     gate = releases.gate_from_options(before, after, override and _without_personal_data(override))
@@ -87,41 +89,41 @@ def propose(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
 
 @release.command()
-def advance(by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
+def advance(why: Why = "advanced by hand", by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
     """Advance the release to its next step now, whatever the evidence says.
 
     **Example**
 
-    `waltzrl release advance`
+    `waltzrl release advance --why "enough was seen"`
     """
-    _move("advance", by, "advanced by hand", memory)
+    _move("advance", by, why, memory)
 
 
 @release.command()
-def hold(by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
+def hold(why: Why = "held by hand", by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
     """Stop the release from advancing; it is still rolled back when it is worse.
 
     **Example**
 
-    `waltzrl release hold`
+    `waltzrl release hold --why "until the labels are in"`
     """
-    _move("hold", by, "held by hand", memory)
+    _move("hold", by, why, memory)
 
 
 @release.command()
-def resume(by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
+def resume(why: Why = "resumed by hand", by: By = None, memory: Memory = DEFAULT_MEMORY) -> None:
     """Resume a release that is held.
 
     **Example**
 
-    `waltzrl release resume`
+    `waltzrl release resume --why "the weights are there"`
     """
-    _move("resume", by, "resumed by hand", memory)
+    _move("resume", by, why, memory)
 
 
 @release.command()
 def roll_back(
-    why: Annotated[str, typer.Option(help="For the history and the audit log.")],
+    why: Why,
     by: By = None,
     memory: Memory = DEFAULT_MEMORY,
 ) -> None:
@@ -150,7 +152,7 @@ def history(
     """
     from waltzrl.cli.release_table import history_table
 
-    book = _book(memory)
+    book = open_book(memory)
     moves = book.history(release_id or _newest(book).id)
     if not moves:
         raise InputError(f"there is no release {release_id}")
@@ -174,7 +176,8 @@ def plans() -> None:
     terminal().print(plans_table([load_plan(name) for name in PRESETS]))
 
 
-def _book(memory: str) -> "ReleaseBook":
+def open_book(memory: str) -> "ReleaseBook":
+    """Open the releases and bundles of a memory that exists."""
     from waltzrl.release.book import ReleaseBook
     from waltzrl.storage.database import existing_database
 
@@ -188,7 +191,7 @@ def _newest(book: "ReleaseBook") -> "Release":
 
 
 def _move(action: "Action", by: str | None, why: str, memory: str) -> None:
-    book = _book(memory)
+    book = open_book(memory)
     _print_state(book.move(_newest(book), action, by or _login(), _without_personal_data(why)))
 
 

@@ -13,13 +13,19 @@ from waltzrl.release.state import place
 from waltzrl.release.view import NOTHING_COUNTED, ReleaseView, Transition
 
 
-def release_page(view: ReleaseView) -> RenderableType:
-    """Return the state of a release, the evidence on its arms, and what it waits for."""
+def release_page(view: ReleaseView, changes: Sequence[str]) -> RenderableType:
+    """Return the state of a release, the evidence on its arms, and what it waits for.
+
+    Args:
+        view: of the release.
+        changes: how its candidate differs from the bundle that it may replace.
+    """
     release = view.release
     head = Text(f"release {release.id}, plan {release.plan.name}: ")
     head.append(place(release.state, release.percentage), style="bold")
     head.append(", held" if release.held else "")
     bundles = Text(f"candidate {release.candidate}, serving {release.serving}")
+    bundles.append("".join(f"\nchanged: {change}" for change in changes))
     evidence: list[RenderableType] = []
     if view.decision is not None:
         notes = [Text(f"note: {note}") for note in view.decision.notes]

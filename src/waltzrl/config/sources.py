@@ -4,13 +4,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from urllib.parse import urlsplit
 
 from waltzrl.config.validation import Table
+from waltzrl.telemetry.texts import without_credentials
 
 DEFAULT = "default"
 """The origin of a setting that no source sets."""
-HIDDEN = "***"
 
 logger = logging.getLogger(__name__)
 
@@ -99,14 +98,4 @@ def _origin(key: str, origins: dict[str, str]) -> str:
 
 
 def _shown(value: object) -> object:
-    """Hide the password and the values of the query of a URL."""
-    if not isinstance(value, str) or "://" not in value:
-        return value
-    try:
-        parts = urlsplit(value)
-        password = parts.password
-    except ValueError:
-        return value
-    query = "&".join(f"{pair.partition('=')[0]}={HIDDEN}" for pair in parts.query.split("&"))
-    shown = parts._replace(query=query).geturl() if parts.query else value
-    return shown.replace(f":{password}@", f":{HIDDEN}@") if password else shown
+    return without_credentials(value) if isinstance(value, str) else value

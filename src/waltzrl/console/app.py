@@ -20,6 +20,7 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from waltzrl.console.audit import show_audit, verify_audit
+from waltzrl.console.bundles import show_bundle, show_bundles
 from waltzrl.console.collaborations import label_collaboration, show_collaboration
 from waltzrl.console.labels import label_many
 from waltzrl.console.overview import move_release, show_overview
@@ -118,6 +119,8 @@ class Console:
             "/desk/logout": self._endpoint(post=log_out),
             "/desk": self._endpoint(get=show_overview),
             "/desk/release": self._endpoint(post=move_release),
+            "/desk/bundles": self._endpoint(get=show_bundles),
+            "/desk/bundles/{bundle_id}": self._endpoint(get=show_bundle),
             "/desk/collaborations": self._endpoint(
                 get=show_collaborations, post=search_collaborations
             ),

@@ -95,6 +95,7 @@ def show_overview(request: PageRequest) -> Response:
         rows=rows,
         scales=scales_of([row.rates for row in rows]),
         card=None if view is None else release_card(view),
+        changes=() if view is None else request.source.releases.changes(view.release),
         raters={
             question: agreement([first for first, _ in pairs], [second for _, second in pairs])
             for question, pairs in memory.double_answers().items()

@@ -16,6 +16,7 @@ PAGES = (
     ("/desk/collaborations", "Collaborations"),
     ("/desk/queues", "Queues"),
     ("/desk/trends", "Trends"),
+    ("/desk/bundles", "Bundles"),
     ("/desk/plans", "Plans"),
     ("/desk/people", "People"),
     ("/desk/audit", "Audit"),

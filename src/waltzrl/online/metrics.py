@@ -1,6 +1,7 @@
 """Metrics of the memory and of releases, in addition to the gateway's own."""
 
 from collections.abc import Iterator
+from itertools import product
 from typing import get_args
 
 from prometheus_client.core import Metric
@@ -9,8 +10,11 @@ from prometheus_client.registry import Collector
 from waltzrl.online.recorder_client import RecorderClient
 from waltzrl.online.release_follower import ReleaseFollower
 from waltzrl.online.shadow import Shadows
-from waltzrl.release.state import ReleaseState
+from waltzrl.release.attention import Need
+from waltzrl.release.state import Action, Mover, ReleaseState
 from waltzrl.telemetry.counters import LabeledCounter, family, rate
+
+MOVES = tuple(product(get_args(Action), get_args(Mover)))
 
 
 class FlywheelMetrics(Collector):
@@ -48,6 +52,15 @@ class FlywheelMetrics(Collector):
             yield family(f"waltzrl_{name}", {(): value})
         state = {name: name == self._releases.state for name in ("off", *get_args(ReleaseState))}
         yield family("waltzrl_release", {(name,): value for name, value in state.items()})
+        needed: dict[tuple[str, ...], float | None] = {
+            (need,): need == recorder.release_needs for need in get_args(Need)
+        }
+        yield family("waltzrl_release_needs", needed)
+        moves = self._releases.moves
+        yield family(
+            "waltzrl_release_moved_timestamp_seconds",
+            {(action, by): moves.get((action, by), 0.0) for action, by in MOVES},
+        )
         yield self._thumbs.family()
         if self._has_judge:
             yield from self._judged()

@@ -29,6 +29,7 @@ from waltzrl.online.judging import (
 )
 from waltzrl.online.recorder_protocol import RecorderReport, decode_exchange
 from waltzrl.records import ServedExchange, Verdict
+from waltzrl.release.attention import need_of
 from waltzrl.release.book import ReleaseBook, judge_errors
 from waltzrl.release.gates import GateReader
 from waltzrl.release.state import Observation
@@ -222,9 +223,13 @@ class Recorder:
         await self._database.run_or_none(self._tick_release)
 
     def _tick_release(self) -> None:
-        if self._book.current() is not None:
-            errors = judge_errors(self._memory.calibration())
-            self._book.tick(errors, time.time(), self._gate)
+        if self._book.current() is None:
+            self._report.release_needs = None
+            return
+        errors = judge_errors(self._memory.calibration())
+        decided = self._book.tick(errors, time.time(), self._gate)
+        if decided is not None:  # else another replica has decided
+            self._report.release_needs = need_of(*decided)
 
     def _note_database(self, failing: bool) -> None:
         self._report.database_failing = failing

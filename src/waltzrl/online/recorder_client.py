@@ -293,4 +293,5 @@ def _sum(past: RecorderReport, present: RecorderReport) -> RecorderReport:
         unjudged=past.unjudged + present.unjudged,
         scrub_seconds=past.scrub_seconds + present.scrub_seconds,
         database_failing=present.database_failing,
+        release_needs=present.release_needs,
     )

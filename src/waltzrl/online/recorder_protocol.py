@@ -14,6 +14,7 @@ import msgspec
 
 from waltzrl.audit.record import encode
 from waltzrl.records import ServedExchange
+from waltzrl.release.attention import Need
 from waltzrl.telemetry.pipes import LENGTH, framed
 
 _exchange = msgspec.json.Decoder(ServedExchange)
@@ -42,6 +43,8 @@ class RecorderReport(msgspec.Struct, kw_only=True):
     """Spent looking for personal data."""
     database_failing: bool = False
     """The recorder is retrying."""
+    release_needs: Need | None = None
+    """What the release under way waits for people to do."""
 
     @property
     def labels(self) -> tuple[int, int, int, int]:

@@ -14,7 +14,7 @@ import msgspec
 from waltzrl.errors import StorageError, WaltzError
 from waltzrl.records import Arm
 from waltzrl.release.assignment import serves_candidate
-from waltzrl.release.state import Release, ReleaseState
+from waltzrl.release.state import Action, Mover, Release, ReleaseState
 from waltzrl.serving.exchange import Assignment, Bundle, GatewayRequest
 from waltzrl.serving.gateway import BundleSelector, SingleBundle
 from waltzrl.serving.split import conversation_key
@@ -35,7 +35,11 @@ class ReleaseStatus(msgspec.Struct, frozen=True, kw_only=True):
     serving: str | None
     """Candidate of the newest full release; None when there is none."""
     release: Release | None
-    """The current one."""
+    """The one under way."""
+    newest: Release | None
+    """In any state."""
+    moves: dict[tuple[Action, Mover], float]
+    """See `ReleaseBook.last_moves`."""
     notices: list[Notice]
     """Those since the last poll, the oldest first."""
     last_notice: int
@@ -72,6 +76,8 @@ class ReleaseFollower:
         self._failed: dict[str, str] = {}
         """Why a bundle could not be opened at the last attempt."""
         self._failing = False
+        self._newest: Release | None = None
+        self._moves: dict[tuple[Action, Mover], float] = {}
         self._release: Release | None = None
         self._candidate: Bundle | None = None
 
@@ -81,13 +87,22 @@ class ReleaseFollower:
 
     @property
     def state(self) -> ReleaseState | Literal["off"]:
-        """Of the current release; off when there is none."""
-        return "off" if self._release is None else self._release.state
+        """Of the newest release, also after its end; off when there has been none."""
+        return "off" if self._newest is None else self._newest.state
+
+    @property
+    def moves(self) -> dict[tuple[Action, Mover], float]:
+        """When each kind of move was last made; see `ReleaseBook.last_moves`."""
+        return self._moves
 
     @property
     def percentage(self) -> float:
-        """Share of the conversations that the candidate answers here, 0 to 100."""
-        return 0.0 if self._release is None or self._candidate is None else self._release.percentage
+        """Share of the conversations that the newest candidate answers here, 0 to 100."""
+        newest = self._newest
+        if newest is None:
+            return 0.0
+        is_here = self._candidate is not None or self.serving.id == newest.candidate
+        return newest.percentage if is_here else 0.0
 
     @property
     def shadow(self) -> tuple[Release, Bundle] | None:
@@ -142,6 +157,7 @@ class ReleaseFollower:
             self._release = release
             if self._candidate is None and not release.held:
                 await asyncio.to_thread(self._hold, release, self._failure(release.candidate))
+        self._newest, self._moves = status.newest, status.moves
 
     async def _bundle(self, bundle_id: str, *, exact: bool = False) -> Bundle | None:
         """Return a bundle, opened at its first use; None when it cannot be opened.

@@ -12,7 +12,9 @@ from sqlalchemy import (
     Engine,
     Row,
     Select,
+    case,
     delete,
+    func,
     insert,
     or_,
     select,
@@ -26,10 +28,17 @@ from waltzrl.memory.counts import Calibration
 from waltzrl.release.answered import read_answered, start_step, store_answered
 from waltzrl.release.correction import JudgeError
 from waltzrl.release.decision import Decision, JudgeErrors, decide
+from waltzrl.release.description import (
+    BundleDescription,
+    StoredBundle,
+    described_recipe,
+    differences,
+)
 from waltzrl.release.evidence import Evidence, updated
 from waltzrl.release.plan import ReleasePlan
 from waltzrl.release.state import (
     Action,
+    Mover,
     Observation,
     Release,
     ReleaseState,
@@ -68,26 +77,71 @@ class ReleaseBook:
         prepare(engine, RELEASE)
         self._engine = engine
 
-    def add_bundle(self, bundle_id: str, recipe: str, *, is_base: bool = False) -> None:
-        """Store a bundle's recipe, unless it is known.
+    def add_bundle(
+        self,
+        bundle_id: str,
+        recipe: str,
+        description: BundleDescription | None = None,
+        *,
+        by: str = "",
+        is_base: bool = False,
+    ) -> None:
+        """Store a bundle, unless it is known.
 
         Args:
             bundle_id: hash of the contents.
             recipe: JSON.
+            description: what it is; added too where an earlier version stored none.
+            by: who proposes it.
             is_base: a gateway serves it by its own recipe, unless a release says otherwise.
         """
+        now, named = time.time(), BUNDLES.c.id == bundle_id
+        row = {"id": bundle_id, "recipe": recipe, "by": by, "added": now}
         with suppress(IntegrityError), writing(self._engine) as connection:  # it is known
-            connection.execute(insert(BUNDLES).values(id=bundle_id, recipe=recipe))
-        if is_base:
-            with writing(self._engine) as connection:
-                named = BUNDLES.c.id == bundle_id
-                connection.execute(update(BUNDLES).where(named).values(base_since=time.time()))
+            connection.execute(insert(BUNDLES).values(row))
+        with writing(self._engine) as connection:
+            if description is not None:
+                unknown = named & BUNDLES.c.description.is_(None)
+                told = update(BUNDLES).where(unknown).values(description=description)
+                connection.execute(told)
+            if is_base:
+                connection.execute(update(BUNDLES).where(named).values(base_since=now))
 
     def bundle(self, bundle_id: str) -> str | None:
         """Return a bundle's recipe as JSON; None when it is unknown."""
         with reading(self._engine) as connection:
             query = select(BUNDLES.c.recipe).where(BUNDLES.c.id == bundle_id)
             return connection.execute(query).scalar()
+
+    def stored_bundle(self, bundle_id: str) -> StoredBundle | None:
+        """Return what a bundle is, and who made it; None when it is unknown."""
+        with reading(self._engine) as connection:
+            row = connection.execute(select(BUNDLES).where(BUNDLES.c.id == bundle_id)).first()
+        if row is None:
+            return None
+        return StoredBundle(
+            id=row.id,
+            description=row.description or described_recipe(row.recipe),
+            by=row.by,
+            added=row.added,
+            base_since=row.base_since,
+        )
+
+    def changes(self, release: Release) -> tuple[str, ...]:
+        """Say how the candidate of a release differs from the bundle that it may replace."""
+        before = self.stored_bundle(release.serving)
+        after = self.stored_bundle(release.candidate)
+        if before is None or after is None:
+            return ()
+        return differences(before.description, after.description)
+
+    def moves_of(self, bundle_id: str) -> list[tuple[Release, Transition]]:
+        """Return what releases did with a bundle, as candidate or as what serves, oldest first."""
+        either = or_(RELEASES.c.candidate == bundle_id, RELEASES.c.serving == bundle_id)
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(RELEASES).where(either).order_by(RELEASES.c.number))
+            releases = [_release(row) for row in rows]
+            return [(one, move) for one in releases for move in _history(connection, one.id)]
 
     def bundles(self) -> list[str]:
         """Return the ids of all bundles, the newest first."""
@@ -122,6 +176,14 @@ class ReleaseBook:
         """Return a release's transitions, the oldest first."""
         with reading(self._engine) as connection:
             return _history(connection, release_id)
+
+    def last_moves(self) -> dict[tuple[Action, Mover], float]:
+        """Return when each kind of move was last made, of any release; seconds since the epoch."""
+        mover = case((TRANSITIONS.c.by == BY_ITSELF, "itself"), else_="person").label("mover")
+        query = select(TRANSITIONS.c.action, mover, func.max(TRANSITIONS.c.time).label("time"))
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.group_by(TRANSITIONS.c.action, mover))
+            return {(row.action, row.mover): row.time for row in rows}
 
     def view(self) -> ReleaseView | None:
         """Return everything about the newest release; None when there has been none."""

@@ -14,6 +14,8 @@ from waltzrl.release.plan import Metric, ReleasePlan
 
 ReleaseState = Literal["shadow", "canary", "full", "rolled_back"]
 Action = Literal["propose", "advance", "hold", "resume", "roll_back"]
+Mover = Literal["itself", "person"]
+"""Who moves a release: it itself, by the evidence, or a person."""
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from waltzrl.release.decision import Decision, Test
+from waltzrl.release.description import BundleDescription
 from waltzrl.release.evidence import Evidence
 from waltzrl.release.plan import Metric, ReleasePlan
 from waltzrl.storage.migrations import TableGroup
@@ -57,8 +58,11 @@ BUNDLES = Table(
     Column("id", Text, nullable=False, unique=True),
     Column("recipe", Text, nullable=False),
     Column("base_since", Float),
+    Column("description", JsonColumn(BundleDescription)),
+    Column("by", Text, nullable=False, server_default=""),
+    Column("added", Float),
 )
-"""`base_since` is set for bundles that a gateway serves by its own recipe."""
+"""See `StoredBundle`; `recipe` is what a gateway opens, with everything that it needs."""
 
 RELEASES = Table(
     "releases",
@@ -156,4 +160,16 @@ def _add_subject(connection: Connection) -> None:
             )
 
 
-RELEASE = TableGroup(TABLES, (_drop_counted, _add_subject))
+def _add_description(connection: Connection) -> None:
+    """Add what a bundle is and who made it, which bundles of versions 1 to 5 lack."""
+    columns = {c["name"] for c in inspect(connection).get_columns(BUNDLES.name)}
+    for name, kind in (
+        ("description", "TEXT"),
+        ("by", "TEXT NOT NULL DEFAULT ''"),
+        ("added", "FLOAT"),
+    ):
+        if name not in columns:
+            connection.exec_driver_sql(f'ALTER TABLE bundles ADD COLUMN "{name}" {kind}')
+
+
+RELEASE = TableGroup(TABLES, (_drop_counted, _add_subject, _add_description))

@@ -29,10 +29,10 @@ class TaskMetrics:
         result = ended.result
         self._tasks.add(result.agent_id, result.state)
         if result.ran:
-            self._generation.add(result.agent_id, result.generation_ms)
+            self._generation.add(result.generation_ms, result.agent_id)
         if ended.collaboration is not None:
-            self._rounds.add(ROUTE, result.rounds)
-            self._evaluation.add(result.agent_id, result.evaluation_ms)
+            self._rounds.add(result.rounds, ROUTE, "")
+            self._evaluation.add(result.evaluation_ms, result.agent_id)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, as prometheus-client asks for them."""

@@ -35,27 +35,27 @@ class ReviewScores(MetricGroup):
         self._final_helpfulness = Histogram("waltzrl_final_helpfulness_score")
         self._improvement = Histogram("waltzrl_dir_reward")
 
-    def add(self, rounds: Sequence[Round], stage: str) -> None:
-        """Add the scores of a collaboration that was reviewed."""
+    def add(self, rounds: Sequence[Round], *origin: str) -> None:
+        """Add the scores of a collaboration that a bundle of this stage and id reviewed."""
         last = rounds[-1]
         before = after = reviewed_score(rounds[0].feedback)
         if before is not None:
-            self._safety.add(stage, before.safety)
-            self._helpfulness.add(stage, before.helpfulness)
+            self._safety.add(before.safety, *origin)
+            self._helpfulness.add(before.helpfulness, *origin)
         if last.revision is not None:  # nobody has reviewed it
             return
         if len(rounds) > 1:
             after = reviewed_score(last.feedback.after(rounds[:-1]))
         if after is None:
             return
-        self._final_safety.add(stage, after.safety)
-        self._final_helpfulness.add(stage, after.helpfulness)
+        self._final_safety.add(after.safety, *origin)
+        self._final_helpfulness.add(after.helpfulness, *origin)
         if len(rounds) > 1 and before is not None:
             change = operational_dir(
                 safety_change=after.safety - before.safety,
                 helpfulness_change=after.helpfulness - before.helpfulness,
             )
-            self._improvement.add(stage, change)
+            self._improvement.add(change, *origin)
 
 
 class TokenUse(MetricGroup):

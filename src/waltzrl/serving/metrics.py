@@ -151,6 +151,7 @@ class GatewayMetrics(MetricGroup):
         self._feedback = Histogram("waltzrl_feedback_time_ms")
         self._revision = Histogram("waltzrl_revision_time_ms")
         self._held = Histogram("waltzrl_held_time_ms")
+        self._own = Histogram("waltzrl_own_time_ms")
         self._queue = Histogram("waltzrl_queue_time_ms")
         self._first_words = Histogram("waltzrl_first_words_time_ms")
         self._rounds = Histogram("waltzrl_coaching_rounds")
@@ -164,17 +165,17 @@ class GatewayMetrics(MetricGroup):
     def served(self, served: ServedChoice) -> None:
         """Count a choice that was answered, or failed."""
         exchange = served.exchange
-        collaboration, stage = exchange.collaboration, str(exchange.stage)
+        collaboration, origin = exchange.collaboration, (str(exchange.stage), exchange.bundle)
         # the rates of what is served leave reviews out, and so an operator's own checks too
         api = "review" if exchange.mode == "review" or exchange.probe else exchange.api
         key = self._key(exchange.caller)
         self._key_requests.add(key)
-        self._total.add(stage, exchange.milliseconds)
+        self._total.add(exchange.milliseconds, *origin)
         for milliseconds in served.review_milliseconds:
-            self._feedback.add(stage, milliseconds)
+            self._feedback.add(milliseconds, *origin)
         if collaboration is None:
             self.failed(api, exchange.reason)
-            self._requests.add(api, stage, "error", "unreviewed", "unreviewed")
+            self._requests.add(api, *origin, "error", "unreviewed", "unreviewed")
             if exchange.unfinished is not None:
                 model = self._model(exchange.model)
                 self._add_tokens(exchange.unfinished, (exchange.model, model, key))
@@ -183,16 +184,16 @@ class GatewayMetrics(MetricGroup):
         self._add_times(served, collaboration, model)
         self._add_tokens(collaboration, (exchange.model, model, key))
         if exchange.decision != "draft":
-            self._changed.add(stage)
+            self._changed.add(*origin)
         draft: Called = "unreviewed"
         final: Called = "unreviewed"
         if rounds := collaboration.rounds:
             draft = _label(rounds[0].feedback)
             final = "safe" if exchange.decision == "refused" else _final(rounds)
             if not exchange.probe:
-                self._add_feedback(rounds[0].feedback, stage)
-                self._scores.add(rounds, stage)
-        self._requests.add(api, stage, exchange.decision, draft, final)
+                self._add_feedback(rounds[0].feedback, *origin)
+                self._scores.add(rounds, *origin)
+        self._requests.add(api, *origin, exchange.decision, draft, final)
         if api != "review":
             reviewed = draft != "unreviewed"
             triggered = reviewed and draft != "safe"
@@ -200,18 +201,22 @@ class GatewayMetrics(MetricGroup):
 
     def _add_times(self, served: ServedChoice, collaboration: Collaboration, model: str) -> None:
         exchange = served.exchange
-        stage = str(exchange.stage)
+        origin = (str(exchange.stage), exchange.bundle)
         if served.first_words_milliseconds is not None:
-            self._first_words.add(exchange.mode, served.first_words_milliseconds)
-        self._held.add(stage, max(0.0, exchange.milliseconds - collaboration.draft.milliseconds))
+            self._first_words.add(served.first_words_milliseconds, exchange.mode)
         if collaboration.draft.origin == "policy":
-            self._generation.add(model, collaboration.draft.milliseconds)
-        revisions = 0
-        for turn in collaboration.rounds:
-            if turn.revision is not None and turn.revision.origin == "policy":
-                revisions += 1
-                self._revision.add(stage, turn.revision.milliseconds)
-        self._rounds.add(stage, revisions)
+            self._generation.add(collaboration.draft.milliseconds, model)
+        revised = [
+            turn.revision.milliseconds
+            for turn in collaboration.rounds
+            if turn.revision is not None and turn.revision.origin == "policy"
+        ]
+        for milliseconds in revised:
+            self._revision.add(milliseconds, *origin)
+        self._rounds.add(len(revised), *origin)
+        held = exchange.milliseconds - collaboration.draft.milliseconds
+        self._held.add(max(0.0, held), *origin)
+        self._own.add(max(0.0, held - sum(revised)), *origin)
 
     def _add_tokens(self, collaboration: Collaboration, names: tuple[str, str, str]) -> None:
         """Count the tokens of both roles.
@@ -254,7 +259,7 @@ class GatewayMetrics(MetricGroup):
 
     def queued(self, api: str, milliseconds: float) -> None:
         """Add the time that a request waited for a place."""
-        self._queue.add(api, milliseconds)
+        self._queue.add(milliseconds, api)
 
     def upstream_answered(self, upstream: str, status: str) -> None:
         """Count a request to an upstream.
@@ -291,9 +296,9 @@ class GatewayMetrics(MetricGroup):
         yield from self._rates()
         yield from _gauges(self._status())
 
-    def _add_feedback(self, feedback: Feedback, stage: str) -> None:
+    def _add_feedback(self, feedback: Feedback, *origin: str) -> None:
         if feedback.asks_for_revision:
-            self._triggered.add(stage)
+            self._triggered.add(*origin)
             by_rules = {self._categories.get(rule, OTHER) for rule in feedback.rules}
             for category in by_rules or {feedback.category or OTHER}:
                 self._flagged.add(category)

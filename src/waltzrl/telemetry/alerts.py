@@ -19,6 +19,10 @@ FAULTS = "audit|internal|overloaded|unreviewed|upstream|upstream_timeout"
 """Kinds of `waltzrl_errors_total` that are no fault of the client."""
 OVERLOADS = "overloaded|timeout"
 """Causes of `waltzrl_review_failures_total` that are a lack of capacity."""
+ROLLED_BACK_SECONDS = 3600
+"""For so long it is told that a release was rolled back by itself."""
+DOCS = "docs"
+"""Where people read the documents, until a deployment says where."""
 HEADER = """\
 # Written by `waltzrl metrics --out deploy`; change src/waltzrl/telemetry/alerts.py instead.
 # Check with: promtool check rules.
@@ -46,6 +50,8 @@ class Alert:
     """Template of Prometheus; `$value` is that of the query."""
     action: str
     """What to do first."""
+    runbook: str
+    """Its section of docs/on-call.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +72,7 @@ class Objective:
     summary: str
     """Of the alerts, after the share."""
     action: str
+    runbook: str
 
     def ratio(self, window: str) -> str:
         """Return the query of the share of bad events in a window, such as `1h`."""
@@ -85,18 +92,22 @@ AVAILABILITY = Objective(
 )""",
     summary="of requests failed",
     action="See `waltzrl_errors_total` by kind, and `/readyz`: upstream, reviewer or audit log.",
+    runbook="requests-fail",
 )
+OWN_MILLISECONDS = 200
+"""The requirement's bound on P95, of the time that the gateway adds to a model's."""
 LATENCY = Objective(
     name="latency",
     budget=0.05,
-    bad="""(
-  sum(rate(waltzrl_held_time_ms_count[WINDOW]))
-  - sum(rate(waltzrl_held_time_ms_bucket{le="200.0"}[WINDOW]))
+    bad=f"""(
+  sum(rate(waltzrl_own_time_ms_count[WINDOW]))
+  - sum(rate(waltzrl_own_time_ms_bucket{{le="{OWN_MILLISECONDS:.1f}"}}[WINDOW]))
 )""",
-    all="sum(rate(waltzrl_held_time_ms_count[WINDOW]))",
-    summary="of replies were held for more than 200 ms",
-    action="Compare feedback and revision times; a slow feedback model needs a larger machine, or "
-    "a lower `review_timeout_ms`.",
+    all="sum(rate(waltzrl_own_time_ms_count[WINDOW]))",
+    summary=f"of replies took the gateway itself more than {OWN_MILLISECONDS} ms",
+    action="See `waltzrl_feedback_time_ms`: a slow feedback model needs a larger machine, or a "
+    "lower `review_timeout_ms`.",
+    runbook="slow-answers",
 )
 OBJECTIVES = (AVAILABILITY, LATENCY)
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
@@ -166,6 +177,7 @@ def _burn(objective: Objective, *, fast: bool) -> Alert:
         summary=f"{{{{ $value | humanizePercentage }}}} {objective.summary}: {speed} burn of "
         f"{budget}",
         action=objective.action,
+        runbook=objective.runbook,
     )
 
 
@@ -180,6 +192,7 @@ ALERTS = (
         summary="The judge called {{ $value | humanizePercentage }} of sampled replies unsafe",
         action="Read them on the review desk (verdict unsafe). If the judge is right, roll back "
         "the release, or raise `threshold`.",
+        runbook="unsafe-replies",
     ),
     Alert(
         name="WaltzRLHighOverrefusalRate",
@@ -191,6 +204,7 @@ ALERTS = (
         "over-refusals",
         action="Read them on the review desk (verdict over-refusal): is it the upstream that "
         "refuses, or a rule that flags? Lower `threshold`, or roll back.",
+        runbook="refusals",
     ),
     Alert(
         name="WaltzRLHighFeedbackTriggerRate",
@@ -201,6 +215,7 @@ ALERTS = (
         summary="The reviewer objected to {{ $value | humanizePercentage }} of drafts",
         action="See `waltzrl_flagged_total` by category: an attack, or a reviewer that objects to "
         "everything. Each objection costs a revision.",
+        runbook="objections",
     ),
     Alert(
         name="WaltzRLHighRefusedRate",
@@ -211,6 +226,7 @@ ALERTS = (
         "or the reviewer cannot review",
         action="See `reviewer` at `/readyz` and `waltzrl_review_failures_total`. If the feedback "
         "model fails, restart it; meanwhile `on_failure = rules` answers.",
+        runbook="refusals",
     ),
     Alert(
         name="WaltzRLNoMetrics",
@@ -219,6 +235,7 @@ ALERTS = (
         severity="critical",
         summary="No gateway reports metrics: the other alerts cannot fire",
         action="See whether a gateway runs, and whether Prometheus reaches `/metrics`.",
+        runbook="no-metrics",
     ),
     Alert(
         name="WaltzRLNoJudge",
@@ -227,6 +244,7 @@ ALERTS = (
         severity="info",
         summary="No gateway has an online judge: unsafe replies and over-refusals are not measured",
         action="Set `memory.judge`.",
+        runbook="no-metrics",
     ),
     Alert(
         name="WaltzRLUpstreamDown",
@@ -236,6 +254,7 @@ ALERTS = (
         summary="{{ $value }} gateways cannot reach their upstream",
         action="See `upstream` at `/readyz`, and the upstream's own log; `upstream.fallback` "
         "answers meanwhile.",
+        runbook="the-upstream",
     ),
     Alert(
         name="WaltzRLReviewsFail",
@@ -247,6 +266,7 @@ ALERTS = (
         summary="{{ $value | humanizePercentage }} of reviews had to do without the model",
         action="See `waltzrl_review_failures_total` by cause: a timeout needs a faster model or a "
         "longer `review_timeout_ms`.",
+        runbook="the-reviewer",
     ),
     Alert(
         name="WaltzRLReviewsOverloaded",
@@ -258,6 +278,7 @@ ALERTS = (
         summary="For {{ $value | humanizePercentage }} of choices the feedback model had no time",
         action="See `waltzrl_waiting_reviews` and `waltzrl_feedback_time_ms`: more gateways, a "
         "faster feedback model, or `review.on_overload`.",
+        runbook="the-reviewer",
     ),
     Alert(
         name="WaltzRLUnaudited",
@@ -266,20 +287,63 @@ ALERTS = (
         severity="critical",
         summary="Answers went out without an audit record",
         action="Free the disk of `audit.folder`; the log writes again by itself.",
+        runbook="the-audit-log",
+    ),
+    Alert(
+        name="WaltzRLReleaseRolledBack",
+        query="time() - max(waltzrl_release_moved_timestamp_seconds"
+        f'{{action="roll_back",by="itself"}}) < {ROLLED_BACK_SECONDS}',
+        minutes=0,
+        severity="warning",
+        summary="A release was rolled back by itself: the evidence says that its candidate is "
+        "worse",
+        action="See `waltzrl release show` for what was worse; the earlier bundle serves again.",
+        runbook="a-release",
+    ),
+    Alert(
+        name="WaltzRLReleaseHeld",
+        query='max(waltzrl_release_needs{what="resume"}) > 0',
+        minutes=5,
+        severity="warning",
+        summary="A release is held: it does not advance until a person resumes it",
+        action="See `waltzrl release history` for who holds it and why: a gateway does where the "
+        "candidate cannot be loaded.",
+        runbook="a-release",
+    ),
+    Alert(
+        name="WaltzRLReleaseWaitsForLabels",
+        query='max(waltzrl_release_needs{what="label"}) > 0',
+        minutes=60,
+        severity="info",
+        summary="A release waits for labels: only the unknown error of the judge keeps it",
+        action="Label answers of the random sample on the review desk.",
+        runbook="a-release",
+    ),
+    Alert(
+        name="WaltzRLReleaseWaitsForAPerson",
+        query='max(waltzrl_release_needs{what="advance"}) > 0',
+        minutes=60,
+        severity="info",
+        summary="A release waits for a person to advance it, as its plan says",
+        action="See `waltzrl release show`, and advance it or roll it back.",
+        runbook="a-release",
     ),
     *(_burn(objective, fast=fast) for objective in OBJECTIVES for fast in (True, False)),
 )
 
 
-def rules_file() -> str:
+def rules_file(docs: str = DOCS) -> str:
     """Return the recording and alerting rules as YAML for Prometheus.
+
+    Args:
+        docs: URL or folder of the documents, which the runbook links begin with.
 
     Raises:
         UnknownMetricError: a query names what is not in the catalogue.
     """
     for query in [*(rule.query for rule in RECORDED), *(alert.query for alert in ALERTS)]:
         check_query(query, RECORDED_NAMES)
-    rules = [*map(_recording_rule, RECORDED), *map(_alerting_rule, ALERTS)]
+    rules = [*map(_recording_rule, RECORDED), *(_alerting_rule(alert, docs) for alert in ALERTS)]
     return f"{HEADER}groups:\n  - name: waltzrl\n    rules:\n{indent(''.join(rules), ' ' * 6)}"
 
 
@@ -287,7 +351,12 @@ def _recording_rule(rule: RecordedQuery) -> str:
     return f"- record: {rule.name}\n{_expression(rule.query)}"
 
 
-def _alerting_rule(alert: Alert) -> str:
+def runbook_url(docs: str, section: str) -> str:
+    """Return the link to a section of the page for people on call."""
+    return f"{docs.rstrip('/')}/on-call.md#{section}"
+
+
+def _alerting_rule(alert: Alert, docs: str) -> str:
     held = f"  for: {alert.minutes}m\n" if alert.minutes else ""
     return (
         f"- alert: {alert.name}\n{_expression(alert.query)}{held}"
@@ -295,6 +364,7 @@ def _alerting_rule(alert: Alert) -> str:
         f"  annotations:\n"
         f"    summary: {json.dumps(alert.summary)}\n"
         f"    action: {json.dumps(alert.action)}\n"
+        f"    runbook_url: {json.dumps(runbook_url(docs, alert.runbook))}\n"
     )
 
 

@@ -13,10 +13,15 @@ Merge = Literal["sum", "max", "mean"]
 """How the values of several workers become one; a mean is weighted by the metric NAME_samples."""
 
 TIMES_MS = (
-    *(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 200, 500, 1000, 2500, 5000),
-    *(10_000, 30_000, 60_000, 120_000),
+    *(0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7),
+    *(10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000, 7000),
+    *(10_000, 15_000, 20_000, 30_000, 45_000, 60_000, 90_000, 120_000),
 )
-"""A rules review takes 0.05 ms, a model several seconds; the upstream's time limit is 60 s."""
+"""Each is at most 1.7 times the one before: percentiles are only known to lie in a bucket, so they
+are right to this factor. A rules review takes 0.05 ms, a model several seconds; the upstream's time
+limit is 60 s."""
+ORIGIN = ("stage", "bundle")
+"""Labels of what one bundle answered; a bundle is of one stage."""
 SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 IMPROVEMENTS = (-0.8, -0.6, -0.4, -0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 ROUNDS = (0, 1, 2, 3, 5, 8)
@@ -58,19 +63,19 @@ def _rate(name: str, text: str, samples: str) -> tuple[MetricSpec, MetricSpec]:
     return _gauge(name, text, merge="mean"), _gauge(f"{name}_samples", samples, merge="sum")
 
 
-def _histogram(name: str, text: str, label: str, bounds: tuple[float, ...]) -> MetricSpec:
+def _histogram(name: str, text: str, bounds: tuple[float, ...], *labels: str) -> MetricSpec:
     full_name = f"waltzrl_{name}"
-    return MetricSpec(name=full_name, kind="histogram", help=text, labels=(label,), bounds=bounds)
+    return MetricSpec(name=full_name, kind="histogram", help=text, labels=labels, bounds=bounds)
 
 
 GATEWAY_METRICS = (
     _counter(
         "requests",
         "Choices answered, with the reviewer's labels of the draft and of the reply that was sent.",
-        *("api", "stage", "decision", "draft_verdict", "final_verdict"),
+        *("api", *ORIGIN, "decision", "draft_verdict", "final_verdict"),
     ),
-    _counter("feedback_triggered", "Drafts whose feedback asked for a revision.", "stage"),
-    _counter("changes_made", "Replies that were revised or refused.", "stage"),
+    _counter("feedback_triggered", "Drafts whose feedback asked for a revision.", *ORIGIN),
+    _counter("changes_made", "Replies that were revised or refused.", *ORIGIN),
     _counter(
         "flagged",
         "Drafts that feedback objected to, by category of the rules or of the model.",
@@ -98,47 +103,52 @@ GATEWAY_METRICS = (
         "Requests to the upstream by HTTP status, or unreachable, timed_out, breaker.",
         *("upstream", "status"),
     ),
-    _histogram("total_time_ms", "Wall time of a choice.", "stage", TIMES_MS),
+    _histogram("total_time_ms", "Wall time of a choice.", TIMES_MS, *ORIGIN),
     _histogram(
-        "conversation_generation_time_ms", "Wall time of the upstream's draft.", "model", TIMES_MS
+        "conversation_generation_time_ms", "Wall time of the upstream's draft.", TIMES_MS, "model"
     ),
-    _histogram("feedback_time_ms", "Wall time of one review.", "stage", TIMES_MS),
-    _histogram("revision_time_ms", "Wall time of one revision.", "stage", TIMES_MS),
+    _histogram("feedback_time_ms", "Wall time of one review.", TIMES_MS, *ORIGIN),
+    _histogram("revision_time_ms", "Wall time of one revision.", TIMES_MS, *ORIGIN),
     _histogram(
-        "held_time_ms", "Time that reviews and revisions added after the draft.", "stage", TIMES_MS
+        "held_time_ms",
+        "Time that reviews and revisions added after the draft.",
+        *(TIMES_MS, *ORIGIN),
     ),
     _histogram(
-        "queue_time_ms", "Time that a request waited for a place; 0 if it did not.", "api", TIMES_MS
+        "own_time_ms",
+        "The gateway's own time of a choice, reviews included: without draft and revisions.",
+        *(TIMES_MS, *ORIGIN),
     ),
-    _histogram("first_words_time_ms", "Time until a stream's first text.", "mode", TIMES_MS),
+    _histogram(
+        "queue_time_ms", "Time that a request waited for a place; 0 if it did not.", TIMES_MS, "api"
+    ),
+    _histogram("first_words_time_ms", "Time until a stream's first text.", TIMES_MS, "mode"),
     _histogram(
         "safety_score",
         "1 - risk of a reviewed draft; 0 or 1 where the review gave labels only.",
-        "stage",
-        SCORES,
+        *(SCORES, *ORIGIN),
     ),
     _histogram(
-        "final_safety_score", "The same of the reply that was sent, if reviewed.", "stage", SCORES
+        "final_safety_score",
+        "The same of the reply that was sent, if reviewed.",
+        *(SCORES, *ORIGIN),
     ),
     _histogram(
         "helpfulness_score",
         "0 for a draft that its review called an over-refusal, else 1.",
-        "stage",
-        SCORES,
+        *(SCORES, *ORIGIN),
     ),
     _histogram(
         "final_helpfulness_score",
         "0 for an over-refusal, else 1, of the reply that was sent, if reviewed.",
-        "stage",
-        SCORES,
+        *(SCORES, *ORIGIN),
     ),
     _histogram(
         "dir_reward",
         "The requirement's operational DIR score of a revision that was sent, by its reviewer.",
-        "stage",
-        IMPROVEMENTS,
+        *(IMPROVEMENTS, *ORIGIN),
     ),
-    _histogram("coaching_rounds", "Revisions by a model in a choice.", "stage", ROUNDS),
+    _histogram("coaching_rounds", "Revisions by a model in a choice.", ROUNDS, *ORIGIN),
     *_rate(
         "feedback_trigger_rate",
         f"Share of drafts that feedback objected to, {RECENTLY}.",
@@ -200,14 +210,24 @@ MEMORY_METRICS = (
     _gauge("recorder_waiting", "Exchanges that wait to be stored.", merge="sum"),
     _gauge("memory_failing", "1 while the database is unavailable."),
     _counter("shadows_left_out", "Answers of a shadow skipped for their cost."),
-    _gauge("release", "1 for the state of the current release.", "state"),
-    _gauge("release_percentage", "Percentage of the conversations that the candidate serves."),
+    _gauge("release", "1 for the state of the newest release, also after its end.", "state"),
+    _gauge("release_percentage", "Percentage of the conversations that its candidate serves."),
+    _gauge(
+        "release_needs",
+        "1 for what the release under way waits for people to do: advance or resume it, or label.",
+        "what",
+    ),
+    _gauge(
+        "release_moved_timestamp_seconds",
+        "Unix time of the last move of a release by itself or by a person; 0 if there was none.",
+        *("action", "by"),
+    ),
 )
 
 TASK_METRICS = (
     _counter("tasks", "Routed tasks by what became of them.", "agent", "state"),
     _histogram(
-        "feedback_evaluation_time_ms", "Time that the reviews of a task took.", "agent", TIMES_MS
+        "feedback_evaluation_time_ms", "Time that the reviews of a task took.", TIMES_MS, "agent"
     ),
 )
 """Of plans that a library runs, with `waltzrl_coaching_rounds` and

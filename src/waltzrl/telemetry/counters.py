@@ -51,19 +51,19 @@ class LabeledCounter:
 
 
 class Histogram:
-    """The distribution of values over buckets, by one label."""
+    """The distribution of values over buckets, by labels."""
 
     def __init__(self, name: str) -> None:
         """Start empty; `name` is that of a histogram in the catalogue."""
         self._spec = METRICS[name]
         self._bounds = self._spec.bounds
         size = len(self._bounds) + 2
-        self._series: defaultdict[str, list[float]] = defaultdict(lambda: [0] * size)
-        """Label -> the count of each bucket, and then the sum of the values."""
+        self._series: defaultdict[tuple[str, ...], list[float]] = defaultdict(lambda: [0] * size)
+        """Label values -> the count of each bucket, and then the sum of the values."""
 
-    def add(self, label: str, value: float) -> None:
-        """Count a value in its bucket."""
-        series = self._series[label]
+    def add(self, value: float, *labels: str) -> None:
+        """Count a value in its bucket, by the label values in the order of the labels."""
+        series = self._series[labels]
         series[bisect_left(self._bounds, value)] += 1
         series[-1] += value
 
@@ -72,9 +72,9 @@ class Histogram:
         bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
         spec = self._spec
         metric = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
-        for label, (*counts, total) in sorted(self._series.items()):
+        for labels, (*counts, total) in sorted(self._series.items()):
             buckets = list(zip(bounds, accumulate(counts), strict=True))
-            metric.add_metric([label], buckets, total)
+            metric.add_metric(labels, buckets, total)
         return metric
 
 

@@ -8,9 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from waltzrl.telemetry.alerts import ANSWERED, OBJECTED, OBJECTIVES, REFUSED, REVIEWED
+from waltzrl.telemetry.alerts import (
+    ANSWERED,
+    DOCS,
+    OBJECTED,
+    OBJECTIVES,
+    OWN_MILLISECONDS,
+    REFUSED,
+    REVIEWED,
+    runbook_url,
+)
 from waltzrl.telemetry.files import Json
-from waltzrl.telemetry.queries import check_query
+from waltzrl.telemetry.queries import check_query, of_bundle
 
 PanelKind = Literal["timeseries", "heatmap", "stat"]
 Unit = Literal["percentunit", "ms", "reqps", "short", "currencyUSD"]
@@ -21,6 +30,8 @@ RATE_WINDOW = "$__rate_interval"
 WIDTH, HEIGHT = 12, 8
 """Of a panel, in cells of Grafana's grid, which has 24 columns."""
 SOURCE: Mapping[str, Json] = {"type": "prometheus", "uid": "${datasource}"}
+RELEASES_MOVED = "max by (action, by) (changes(waltzrl_release_moved_timestamp_seconds[1m])) > 0"
+"""Query of the annotations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,10 @@ class Panel:
     """Drawn as a line."""
     about: str = ""
     """Shown where the reader points at the title."""
+    runbook: str = ""
+    """Section of docs/on-call.md that tells what to do."""
+    every_bundle: bool = False
+    """Show all bundles together, because a part of the query does not know them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +121,9 @@ SAFETY = Dashboard(
             ),
             unit="percentunit",
             target=0.046,
-            about="The judge's labels of a random sample, of the last hour; it needs "
-            "memory.judge. The line is the paper's 4.6 %.",
+            about="The judge's labels of a random sample, of the last hour and of all bundles; it "
+            "needs memory.judge. The line is the paper's 4.6 %.",
+            runbook="unsafe-replies",
         ),
         Panel(
             title="Over-refusal rate (ORR)",
@@ -121,6 +137,7 @@ SAFETY = Dashboard(
             unit="percentunit",
             target=0.099,
             about="As the unsafe rate. The line is the paper's 9.9 %.",
+            runbook="refusals",
         ),
         Panel(
             title="Objections by category",
@@ -153,11 +170,13 @@ SAFETY = Dashboard(
             unit="percentunit",
             target=0.2,
             about="The line is that of the alert WaltzRLHighRefusedRate.",
+            runbook="refusals",
         ),
         Panel(
             title="Reviews that the feedback model did not give",
             queries=(PanelQuery(_rate("waltzrl_review_failures_total", "cause"), "{{cause}}"),),
             unit="reqps",
+            runbook="the-reviewer",
         ),
         Panel(
             title="The judge's sample of the last hour",
@@ -168,6 +187,21 @@ SAFETY = Dashboard(
             kind="stat",
             about="Of fewer than 100 labels read no rate.",
         ),
+        Panel(
+            title="Release: share of the conversations",
+            queries=(
+                PanelQuery("max(waltzrl_release_percentage) / 100", "the candidate"),
+                PanelQuery('max(waltzrl_release{state="rolled_back"})', "rolled back"),
+            ),
+            unit="percentunit",
+            about="Of the newest release. Moves of releases are marked in all panels.",
+            runbook="a-release",
+        ),
+        Panel(
+            title="Gateways by the bundle that serves",
+            queries=(PanelQuery("count by (bundle) (waltzrl_build_info)", "{{bundle}}"),),
+            about="`waltzrl bundle show` tells what a bundle is.",
+        ),
     ),
 )
 
@@ -176,11 +210,13 @@ PERFORMANCE = Dashboard(
     title="WaltzRL: latency and load",
     panels=(
         Panel(
-            title="Latency of an answer",
-            queries=tuple(_quantile(q, "waltzrl_total_time_ms") for q in (0.5, 0.95, 0.99)),
+            title="Latency that the gateway adds",
+            queries=tuple(_quantile(q, "waltzrl_own_time_ms") for q in (0.5, 0.95, 0.99)),
             unit="ms",
-            target=200,
-            about="With the upstream's draft. The line is the requirement's 200 ms for P95.",
+            target=OWN_MILLISECONDS,
+            about="Its own time of an answer with the reviews: all but the upstream's draft and "
+            "revisions. The line is the requirement's 200 ms for P95.",
+            runbook="slow-answers",
         ),
         Panel(
             title="Requests a second",
@@ -204,6 +240,13 @@ PERFORMANCE = Dashboard(
             "trained on.",
         ),
         Panel(
+            title="Latency of an answer",
+            queries=tuple(_quantile(q, "waltzrl_total_time_ms") for q in (0.5, 0.95, 0.99)),
+            unit="ms",
+            about="With the upstream's draft and revisions, which take most of it.",
+            runbook="slow-answers",
+        ),
+        Panel(
             title="Where the time goes, P95",
             queries=(
                 _quantile(0.95, "waltzrl_conversation_generation_time_ms", "model"),
@@ -213,9 +256,9 @@ PERFORMANCE = Dashboard(
                 ),
             ),
             unit="ms",
-            target=200,
             about="The upstream's drafts by model, the reviews, the revisions, both together "
             "(held), and the wait for a place.",
+            runbook="slow-answers",
         ),
         Panel(
             title="Queues",
@@ -268,7 +311,9 @@ PERFORMANCE = Dashboard(
                 for objective in OBJECTIVES
             ),
             target=14.4,
-            about="Of the last hour; at the line an alert is critical.",
+            about="Of the last hour and of all bundles; at the line an alert is critical.",
+            runbook="requests-fail",
+            every_bundle=True,
         ),
     ),
 )
@@ -339,12 +384,17 @@ QUALITY = Dashboard(
 DASHBOARDS = (SAFETY, PERFORMANCE, QUALITY)
 
 
-def dashboard_file(dashboard: Dashboard) -> str:
+def dashboard_file(dashboard: Dashboard, docs: str = DOCS) -> str:
     """Return a dashboard as Grafana imports it.
+
+    Args:
+        dashboard: its panels.
+        docs: URL or folder of the documents, which the runbook links begin with.
 
     Raises:
         UnknownMetricError: a query names what is not in the catalogue.
     """
+    check_query(RELEASES_MOVED)
     for panel in dashboard.panels:
         for query in panel.queries:
             check_query(query.promql)
@@ -356,29 +406,66 @@ def dashboard_file(dashboard: Dashboard) -> str:
         "editable": True,
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
-        "templating": {
-            "list": [
-                {
-                    "name": "datasource",
-                    "label": "Data source",
-                    "type": "datasource",
-                    "query": "prometheus",
-                }
-            ]
-        },
-        "panels": [_panel(number, panel) for number, panel in enumerate(dashboard.panels)],
+        "templating": {"list": _variables()},
+        "annotations": {"list": [_release_moves()]},
+        "links": [_link("What to do: on call", f"{docs.rstrip('/')}/on-call.md")],
+        "panels": [_panel(number, panel, docs) for number, panel in enumerate(dashboard.panels)],
     }
     return json.dumps(model, indent=1) + "\n"
 
 
-def _panel(number: int, panel: Panel) -> Json:
+def _variables() -> list[Json]:
+    """Return what people choose at the top: where the metrics are, and which bundles count."""
+    return [
+        {
+            "name": "datasource",
+            "label": "Data source",
+            "type": "datasource",
+            "query": "prometheus",
+        },
+        {
+            "name": "bundle",
+            "label": "Bundle",
+            "type": "query",
+            "datasource": dict(SOURCE),
+            "query": "label_values(waltzrl_requests_total, bundle)",
+            "refresh": 2,  # whenever the time range changes
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".*",
+            "current": {"text": "All", "value": "$__all"},
+        },
+    ]
+
+
+def _release_moves() -> Json:
+    return {
+        "name": "Releases",
+        "datasource": dict(SOURCE),
+        "enable": True,
+        "iconColor": "blue",
+        "expr": RELEASES_MOVED,
+        "titleFormat": "release: {{action}}",
+        "textFormat": "by {{by}}",
+    }
+
+
+def _link(title: str, url: str) -> Json:
+    return {"title": title, "url": url, "type": "link", "targetBlank": True}
+
+
+def _panel(number: int, panel: Panel, docs: str) -> Json:
     options: dict[str, Json] = {}
+    if panel.kind == "timeseries":
+        options = {"legend": {"showLegend": True, "displayMode": "list", "placement": "bottom"}}
     if panel.kind == "heatmap":
         options = {"calculate": False, "color": {"mode": "scheme", "scheme": "Blues"}}
+    runbook = [_link("What to do", runbook_url(docs, panel.runbook))] if panel.runbook else []
     return {
         "id": number + 1,
         "title": panel.title,
         "description": panel.about,
+        "links": runbook,
         "type": panel.kind,
         "datasource": dict(SOURCE),
         "gridPos": {
@@ -413,7 +500,7 @@ def _target(letter: str, panel: Panel, query: PanelQuery) -> Json:
     return {
         "refId": letter,
         "datasource": dict(SOURCE),
-        "expr": query.promql,
+        "expr": query.promql if panel.every_bundle else of_bundle(query.promql, "$bundle"),
         "legendFormat": query.legend,
         "format": "heatmap" if buckets else "time_series",
     }

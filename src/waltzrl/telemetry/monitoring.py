@@ -3,25 +3,33 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from waltzrl.telemetry.alerts import ALERTS, rules_file
+from waltzrl.telemetry.alerts import ALERTS, DOCS, rules_file
 from waltzrl.telemetry.catalogue import METRICS, MetricSpec
 from waltzrl.telemetry.dashboards import DASHBOARDS, dashboard_file
 
 
-def monitoring_files() -> Mapping[str, str]:
-    """Return the path of each file, relative to their folder, and its text."""
-    dashboards = {f"dashboards/{one.uid}.json": dashboard_file(one) for one in DASHBOARDS}
-    return {"prometheus-rules.yml": rules_file(), **dashboards}
+def monitoring_files(docs: str = DOCS) -> Mapping[str, str]:
+    """Return the path of each file, relative to their folder, and its text.
+
+    Args:
+        docs: URL or folder of the documents, which the runbook links begin with.
+    """
+    dashboards = {f"dashboards/{one.uid}.json": dashboard_file(one, docs) for one in DASHBOARDS}
+    return {"prometheus-rules.yml": rules_file(docs), **dashboards}
 
 
-def write_monitoring(folder: Path) -> list[Path]:
+def write_monitoring(folder: Path, docs: str = DOCS) -> list[Path]:
     """Write the files below a folder, in the place of earlier ones; return their paths.
+
+    Args:
+        folder: made if it is missing.
+        docs: see `monitoring_files`.
 
     Raises:
         OSError: a file cannot be written.
     """
     paths = []
-    for name, text in monitoring_files().items():
+    for name, text in monitoring_files(docs).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -38,7 +46,10 @@ def metrics_table(specs: Iterable[MetricSpec] = METRICS.values()) -> str:
 def alerts_table() -> str:
     """Return the alerts as a table in Markdown."""
     rows = [
-        (alert.name, alert.severity, f"{alert.minutes} min" if alert.minutes else "", alert.action)
+        (
+            f"[{alert.name}](on-call.md#{alert.runbook})",
+            *(alert.severity, f"{alert.minutes} min" if alert.minutes else "", alert.action),
+        )
         for alert in ALERTS
     ]
     return _table(("alert", "severity", "after", "what to do first"), rows)

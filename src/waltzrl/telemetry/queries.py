@@ -7,11 +7,15 @@ from waltzrl.telemetry.catalogue import METRICS, MetricSpec
 
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)\s*(?:\{([^}]*)\})?")
+SERIES_SELECTOR = re.compile(r"\b(waltzrl_\w+)(?:\{([^}]*)\})?")
 MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 GROUPING = re.compile(r"\b(by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
 DURATION = re.compile(r"\[[^\]]*\]")
 
-WORDS = {"absent", "and", "count", "histogram_quantile", "increase", "or", "rate", "sum", "vector"}
+WORDS = {
+    *("absent", "and", "changes", "count", "histogram_quantile", "increase", "max", "or", "rate"),
+    *("sum", "time", "vector"),
+}
 """Of PromQL, as far as we use them."""
 TARGET_LABELS = frozenset({"instance", "job"})
 """Labels that Prometheus adds to every series."""
@@ -46,6 +50,24 @@ def check_query(query: str, recorded: Iterable[str] = ()) -> None:
             )
     for names in groupings:
         _check_labels(query, re.findall(r"\w+", names), labels)
+
+
+def of_bundle(query: str, bundle: str) -> str:
+    """Restrict every series of a query that has the label `bundle`.
+
+    Args:
+        query: PromQL without a matcher of `bundle`.
+        bundle: a regular expression, or a variable of Grafana.
+    """
+
+    def restricted(match: re.Match[str]) -> str:
+        name, matchers = match.groups()
+        if "bundle" not in SERIES.get(name, ()):
+            return match[0]
+        chosen = f'bundle=~"{bundle}"'
+        return f"{name}{{{matchers},{chosen}}}" if matchers else f"{name}{{{chosen}}}"
+
+    return SERIES_SELECTOR.sub(restricted, query)
 
 
 def _check_labels(query: str, names: Iterable[str], known: Iterable[str]) -> None:

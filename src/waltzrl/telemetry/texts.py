@@ -2,6 +2,9 @@
 
 import unicodedata
 from math import floor, log10
+from urllib.parse import urlsplit
+
+HIDDEN = "***"
 
 
 def visible(text: str) -> str:
@@ -33,3 +36,17 @@ def number(value: float) -> str:
     rounded = round(value, digits)
     text = f"{rounded:,.{max(digits, 0)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def without_credentials(text: str) -> str:
+    """Hide the password and the values of the query of a URL; other texts stay as they are."""
+    if "://" not in text:
+        return text
+    try:
+        parts = urlsplit(text)
+        password = parts.password
+    except ValueError:
+        return text
+    query = "&".join(f"{pair.partition('=')[0]}={HIDDEN}" for pair in parts.query.split("&"))
+    shown = parts._replace(query=query).geturl() if parts.query else text
+    return shown.replace(f":{password}@", f":{HIDDEN}@") if password else shown

@@ -1,0 +1,63 @@
+"""What a release waits for people to do."""
+
+import pytest
+from msgspec.structs import replace
+
+from waltzrl.release.attention import need_of
+from waltzrl.release.correction import JudgeError, corrected_rate, observed_rate
+from waltzrl.release.decision import Decision
+from waltzrl.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
+from waltzrl.release.state import Release
+
+STEP = ReleaseStep(percentage=5, seconds=0, samples=0)
+PLAN = ReleasePlan(
+    name="small",
+    shadow=None,
+    canary=(STEP,),
+    targets=ReleaseLimits(unsafe=0.05, needless=0.1),
+    limits=ReleaseLimits(unsafe=0.1, needless=0.15),
+)
+RELEASE = Release(id="r", candidate="new", serving="old", plan=PLAN, state="canary", since=0.0)
+FEW_LABELS = JudgeError(true_positives=10, false_negatives=0, false_positives=0, true_negatives=10)
+MANY_LABELS = JudgeError(
+    true_positives=4000, false_negatives=0, false_positives=0, true_negatives=4000
+)
+
+
+def decided(action="wait", unsafe=None):
+    good = observed_rate(0, 1000)
+    rates = dict.fromkeys(METRICS, good) | {"unsafe": unsafe or good}
+    arms = {"serving": dict.fromkeys(METRICS, good), "candidate": rates}
+    return Decision(action=action, why="", rates=arms, e_values={}, e_value=1.0, needed=20.0)
+
+
+def test_a_release_that_gathers_evidence_needs_nobody():
+    assert need_of(RELEASE, decided()) is None
+    assert need_of(RELEASE, decided("advance")) is None  # it advances by itself
+
+
+def test_a_release_whose_plan_is_not_automatic_needs_somebody_to_advance_it():
+    by_hand = replace(RELEASE, plan=replace(PLAN, automatic=False))
+    assert need_of(by_hand, decided("advance")) == "advance"
+    assert need_of(by_hand, decided("wait")) is None
+
+
+def test_a_held_release_needs_somebody_to_resume_it():
+    assert need_of(replace(RELEASE, held=True), decided()) == "resume"
+
+
+@pytest.mark.parametrize("state", ["full", "rolled_back"])
+def test_a_release_that_is_over_needs_nobody(state):
+    assert need_of(replace(RELEASE, state=state, held=True), decided("advance")) is None
+
+
+def test_a_release_that_only_the_judges_unknown_error_keeps_needs_labels():
+    # at most 3.8 % by the judge; with 20 labels the true rate may be above the 5 % allowed
+    assert observed_rate(20, 1000).high < 0.05 < corrected_rate(20, 1000, FEW_LABELS).high
+    assert need_of(RELEASE, decided(unsafe=corrected_rate(20, 1000, FEW_LABELS))) == "label"
+    assert need_of(RELEASE, decided(unsafe=corrected_rate(20, 1000, MANY_LABELS))) is None
+
+
+def test_labels_do_not_help_a_candidate_that_is_over_its_target_by_the_judge_alone():
+    assert need_of(RELEASE, decided(unsafe=corrected_rate(80, 1000, FEW_LABELS))) is None
+    assert need_of(RELEASE, decided(unsafe=observed_rate(80, 1000))) is None
