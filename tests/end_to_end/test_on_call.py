@@ -53,7 +53,7 @@ EXPECTED = {
 def shell(tmp_path_factory):
     """Run lines of a shell beside a gateway with keys, which has answered one request."""
     folder = tmp_path_factory.mktemp("on-call")
-    key = add_key(folder / "keys.toml", {"name": "oncall", "role": "operator"})
+    key = add_key(folder / "keys.toml", {"name": "oncall", "role": "operator", "may_probe": True})
     url = f"sqlite:///{folder}/memory.db"
     options = ("--keys", folder / "keys.toml", "--memory", url, "--audit", folder / "audit")
     settings = (f"memory.subject_key={folder}/memory.key", "audit.contents=true")
