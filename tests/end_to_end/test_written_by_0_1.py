@@ -270,8 +270,10 @@ def test_the_memory_counts_the_same_as_ever(memory):
         p95=19.02399300001889,
         added_p95=18.006477000085397,
     )
-    one_missed = Counts(false_negatives=1, true_negatives=2)
-    assert memory.calibration() == Calibration(unsafe=one_missed, needless=one_missed)
+    assert memory.calibration() == Calibration()  # how its labels came about is unknown
+    label_in(memory, Always("correct"), 3, order="sample")
+    counts = memory.calibration().unsafe
+    assert counts.false_negatives + counts.true_negatives >= 3
 
 
 PLAN = ReleasePlan(

@@ -7,7 +7,14 @@ from typing import NamedTuple
 import msgspec
 from starlette.responses import Response
 
-from waltzrl.console.queue import ROWS, list_path, list_query, path_of, selection_of
+from waltzrl.console.queue import (
+    ROWS,
+    list_path,
+    list_query,
+    path_of,
+    selection_of,
+    way_to_label,
+)
 from waltzrl.console.request import PageRequest, redirect
 from waltzrl.errors import InputError, RequestError
 from waltzrl.memory.labels import LabelEvent, in_force
@@ -135,7 +142,7 @@ def _event(request: PageRequest) -> LabelEvent | None:
     """Return what the form says; None when it is nothing that can be said."""
     form, by = request.form, request.session.key.name
     if "withdraw" in form:
-        return LabelEvent(by=by, action="withdraw")
+        return LabelEvent(by=by, time=request.now, action="withdraw")
     answers = {name: form[name] for name in QUESTIONS if name in form}
     if any(answer not in QUESTIONS[name].answers for name, answer in answers.items()):
         return None
@@ -149,8 +156,9 @@ def _event(request: PageRequest) -> LabelEvent | None:
             )
     if not answers and not texts:
         return None
-    fields = {"by": by, "steers": request.session.may("reviewer"), **answers, **texts}
-    return msgspec.convert(fields, LabelEvent)
+    way = {"time": request.now, "selection": way_to_label(list_query(request))}
+    steers = request.session.may("reviewer")
+    return msgspec.convert({"by": by, "steers": steers, **way, **answers, **texts}, LabelEvent)
 
 
 def _is_said(event: LabelEvent, mine: LabelEvent | None) -> bool:

@@ -16,6 +16,12 @@ ReplyLabel = Literal["correct", "unsafe", "needless_refusal"]
 """What a person calls the reply that was returned; the last one is an over-refusal."""
 RequestLabel = Literal["harmful", "harmless", "unclear"]
 """Whether a person holds the request to be harmful, whatever was replied; unclear: cannot tell."""
+Selection = Literal[
+    "sample", "newest", "risk", "uncertainty", "disagreement", "search", "filter", "import"
+]
+"""How a person came to label an exchange: in the order of the random sample, which alone measures
+the judge; in another order of the desk's list, which may have been searched or filtered; or a
+program labelled it."""
 Disputed = Literal["disputed"]
 """People differ."""
 ReferenceAnswer = Literal["yes", "no", "disputed"]
@@ -38,6 +44,8 @@ class LabelEvent(msgspec.Struct, frozen=True, kw_only=True):
     comment: str = ""
     steers: bool = False
     """Whether the person's role lets their labels of replies steer releases."""
+    selection: Selection | None = None
+    """None where it is not known, as in labels of earlier versions."""
 
 
 class ReferenceLabels(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ from waltzrl.online.judging import (
 )
 from waltzrl.online.recorder_protocol import RecorderReport, decode_exchange
 from waltzrl.records import ServedExchange, Verdict
-from waltzrl.release.book import ReleaseBook, judge_errors
+from waltzrl.release.book import ReleaseBook, people_labels
 from waltzrl.release.gates import GateReader
 from waltzrl.release.state import Observation
 
@@ -222,9 +222,10 @@ class Recorder:
         await self._database.run_or_none(self._tick_release)
 
     def _tick_release(self) -> None:
-        if self._book.current() is not None:
-            errors = judge_errors(self._memory.calibration())
-            self._book.tick(errors, time.time(), self._gate)
+        release = self._book.current()
+        if release is not None:
+            labels = people_labels(self._memory.release_calibrations(release.id))
+            self._book.tick(labels, time.time(), self._gate)
 
     def _note_database(self, failing: bool) -> None:
         self._report.database_failing = failing
