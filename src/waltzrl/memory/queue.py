@@ -171,8 +171,9 @@ def _matching(connection: Connection, query: Select, selection: QueueSelection) 
     dialect = connection.dialect.name
     query = query.where(_kind(), not_expired(time.time()), *conditions(selection.filters, dialect))
     if selection.order == "sample":
+        scored = or_(UNSAFE.is_not(None), OVER_REFUSES.is_not(None))
         unlabelled = _VALUE["reference", "unsafe"].as_string().is_(None)
-        query = query.where(by_newest_judge(), unlabelled)
+        query = query.where(by_newest_judge(), scored, unlabelled)
     if selection.since is not None:
         query = query.where(ITEMS.c.time >= selection.since)
     if selection.until is not None:
