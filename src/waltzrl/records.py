@@ -191,6 +191,9 @@ class Feedback:
 
     unsafe: bool
     overrefuse: bool
+    doubtful: bool = False
+    """Neither label holds, but the reply is in doubt: a draft is worth a revision, and a revision
+    is returned."""
     text: str = ""
     """The only part that the conversation agent sees."""
     reasoning: str = ""
@@ -215,17 +218,18 @@ class Feedback:
 
     @property
     def asks_for_revision(self) -> bool:
-        return self.well_formed and (self.unsafe or self.overrefuse)
+        return self.well_formed and (self.unsafe or self.overrefuse or self.doubtful)
 
     def after(self, earlier: Sequence["Round"]) -> "Feedback":
         """The feedback as it counts after earlier rounds of the same collaboration.
 
         A refusal in the place of a reply that was called unsafe is a success: it is no
-        over-refusal, whatever the feedback on it says.
+        over-refusal, whatever the feedback on it says. A revision that is only in doubt needs no
+        further one.
         """
         if self.overrefuse and any(round_.feedback.unsafe for round_ in earlier):
             return replace(self, overrefuse=False)
-        return self
+        return replace(self, doubtful=False) if self.doubtful and earlier else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

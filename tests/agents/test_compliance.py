@@ -3,13 +3,14 @@
 import asyncio
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from waltzrl.agents import HybridReviewer, RulesReviewer
 from waltzrl.agents.compliance import LONGEST_PIECE, MOST_PIECES, compliance, compliance_features
-from waltzrl.agents.rules import CERTAIN_FROM, COMPLIES_FROM
+from waltzrl.agents.rules import CERTAIN_FROM, COMPLIES_FROM, DOUBTFUL_FROM, RulesEvidence
 from waltzrl.collaboration import guarded
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import Feedback, Message, Prompt, Reply, ToolCall
@@ -174,3 +175,56 @@ def test_where_rules_cannot_tell_the_model_decides():
         feedback = asyncio.run(HybridReviewer(Content(risk), RULES).review(asked, reply))
         assert feedback.unsafe is unsafe
         assert feedback.unsafe == (1 - feedback.risk < 0.7)
+
+
+def test_a_draft_that_only_may_comply_is_doubtful_and_neither_unsafe_nor_fine():
+    request = next(one for one in (row["request"] for row in PAIRS) if RULES.rulebook.request(one))
+    reply = Reply(text="Some say this, others that.")
+    in_request = RULES.evidence(prompt(request), reply).in_request
+    for complies, doubtful, unsafe in (
+        (DOUBTFUL_FROM - 0.01, False, False),
+        (DOUBTFUL_FROM, True, False),
+        (COMPLIES_FROM - 0.01, True, False),
+        (COMPLIES_FROM, False, True),
+    ):
+        feedback = RULES.feedback(RulesEvidence(in_request=in_request, complies=complies))
+        assert (feedback.doubtful, feedback.unsafe) == (doubtful, unsafe)
+        assert feedback.asks_for_revision is (doubtful or unsafe)
+        assert bool(feedback.text) is bool(feedback.rules) is feedback.asks_for_revision
+        assert feedback.unsafe == (1 - feedback.risk < RULES.threshold)
+
+
+def test_what_would_not_be_unsafe_is_not_doubtful_either():
+    finding = replace(RULES.rulebook.request(BOMB)[0], severity=0.3)  # safety .7 is enough
+    evidence = RulesEvidence(in_request=(finding,), complies=0.3)
+    assert not RULES.feedback(evidence).doubtful
+
+
+def test_where_the_model_decides_against_the_rules_a_draft_is_still_worth_a_revision():
+    doubtful, flagged = (
+        next(
+            (prompt(row["request"]), Reply(text=row["reply"]))
+            for row in PAIRS
+            if low <= compliance(row["request"], row["reply"]) < high
+            and RULES.evidence(prompt(row["request"]), Reply(text=row["reply"])).in_request
+        )
+        for low, high in ((DOUBTFUL_FROM, COMPLIES_FROM), (COMPLIES_FROM, CERTAIN_FROM))
+    )
+    for pair in (doubtful, flagged):
+        feedback = asyncio.run(HybridReviewer(Content(0.0), RULES).review(*pair))
+        assert (feedback.unsafe, feedback.doubtful) == (False, True)
+        assert feedback.text == RULES.read(*pair).text
+        assert asyncio.run(HybridReviewer(Content(0.9), RULES).review(*pair)).unsafe
+
+
+def test_a_rambling_draft_after_a_harmful_request_is_revised_and_its_revision_returned():
+    doubtful = next(
+        row
+        for row in PAIRS
+        if RULES.read(prompt(row["request"]), Reply(text=row["reply"])).doubtful
+    )
+    drafter = Drafter(REDIRECTS)
+    drafter.policy = ScriptedPolicy([doubtful["reply"], doubtful["reply"]])
+    collaboration = asyncio.run(guarded(prompt(doubtful["request"]), drafter, RULES))
+    assert collaboration.decision == "revised"  # a revision that only may comply is returned
+    assert [turn.feedback.doubtful for turn in collaboration.rounds] == [True, True]

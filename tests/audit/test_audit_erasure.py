@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from support.small_logs import COLLABORATION, log_decision, open_log, unchanged
 from waltzrl.audit import (
@@ -14,9 +15,13 @@ from waltzrl.audit import (
     expire_contents,
     find,
     read_collaborations,
+    signing_key,
+    tombstone_for,
     verify,
 )
+from waltzrl.audit.contents import has_nameless_tombstones
 from waltzrl.audit.keys import digest_under
+from waltzrl.audit.note import SigningKey
 from waltzrl.errors import InputError
 from waltzrl.records import Message, Prompt, Reply
 
@@ -30,6 +35,14 @@ def tell(log, subject, count, start=0):
     for number in range(start, start + count):
         said = said_by(subject, number)
         log_decision(log, f"{subject}-{number}", said, subject)
+
+
+def erased(folder, digest):
+    return erase_contents(folder / "log", signing_key(folder / "audit.key"), digest)
+
+
+def expired(folder, before):
+    return expire_contents(folder / "log", signing_key(folder / "audit.key"), before)
 
 
 def raw_contents(folder):
@@ -57,7 +70,7 @@ def test_erased_contents_are_gone_and_the_log_still_verifies(tmp_path):
         ada = log.digest(b"ada")
     before = {path: path.read_bytes() for path in (tmp_path / "log").glob("decisions-*")}
     (length,) = map(len, raw_contents(tmp_path).values())
-    assert erase_contents(tmp_path / "log", ada) == 3
+    assert erased(tmp_path, ada) == 3
     (raw,) = raw_contents(tmp_path).values()
     assert b"I am ada" not in raw
     assert ada.encode() not in raw
@@ -68,18 +81,45 @@ def test_erased_contents_are_gone_and_the_log_still_verifies(tmp_path):
     ]
     assert before == {path: path.read_bytes() for path in (tmp_path / "log").glob("decisions-*")}
     assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)
-    assert erase_contents(tmp_path / "log", ada) == 0
+    assert erased(tmp_path, ada) == 0
+
+
+def test_a_signed_tombstone_tells_what_was_erased_from_what_was_never_kept(tmp_path):
+    with open_log(tmp_path, contents=unchanged) as log:
+        tell(log, "ada", 2)
+        log_decision(log, "wz7", COLLABORATION, "ada")
+    erased(tmp_path, log.digest(b"ada"))
+    left = [tombstone_for(tmp_path / "log", name) for name in ("ada-0", "ada-1", "wz7", "none")]
+    assert [one and (one.id, one.why) for one in left] == [
+        ("ada-0", "erasure"), ("ada-1", "erasure"), ("wz7", "erasure"), None,
+    ]  # fmt: skip
+    assert all(one.is_signed_by(log.public_key) for one in left[:3])
+    assert not replace_struct(left[0], id="none").is_signed_by(log.public_key)
+    assert not left[0].is_signed_by(SigningKey.generate("other").public)
+
+
+def test_a_collaboration_that_is_shorter_than_a_signature_leaves_a_nameless_tombstone(tmp_path):
+    with open_log(tmp_path, contents=unchanged) as log:
+        tell(log, "ada", 1)
+    (path,) = (tmp_path / "log").glob("contents-*")
+    asked = '{"id":"p","messages":[{"role":"user","content":""}]}'
+    words = f'"collaboration":{{"prompt":{asked},"draft":{{"text":""}}}}'
+    path.write_text(f'{{"id":"ada-0","time":1.0,{words}}}\n')
+    assert not has_nameless_tombstones(tmp_path / "log")
+    assert erase_contents(tmp_path / "log", signing_key(tmp_path / "audit.key"), "", {"ada-0"}) == 1
+    assert tombstone_for(tmp_path / "log", "ada-0") is None
+    assert has_nameless_tombstones(tmp_path / "log")
 
 
 def test_a_gateway_appends_while_contents_are_erased(tmp_path):
     with open_log(tmp_path, contents=unchanged, segment_bytes=60_000) as log:
         ada, rounds = log.digest(b"ada"), 60
-        erased = []
+        counts = []
         done = threading.Event()
 
         def erase():
             while not done.is_set():
-                erased.append(erase_contents(tmp_path / "log", ada))
+                counts.append(erased(tmp_path, ada))
 
         eraser = threading.Thread(target=erase)
         eraser.start()
@@ -90,9 +130,9 @@ def test_a_gateway_appends_while_contents_are_erased(tmp_path):
         done.set()
         eraser.join()
         key = log.public_key
-    erased.append(erase_contents(tmp_path / "log", ada))
-    assert sum(erased) == 5 * rounds
-    assert sum(count > 0 for count in erased) > 1
+    counts.append(erased(tmp_path, ada))
+    assert sum(counts) == 5 * rounds
+    assert sum(count > 0 for count in counts) > 1
     contents = raw_contents(tmp_path)
     assert len(contents) > 1
     assert not any(b"I am ada" in raw for raw in contents.values())
@@ -105,7 +145,7 @@ def test_a_gateway_appends_while_contents_are_erased(tmp_path):
 def test_a_log_whose_contents_are_erased_goes_on(tmp_path):
     with open_log(tmp_path, contents=unchanged) as log:
         tell(log, "ada", 2)
-    erase_contents(tmp_path / "log", log.digest(b"ada"))
+    erased(tmp_path, log.digest(b"ada"))
     with open_log(tmp_path, contents=unchanged) as log:
         tell(log, "ada", 1, 2)
     assert [name for name, _ in read_collaborations(tmp_path / "log")] == ["ada-2"]
@@ -117,9 +157,9 @@ def test_what_nobody_put_a_name_to_is_not_taken_for_anybody(tmp_path):
         said = said_by("nobody")
         log_decision(log, "r", said, "")
         assert contents_of(tmp_path / "log", log.digest(b"ada")) == []
-    assert erase_contents(tmp_path / "log", log.digest(b"ada")) == 0
+    assert erased(tmp_path, log.digest(b"ada")) == 0
     with pytest.raises(AssertionError):
-        erase_contents(tmp_path / "log", "")
+        erased(tmp_path, "")
 
 
 def test_lines_of_an_older_version_are_read_and_count_as_old(tmp_path):
@@ -129,7 +169,7 @@ def test_lines_of_an_older_version_are_read_and_count_as_old(tmp_path):
     line = json.loads(path.read_bytes())
     path.write_text(json.dumps({name: line[name] for name in ("id", "collaboration")}) + "\n")
     assert list(read_collaborations(tmp_path / "log")) == [("ada-0", said_by("ada"))]
-    assert expire_contents(tmp_path / "log", before=1.0) == 1
+    assert expired(tmp_path, before=1.0) == 1
 
 
 def test_a_damaged_line_is_not_passed_over_as_somebody_elses(tmp_path):
@@ -138,7 +178,7 @@ def test_a_damaged_line_is_not_passed_over_as_somebody_elses(tmp_path):
     (path,) = (tmp_path / "log").glob("contents-*")
     path.write_bytes(path.read_bytes().replace(b'"subject"', b'"subject', 1))
     with pytest.raises(InputError, match=r"contents-000001\.jsonl:1: not contents of an audit log"):
-        erase_contents(tmp_path / "log", log.digest(b"ada"))
+        erased(tmp_path, log.digest(b"ada"))
 
 
 def test_contents_expire_and_their_files_go_but_for_the_one_that_grows(tmp_path):
@@ -149,13 +189,15 @@ def test_contents_expire_and_their_files_go_but_for_the_one_that_grows(tmp_path)
             tell(log, "ada", 1, number)
             log.flush()
         assert len(raw_contents(tmp_path)) > 2
-        assert expire_contents(tmp_path / "log", before=100.0) == 0
-        assert expire_contents(tmp_path / "log", before=106.0) == 6
+        assert expired(tmp_path, before=100.0) == 0
+        assert expired(tmp_path, before=106.0) == 6
         assert [name for name, _ in read_collaborations(tmp_path / "log")] == [
             f"ada-{number}" for number in range(6, 12)
         ]
-        assert expire_contents(tmp_path / "log", before=1000.0) == 6
+        assert expired(tmp_path, before=1000.0) == 6
         assert len(raw_contents(tmp_path)) == 1
+        left = [tombstone_for(tmp_path / "log", f"ada-{number}") for number in range(12)]
+        assert {(one.why, one.is_signed_by(log.public_key)) for one in left} == {("expiry", True)}
         tell(log, "ada", 1, 12)
     assert [name for name, _ in read_collaborations(tmp_path / "log")] == ["ada-12"]
     assert isinstance(verify(tmp_path / "log", log.public_key), VerifiedLog)

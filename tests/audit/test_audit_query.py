@@ -13,7 +13,16 @@ from msgspec import structs
 from typer.testing import CliRunner
 
 from support.small_logs import COLLABORATION, exchange, log_decision, open_log, unchanged
-from waltzrl.audit import Query, moment, newest, read_entries, select, tally
+from waltzrl.audit import (
+    Query,
+    erase_contents,
+    moment,
+    newest,
+    read_entries,
+    select,
+    signing_key,
+    tally,
+)
 from waltzrl.audit.query import COUNTED
 from waltzrl.cli.audit import audit
 from waltzrl.errors import InputError
@@ -203,9 +212,24 @@ def test_the_texts_are_shown_where_they_are_kept(log):
     assert all(f"\n{text}\n" in f"{page}\n" for text in said)
     found = json.loads(show(log, "r8", "--contents", "--json"))
     assert found["contents"]["r8"][0]["draft"]["text"] == "I cannot."
-    for path in log.glob("contents-*.jsonl"):
-        path.unlink()
-    assert "no texts of r8 are kept" in show(log, "r8", "--contents")
+
+
+def test_erased_texts_are_told_from_texts_that_were_never_kept(log):
+    key = log.with_name("audit.key")
+    given = ("--contents", "--key", str(key))
+    assert erase_contents(log, signing_key(key), "", {"r8"}) == 1
+    page = show(log, "r8", *given)
+    assert "the texts of r8 were kept, and were erased on 20" in page
+    assert "(the log's key has signed this)" in page
+    found = json.loads(show(log, "r8", *given, "--json"))
+    assert found["contents"] == {"r8": []}
+    assert (found["removed"]["r8"]["why"], found["removed"]["r8"]["signed"]) == ("erasure", True)
+    (path,) = (path for path in log.glob("contents-*") if b'"why":"erasure"' in path.read_bytes())
+    path.write_bytes(path.read_bytes().replace(b'"why":"erasure"', b'"why":"expiry" '))
+    assert "NOT SIGNED by the log's key" in show(log, "r8", *given)
+    assert "not checked, because" in show(log, "r8", "--contents", "--key", "nowhere.key")
+    path.unlink()
+    assert "no texts of r8 were kept: none are beside this log" in show(log, "r8", *given)
 
 
 def test_what_could_not_be_read_is_shown_as_the_model_wrote_it(tmp_path):

@@ -15,7 +15,8 @@ from support.small_logs import fill, open_log, unchanged
 from support.small_releases import begun, short_plan
 from support.small_runs import run
 from waltzrl.build.memory import open_memory
-from waltzrl.compliance.erasure import RecordsOf, erase_records, open_targets
+from waltzrl.compliance.erasure import erase_records
+from waltzrl.compliance.subject import RecordsOf, open_places
 from waltzrl.config.gateway import MemoryConfig
 from waltzrl.errors import StorageError
 from waltzrl.memory.labels import LabelEvent
@@ -203,8 +204,8 @@ def test_an_erasure_names_the_backups_that_still_hold_the_person(kept, tmp_path)
     def erased(**whose):
         logs = {kept.folder / "log": kept.folder / "audit.key"}
         places = (kept.url, kept.folder / "memory.key", logs)
-        with open_targets(RecordsOf(**whose), *places) as targets:
-            return erase_records(targets, wait_seconds=0.0)
+        with open_places(RecordsOf(**whose), *places) as places:
+            return erase_records(places, lambda: None)
 
     run("backup", "create", saved, *kept.settings)
     assert erased(request="r0").left == (f"{saved}: a backup; delete it",)

@@ -10,7 +10,8 @@ from support.small_runs import run, save_model, save_prompts, save_recipe
 
 COMMANDS = (
     "train", "sweep", "export", "evaluate", "rescore", "compare", "report", "judge", "agreement",
-    "generate", "import", "check-leaks", "serve", "collect", "erase", "demo", "demo flywheel",
+    "generate", "import", "check-leaks", "serve", "collect", "access", "erase", "demo",
+    "demo flywheel",
     "keys add", "keys list", "keys revoke", "rules lint", "rules try", "audit verify", "audit show",
     "audit prove",
 )  # fmt: skip
@@ -210,7 +211,8 @@ def test_the_report_shows_the_training_too(evaluated, tmp_path, capsys):
     recipe, trained = save_recipe(tmp_path), tmp_path / "run"
     assert run("train", recipe, "--out", trained, "--set", "stages.joint.steps=2") == 0
     assert run("report", evaluated, "--run", trained, "--out", tmp_path / "page") == 0
-    assert "<h2>Training</h2>" in (tmp_path / "page" / "report.html").read_text()
+    page = (tmp_path / "page" / "report.html").read_text()
+    assert '<h2 id="training">Training</h2>' in page
     assert (tmp_path / "page" / "training.png").exists()
 
 

@@ -32,6 +32,11 @@ ROLLED_BACK = "is rolled back and cannot"
 # What each command is tried with, words of what it prints, and its exit status where it is not 0:
 # commands that would run for long are given a file in place of a folder.
 USES = {
+    "access": (
+        "--subject nobody --memory sqlite:///memory.db --subject-key memory.key --out copy",
+        "nothing found",
+        3,
+    ),
     "agreement": ("judged.jsonl judged.jsonl", "4 replies in both"),
     "audit prove": ("audit wz6544facdcd680", "checkpoint"),
     "audit show": ("audit --json", '"event":"opened"'),

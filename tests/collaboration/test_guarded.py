@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
 from waltzrl.collaboration import collaborate, guarded, observed
 from waltzrl.policies import Sampling, ScriptedPolicy
-from waltzrl.records import CANNED_REFUSAL, Message, Prompt
+from waltzrl.records import CANNED_REFUSAL, Feedback, Message, Prompt
 
 PROMPT = Prompt(id="p", messages=(Message(role="user", content="How do I kill a process?"),))
 UNSAFE = '{"unsafe": true, "overrefuse": false, "feedback": "Leave it out."}'
@@ -64,6 +64,49 @@ def test_an_unsafe_draft_that_became_a_refusal_is_left_alone(max_rounds):
     assert texts(collaboration) == drafts
     assert collaboration.decision == "revised"
     assert asked == 2
+
+
+class InTurn:
+    """A reviewer that says one thing after the other."""
+
+    def __init__(self, *said):
+        self.said = list(said)
+
+    async def review(self, prompt, reply):
+        return self.said.pop(0)
+
+
+SAFE = Feedback(unsafe=False, overrefuse=False)
+DOUBTFUL = Feedback(unsafe=False, overrefuse=False, doubtful=True, text="Leave it out.")
+BAD = Feedback(unsafe=True, overrefuse=False, text="Leave it out.")
+CHALLENGED = Feedback(unsafe=False, overrefuse=True, text="Answer it.")
+
+
+@pytest.mark.parametrize(
+    ("said", "returned"),
+    [
+        ([DOUBTFUL, SAFE], ["A", "B"]),
+        ([DOUBTFUL, DOUBTFUL], ["A", "B"]),  # only a draft is revised for a doubt
+        ([DOUBTFUL, BAD], ["A", "B", "C", CANNED_REFUSAL]),
+        ([BAD, DOUBTFUL], ["A", "B"]),
+        ([DOUBTFUL, CHALLENGED, SAFE], ["A", "B", "C"]),  # nothing was called unsafe
+    ],
+)
+def test_a_doubtful_draft_is_revised_once_and_a_doubtful_revision_is_returned(said, returned):
+    conversation = ConversationAgent(
+        ScriptedPolicy(list("ABC")), load_wording("plain"), Sampling(max_new_tokens=8)
+    )
+    reviewer = InTurn(*said, *[BAD] * (len(returned) - 2))
+    collaboration = asyncio.run(guarded(PROMPT, conversation, reviewer, max_rounds=2))
+    assert texts(collaboration) == returned
+
+
+def test_a_doubtful_draft_that_may_not_be_revised_is_returned():
+    conversation = ConversationAgent(
+        ScriptedPolicy(["A"]), load_wording("plain"), Sampling(max_new_tokens=8)
+    )
+    collaboration = asyncio.run(guarded(PROMPT, conversation, InTurn(DOUBTFUL), max_rounds=0))
+    assert (texts(collaboration), collaboration.decision) == (["A"], "draft")
 
 
 def test_what_nobody_could_review_is_declined():

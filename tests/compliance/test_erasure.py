@@ -15,10 +15,10 @@ from support.small_erasures import (
     AN_HOUR_AGO,
     EVERYBODY,
     WORDS,
-    Site,
     interaction,
     leave_traces,
     log_decision,
+    open_places_of,
 )
 from support.small_releases import GOOD, begun, short_plan
 from waltzrl.audit import (
@@ -28,12 +28,14 @@ from waltzrl.audit import (
     expire_contents,
     read_collaborations,
     read_entries,
+    signing_key,
     verify,
 )
 from waltzrl.cli.erase import erase as erase_command
 from waltzrl.collector import demonstrations, export
-from waltzrl.compliance.erasure import RecordsOf, erase_records, find_records, open_targets
+from waltzrl.compliance.erasure import erase_records, find_records
 from waltzrl.compliance.exports import read_rows
+from waltzrl.compliance.subject import RecordsOf, open_places
 from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.erasure import bind_key, note_export
 from waltzrl.memory.labels import LabelEvent
@@ -41,48 +43,18 @@ from waltzrl.privacy.digest import key_in
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.state import Observation
 from waltzrl.release.tables import ANSWERED
-from waltzrl.storage.database import open_database, reading
+from waltzrl.storage.database import reading
 from waltzrl.storage.notices import notices_after
 
 
-@contextmanager
-def opened(folder, url):
-    engine = open_database(url)
-    yield Site(folder, url, folder / "log", engine)
-    engine.dispose()
-
-
-@pytest.fixture
-def site(tmp_path, database_url):
-    with opened(tmp_path, database_url) as site:
-        yield site
-
-
-@pytest.fixture
-def sqlite_site(tmp_path, sqlite_url):
-    with opened(tmp_path, sqlite_url) as site:
-        yield site
-
-
-@pytest.fixture
-def postgres_site(tmp_path, postgres_url):
-    with opened(tmp_path, postgres_url) as site:
-        yield site
-
-
-def open_targets_of(site, whose):
-    whose = RecordsOf(subject=whose) if isinstance(whose, str) else whose
-    return open_targets(whose, site.url, site.key, {site.log: site.log.with_name("audit.key")})
-
-
 def found(site, subject="ada"):
-    with open_targets_of(site, subject) as targets:
-        return find_records(targets).found
+    with open_places_of(site, subject) as places:
+        return find_records(places).found
 
 
-def erased(site, subject="ada", wait_seconds=0.0):
-    with open_targets_of(site, subject) as targets:
-        return erase_records(targets, wait_seconds)
+def erased(site, subject="ada", wait=lambda: None):
+    with open_places_of(site, subject) as places:
+        return erase_records(places, wait)
 
 
 def rows_of_all(site):
@@ -130,7 +102,7 @@ def test_a_release_forgets_who_was_erased(site):
             [Observation(release=release.id, arm="serving", outcomes=GOOD, subject=subject)]
         )
     book.tick({}, release.since)
-    erased(site)
+    assert erased(site).found["answered"] == 1
     with reading(site.engine) as connection:
         left = connection.execute(select(ANSWERED.c.subject)).scalars().all()
     assert left == [site.digest("bob")]
@@ -265,7 +237,7 @@ def test_a_person_is_erased_under_load(site):
     memory = site.memory()
     with site.open_log() as log:
         with told_on_and_on(site, log, memory):
-            gone = erased(site, wait_seconds=0.2)
+            gone = erased(site)
         key = log.public_key
     assert (gone.left, gone.records) == ((), 30)
     assert found(site) == {}
@@ -293,10 +265,12 @@ def test_what_was_long_on_its_way_is_not_remembered_any_more(site):
 def test_what_is_written_while_an_erasure_waits_is_erased_too(sqlite_site):
     leave_traces(sqlite_site)
     with sqlite_site.open_log() as log:
-        timer = threading.Timer(0.1, log_decision, (log, "ada", 9))
-        timer.start()
-        gone = erased(sqlite_site, wait_seconds=0.4)
-        timer.join()
+
+        def write():
+            log_decision(log, "ada", 9)
+            log.flush()
+
+        gone = erased(sqlite_site, wait=write)
     assert gone.found[str(sqlite_site.log)] == 4
     assert gone.left == ()
     assert len(notices_after(sqlite_site.engine, 0)) == 2
@@ -390,8 +364,8 @@ def test_words_that_others_said_too_prove_nothing(sqlite_site):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"whose": RecordsOf()}, "got nobody to erase; give the client's own name"),
-        ({"whose": RecordsOf(subject="ada", request="1")}, "got subject and request to erase"),
+        ({"whose": RecordsOf()}, "got nobody to look for; give the client's own name"),
+        ({"whose": RecordsOf(subject="ada", request="1")}, "got subject and request to look for"),
         ({"whose": RecordsOf(words="I am ada")}, "got too few words to tell a person by: 'I am"),
         ({"subject_key": Path("nowhere")}, "nowhere is missing; without the memory's key"),
         ({"url": "sqlite:///nowhere.db"}, r"nowhere\.db does not exist"),
@@ -409,7 +383,7 @@ def test_what_is_not_there_is_named_and_nothing_is_made(
         "subject_key": sqlite_site.key,
         "logs": {},
     } | wrong
-    with pytest.raises(InputError, match=message), open_targets(**given):
+    with pytest.raises(InputError, match=message), open_places(**given):
         pass
     assert not list(tmp_path.glob("nowhere*"))
 
@@ -424,7 +398,7 @@ def test_a_log_without_its_keys_is_named(sqlite_site):
     )
     with (
         pytest.raises(InputError, match=r"other\.key is not the key of .*give its key"),
-        open_targets(*given),
+        open_places(*given),
     ):
         pass
 
@@ -438,7 +412,7 @@ def test_the_key_of_another_log_finds_nobody_and_is_refused(sqlite_site):
     given = (RecordsOf(subject="ada"), sqlite_site.url, sqlite_site.key, {sqlite_site.log: other})
     with (
         pytest.raises(InputError, match=r"other\.key is not the key of .*the log is"),
-        open_targets(*given),
+        open_places(*given),
     ):
         pass
 
@@ -451,7 +425,7 @@ def test_the_key_of_another_memory_finds_nobody_and_is_refused(site):
     given = (RecordsOf(subject="ada"), site.url, other, {})
     with (
         pytest.raises(InputError, match=r"other\.key is not the key under which"),
-        open_targets(*given),
+        open_places(*given),
     ):
         pass
     assert found(site)
@@ -463,9 +437,9 @@ def test_retention_deletes_rows_and_contents_that_are_too_old(site):
     store, day = memory.store, 86_400.0
     assert store.sweep(AN_HOUR_AGO + 10 * day - 1) == 0
     assert store.sweep(AN_HOUR_AGO + 11 * day) == 6  # evaluations
-    assert expire_contents(site.log, AN_HOUR_AGO - 1) == 0
+    assert expire_contents(site.log, signing_key(site.log_key), AN_HOUR_AGO - 1) == 0
     assert store.sweep(AN_HOUR_AGO + 21 * day) == 6
-    assert expire_contents(site.log, AN_HOUR_AGO + 20 * day) == 6
+    assert expire_contents(site.log, signing_key(site.log_key), AN_HOUR_AGO + 20 * day) == 6
     assert list(read_collaborations(site.log)) == []
     assert list(memory.every_evaluation()) == []
 

@@ -484,22 +484,20 @@ def test_the_overview_shows_how_far_people_agree(site):
 def test_viewers_read_redacted_texts_and_reviewers_what_is_stored(site):
     mine = f"I am {EMAIL}."
     remember(site, exchange(STORY, collaboration(mine, mine, f"{mine} Truly.", mine), model=mine))
-    for path, times in ((f"/desk/collaborations/{STORY}", 5), ("/desk/collaborations", 2)):
+    for path, times in ((f"/desk/collaborations/{STORY}", 6), ("/desk/collaborations", 2)):
         seen = site.log_in("viewer").get(path).text
         assert (seen.count(EMAIL), seen.count("[REDACTED:email]")) == (0, times)
         assert site.log_in("reviewer").get(path).text.count(EMAIL) == times
 
 
 def test_personal_data_where_a_text_is_cut_is_redacted_too(site):
-    long = "x" * 19_995 + f" {EMAIL}"
+    long = "x" * 11_995 + f" {EMAIL} " + "y" * 11_000 + f" {EMAIL} " + "z" * 7_995
     remember(site, exchange(STORY, collaboration("hello", long)))
     viewer = site.log_in("viewer").get(f"/desk/collaborations/{STORY}").text
-    assert "xx [RED\N{HORIZONTAL ELLIPSIS}" in viewer
-    assert "ada@" not in viewer
-    assert (
-        "ada@\N{HORIZONTAL ELLIPSIS}"
-        in site.log_in("reviewer").get(f"/desk/collaborations/{STORY}").text
-    )
+    assert ("xx [RED</div>" in viewer, "ada@" in viewer) == (True, False)
+    assert not re.search("example|com z", viewer)
+    reviewer = site.log_in("reviewer").get(f"/desk/collaborations/{STORY}").text
+    assert ("xx ada@</div>" in reviewer, ">.com zz" in reviewer) == (True, True)
 
 
 @pytest.mark.parametrize("role", ["viewer", "reviewer"])

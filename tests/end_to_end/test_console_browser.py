@@ -14,6 +14,7 @@ from support.browser import FLAGS, NODE_MODULES, find_chromium
 from support.desk_plans import run_minutes
 from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
 from waltzrl.memory.labels import LabelEvent
+from waltzrl.memory.workqueues import WorkQueue, put_queue
 from waltzrl.routing.picture import DARK, LIGHT
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("console")]
@@ -29,9 +30,12 @@ PAGES = (
     "/desk",
     "/desk/collaborations",
     "/desk/collaborations/wz7%2F2",
+    "/desk/queues",
+    "/desk/audit?record=wz1",
     "/desk/trends",
     "/desk/plans",
     "/desk/plans/minutes",
+    "/desk/people",
     "/desk/audit",
 )
 
@@ -394,6 +398,7 @@ def test_axe_finds_no_violation_on_any_page(chromium, url, site, scheme):
         log_in(page, site, "operator")
         for by, reply in (("ada", "unsafe"), ("grace", "correct")):
             site.memory.label(STORY, LabelEvent(by=by, reply=reply, request="harmful"))
+        put_queue(site.memory.store, WorkQueue(name="day", instructions="Label all."))
         for path in (*PAGES, "/desk/none"):
             page.goto(path)
             for summary in page.locator("summary").all():
@@ -407,3 +412,69 @@ def violations(page):
     page.evaluate(AXE.read_text())
     rules = page.evaluate("axe.run()")["violations"]
     return [(rule["id"], node["html"][:200]) for rule in rules for node in rule["nodes"]]
+
+
+def test_a_queue_takes_three_keys_an_item_and_notes_the_words_that_decided(chromium, url, site):
+    names = [f"item{number}" for number in range(3)]
+    asked = "Pay \U0001f4b0 now"
+    site.memory.remember(
+        [
+            exchange(name, collaboration(asked, "Or else."), caller="queue", seconds_ago=number)
+            for number, name in enumerate(names)
+        ]
+    )
+    put_queue(site.memory.store, WorkQueue(name="day", filters={"who": "queue"}))
+    with opened(chromium, url, forgiven=1) as page:  # the browser logs the 400
+        log_in(page, site, "annotator")
+        page.goto("/desk/queues")
+        keyboard = Keyboard(page)
+        keyboard.save("s")
+        keyboard.save()  # without an answer it stays
+        assert page.get_by_role("alert").inner_text().startswith("Not saved: choose one")
+        page.locator("[data-text=request]").evaluate(
+            "text => getSelection().setBaseAndExtent(text.firstChild, 4, text.firstChild, 10)"
+        )
+        keyboard.press("q", "u", "y")
+        assert page.get_by_label("Words that decided").input_value() == "request:4-9 \U0001f4b0 now"
+        keyboard.save()
+        before = keyboard.presses
+        for number in range(2):
+            keyboard.press("w", "n")
+            keyboard.save()
+            assert keyboard.presses - before == 3 * (number + 1)
+        page.get_by_text("Nothing in the queue day needs a label of yours").wait_for()
+    first, *others = [site.memory.evaluation(name) for name in names]
+    (span,) = first.labels[0].spans
+    assert (span.text, span.start, span.end) == ("request", 4, 9)
+    assert [evaluation.label for evaluation in others] == ["unhelpful", "unhelpful"]
+
+
+def test_what_was_typed_survives_the_end_of_a_session(chromium, url, site):
+    with opened(chromium, url, forgiven=1) as page:  # the browser logs the 403
+        log_in(page, site, "reviewer")
+        page.goto("/desk/collaborations/wz1")
+        page.keyboard.press("u")
+        page.get_by_label("A better reply").fill("Knead, wait,\nbake.")
+        page.context.clear_cookies()
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.get_by_text("Your session has ended").wait_for()
+        page.get_by_label("API key").fill(site.keys["reviewer"])
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_text("is here again; it is not saved yet").wait_for()
+        assert page.get_by_label("A better reply").input_value() == "Knead, wait,\nbake."
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.get_by_text("reviewer labelled it unsafe").wait_for()
+        page.reload()
+        assert not page.get_by_text("is here again").is_visible()
+    (event,) = site.memory.evaluation("wz1").labels
+    assert (event.reply, event.correction) == ("unsafe", "Knead, wait,\nbake.")
+
+
+def test_what_is_done_with_the_marked_ones_stays_in_reach(chromium, url, site):
+    site.memory.remember([exchange(f"n{n}", collaboration("hello")) for n in range(40)])
+    with opened(chromium, url, viewport={"width": 1280, "height": 800}) as page:
+        log_in(page, site, "reviewer")
+        page.goto("/desk/collaborations")
+        page.locator(".queued input").first.check()
+        place = page.get_by_role("button", name="Apply").bounding_box()
+        assert 0 <= place["y"] < 800

@@ -3,6 +3,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 
@@ -191,20 +192,48 @@ def test_without_a_package_the_report_says_what_to_install(package):
     )
 
 
-def test_names_for_which_there_is_no_place_stay_within_the_same_axes():
-    def picture(count):
-        names = [f"a row with a long name, number {number}" for number in range(count)]
-        rows = [replace(one, pattern=name) for name in names for one in stories()]
-        svg = pareto(measure(rows)).svg
-        axes = re.search(r'id="patch_2">\s*<path d="([^"]+)"', svg)[1]
-        places = re.findall(r'x="([\d.-]+)" y="([\d.-]+)"[^>]*>a row', svg)
-        return axes, [(float(x), float(y)) for x, y in places]
+def test_names_stand_beside_the_drawing_with_the_numbers_of_their_points():
+    names = [f"a row with a long name, number {number}" for number in range(30)]
+    rows = [replace(one, pattern=name) for name in names for one in stories()[:2]]
+    svg = pareto(measure(rows)).svg
+    frame = re.search(r'id="patch_2">\s*<path d="([^"]+)"', svg)[1]
+    numbers = [float(number) for number in re.findall(r"[\d.]+", frame)]
+    right, bottom = max(numbers[::2]), max(numbers[1::2])
+    texts = re.findall(r'x="([\d.-]+)" y="([\d.-]+)"[^>]*>(\d+) +a row', svg)
+    assert [int(number) for *_, number in texts] == list(range(1, 31))
+    heights = [float(y) for _, y, _ in texts]
+    assert all(float(x) > right for x, *_ in texts)
+    assert all(lower - upper >= 10 for upper, lower in pairwise(heights))  # of letters of 10 points
+    assert heights[-1] <= bottom
+    assert len(re.findall(r">\d+</text>", svg)) >= 30  # beside their points
 
-    axes, places = picture(60)
-    assert axes == picture(1)[0]
-    numbers = [float(number) for number in re.findall(r"[\d.]+", axes)]
-    (left, right), (top, bottom) = ((min(way), max(way)) for way in (numbers[::2], numbers[1::2]))
-    assert len(places) == 60
-    for x, y in places:
-        assert left <= x <= right - 200  # a name is 247 points wide
-        assert top <= y <= bottom
+
+def test_gains_and_losses_are_told_in_words_and_colours(tmp_path):
+    before = [
+        replace(row(prompt("u1", "unsafe"), TELLS), pattern="base"),
+        replace(row(prompt("b1"), HELP), pattern="base"),
+    ]
+    after = [row(prompt("u1", "unsafe"), REFUSAL), row(prompt("b1"), HELP)]
+    page = page_of(tmp_path / "gain", [*before, *after])
+    assert '<p class="change gain">100.0 points lower: better</p>' in page
+    assert 'class="change loss"' not in page
+    cautious = [row(prompt(name, "unsafe"), REFUSAL) for name in ("u1", "u2")]
+    cautious += [row(prompt("b1"), REFUSAL)]
+    open_ = [row(prompt("u1", "unsafe"), TELLS), cautious[1], row(prompt("b1"), HELP)]
+    page = page_of(tmp_path / "loss", [*cautious, *(replace(one, pattern="late") for one in open_)])
+    assert '<p class="change loss">50.0 points higher: worse</p>' in page  # attacks that succeed
+    assert '<p class="change gain">100.0 points lower: better</p>' in page  # over-refusals
+
+
+def test_the_page_has_a_contents_list_and_says_what_to_read_first(tmp_path):
+    first = "Read ours first."
+    report = EvaluationReport(
+        title="A run", rows=stories(), curves={}, settings={}, read_first=first
+    )
+    page = write_report(tmp_path, report).read_text("utf-8")
+    listed = re.findall(r'<li><a href="#(\w+)">([^<]+)</a>', page)
+    assert listed == re.findall(r'<h2 id="(\w+)">([^<]+)</h2>', page)
+    assert [anchor for anchor, _ in listed][:3] == ["results", "pareto", "categories"]
+    assert "training" not in dict(listed)
+    assert f'<p class="first">{first}</p>' in page
+    assert page.index(first) < page.index("<h2")

@@ -1,5 +1,6 @@
 """The tables in the documents are those of the committed study."""
 
+import re
 from pathlib import Path
 from runpy import run_path
 
@@ -7,7 +8,8 @@ import pytest
 
 from waltzrl.evaluation.study_tables import StudyTable
 
-TOOL = run_path(str(Path(__file__).parents[2] / "tools/study_tables.py"))
+ROOT = Path(__file__).parents[2]
+TOOL = run_path(str(ROOT / "tools/study_tables.py"))
 filled = TOOL["filled"]
 PAGE = "Before.\n<!-- study: main -->\nold\n<!-- /study -->\nAfter.\n"
 TABLES = {
@@ -48,3 +50,12 @@ def test_the_documents_hold_the_tables_of_the_committed_study():
     for page in TOOL["PAGES"]:
         if TOOL["PLACE"].search(text := page.read_text("utf-8")):
             assert filled(text, TOOL["tables"]()) == text, f"run tools/study_tables.py: {page.name}"
+
+
+def test_the_picture_of_readme_is_that_of_the_committed_study_and_is_told_in_words():
+    drawn = TOOL["picture"](TOOL["tables"]()["main"])
+    assert TOOL["PICTURE"].read_text("utf-8") == drawn, "run tools/study_tables.py"
+    start, _, _ = (ROOT / "README.md").read_text("utf-8").partition("## ")
+    words = re.search(r"!\[([^]]+)\]\(docs/pictures/study\.svg\)", start)[1]
+    values = re.findall(r'class="value"[^>]*>([\d.]+)<', drawn)
+    assert re.findall(r"\d+\.\d", words) == [*values[:2], *values[-2:]]  # of base and of WaltzRL

@@ -9,6 +9,7 @@ from waltzrl.memory.labels import (
     agreed,
     double_answers,
     in_force,
+    is_disputed,
     reference_labels,
     reply_label,
 )
@@ -93,3 +94,38 @@ events = st.lists(
 def test_what_holds_of_one_person_does_not_depend_on_others(said):
     of_ada = [event for event in said if event.by == "ada"]
     assert in_force(said).get("ada") == in_force(of_ada).get("ada")
+
+
+def test_who_cannot_tell_disputes_nothing():
+    unsure = event("max", "unclear", steers=True)
+    assert reply_label([unsure]) == "unclear"
+    assert reference_labels([unsure]) is None
+    assert reply_label([unsure, event("ada", "unsafe")]) == "unsafe"
+
+
+def test_an_unhelpful_reply_is_neither_unsafe_nor_an_over_refusal():
+    said = [event("ada", "unhelpful", steers=True)]
+    assert reference_labels(said) == ReferenceLabels(unsafe="no", overrefuses="no")
+
+
+def test_a_settlement_alone_counts_where_it_answers():
+    said = [
+        event("ada", "unsafe", "harmful", steers=True),
+        event("grace", "correct", "harmless", steers=True),
+    ]
+    assert is_disputed(said)
+    settled = [*said, event("max", "unsafe", settles=True, steers=True)]
+    assert reply_label(settled) == "unsafe"
+    assert reference_labels(settled) == ReferenceLabels(unsafe="yes", overrefuses="no")
+    assert is_disputed(settled)  # about the request
+    assert not is_disputed([*settled, event("max", request="harmful", steers=True)])
+    assert double_answers([settled])["reply unsafe"] == [(True, False)]
+    assert reply_label([*settled, event("max", action=WITHDRAW)]) == "disputed"
+
+
+def test_a_suggestion_that_was_accepted_measures_no_judge():
+    said = [event("ada", "unsafe", steers=True, annotator_kind="accepted")]
+    assert (reply_label(said), reference_labels(said)) == ("unsafe", None)
+    commented = [*said, event("ada", comment="so", steers=True)]
+    assert reference_labels(commented) is None
+    assert reference_labels([*said, event("ada", "unsafe", steers=True)]).unsafe == "yes"

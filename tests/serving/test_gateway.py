@@ -6,7 +6,7 @@ import time
 import pytest
 from msgspec import structs
 
-from support.served_examples import BUNDLE, OVERREFUSE, SAFE, UNREADABLE, UNSAFE, request
+from support.served_examples import BUNDLE, DOUBTFUL, OVERREFUSE, SAFE, UNREADABLE, UNSAFE, request
 from waltzrl.errors import RequestError
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Reply
@@ -82,6 +82,7 @@ def test_a_record_says_who_asked_for_what_and_what_was_decided():
     [
         ((SAFE,), "draft", "", "stop", "one"),
         ((OVERREFUSE, SAFE), "revised", "needless refusal", "stop", "two"),
+        ((DOUBTFUL, DOUBTFUL), "revised", "doubtful", "stop", "two"),
         (
             (UNSAFE, UNSAFE),
             "refused",

@@ -45,6 +45,7 @@ def test_a_review_tells_the_labels_and_changes_nothing(conversation):
         "object": "waltzrl.review",
         "unsafe": True,
         "overrefuse": False,
+        "doubtful": False,
         "reviewed": True,
         "failure": "",
         "decision": "draft",

@@ -41,6 +41,7 @@ UNSAFE = Feedback(
     rules=("harm/a", "harm/b"),
 )
 OVERREFUSE = Feedback(unsafe=False, overrefuse=True, text=f"{SECRET} advice", risk=0.0)
+DOUBTFUL = Feedback(unsafe=False, overrefuse=False, doubtful=True, text="Leave it out.")
 UNREADABLE = Feedback(unsafe=False, overrefuse=False, well_formed=False)
 
 

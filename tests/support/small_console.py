@@ -65,9 +65,9 @@ def exchange(name, collaboration=None, *, seconds_ago=60.0, **fields):
 class Site:
     """A console, its data, and a key for each role."""
 
-    def __init__(self, folder, url=None, draw_plan=results_as_svg):
+    def __init__(self, folder, url=None, draw_plan=results_as_svg, digest=str):
         engine = open_database(url or f"sqlite:///{folder}/memory.db")
-        self.memory = SafetyMemory(MemoryStore(engine, scrub=str), str, {}, {})
+        self.memory = SafetyMemory(MemoryStore(engine, scrub=str), digest, {}, {})
         self.book = ReleaseBook(engine)
         self.keys_file = folder / "keys.toml"
         self.keys = {role: add_key(self.keys_file, {"name": role, "role": role}) for role in ROLES}

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from support.databases import add_vectors_of_0_1
 from waltzrl.audit import LocalLog, LogSettings
 from waltzrl.collector import Selection, collect, export, labelled_prompts
+from waltzrl.compliance.subject import RecordsOf, open_places
 from waltzrl.memory.erasure import note_export
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
@@ -33,6 +34,10 @@ class Site(NamedTuple):
     def key(self):
         return self.folder / "memory.key"
 
+    @property
+    def log_key(self):
+        return self.log.with_name("audit.key")
+
     def memory(self):
         store = MemoryStore(self.engine, scrub=lambda text: text)
         return SafetyMemory(store, self.digest, {"evaluations": 10, "coaching": 20}, {})
@@ -44,7 +49,7 @@ class Site(NamedTuple):
         settings = LogSettings(
             on_failure="refuse", contents=lambda collaboration: collaboration, commit_seconds=0.005
         )
-        return LocalLog.open(self.log, key=self.log.with_name("audit.key"), settings=settings)
+        return LocalLog.open(self.log, key=self.log_key, settings=settings)
 
 
 def collaboration_of(subject, number, rounds=1):
@@ -113,3 +118,9 @@ def export_all(site, memory):
         note_export(memory.store.engine, path)
         export(path, rows)
     return list(files)
+
+
+def open_places_of(site, whose):
+    """Open the places of a site for a person, by the client's name or otherwise."""
+    whose = RecordsOf(subject=whose) if isinstance(whose, str) else whose
+    return open_places(whose, site.url, site.key, {site.log: site.log_key})

@@ -23,7 +23,8 @@ class HybridReviewer:
     The risk is 0.7 of the model's and 0.3 of the rules', or the model's alone or the rules' alone
     where that is higher and its owner is certain. A reply is unsafe if its risk is too high.
     Rules are certain of what they find in the reply itself, and of a harmful request only where
-    the reply clearly complies; where they cannot tell, the model decides.
+    the reply clearly complies; where they cannot tell, the model decides. What the rules doubt,
+    or would flag, is then doubtful: a draft is worth a revision, and nothing is refused for it.
     """
 
     def __init__(
@@ -73,11 +74,14 @@ class HybridReviewer:
         risk = max(both, evidence.certain_risk, certain)
         unsafe = 1 - risk < self.threshold
         overrefuse = not unsafe and self.calibration.challenges(model)
+        doubtful = not (unsafe or overrefuse) and (rules.unsafe or rules.doubtful)
+        asks = unsafe or overrefuse or doubtful
         return replace(
             model,
             unsafe=unsafe,
             overrefuse=overrefuse,
-            text=_advice(model, rules, unsafe=unsafe) if unsafe or overrefuse else "",
+            doubtful=doubtful,
+            text=_advice(model, rules, is_refusal=overrefuse) if asks else "",
             risk=risk,
             model_risk=model_risk,
             rules_risk=rules_risk,
@@ -87,9 +91,10 @@ class HybridReviewer:
         )
 
 
-def _advice(model: Feedback, rules: Feedback, *, unsafe: bool) -> str:
+def _advice(model: Feedback, rules: Feedback, *, is_refusal: bool) -> str:
     """Return the first advice, the model's before the rules', that agrees with the outcome."""
     for feedback in (model, rules):
-        if feedback.text and (feedback.unsafe if unsafe else feedback.overrefuse):
+        agrees = feedback.overrefuse if is_refusal else feedback.unsafe or feedback.doubtful
+        if feedback.text and agrees:
             return feedback.text
-    return advice()[OTHER if unsafe else OVERREFUSAL]
+    return advice()[OVERREFUSAL if is_refusal else OTHER]

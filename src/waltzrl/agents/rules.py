@@ -29,6 +29,8 @@ OTHER = "other"
 LONGEST_AT_ONCE = 65_536
 """Characters that are read within the event loop; noise of this length takes about 50 ms."""
 Read = TypeVar("Read")
+DOUBTFUL_FROM = 0.1
+"""The probability of compliance from which findings in the request make a draft worth revising."""
 COMPLIES_FROM = 0.4
 """The probability of compliance from which findings in the request count."""
 CERTAIN_FROM = 0.85
@@ -151,22 +153,25 @@ class RulesReviewer:
     def feedback(self, evidence: "RulesEvidence") -> Feedback:
         """Return what the rules alone make of the evidence.
 
-        The risk is the highest severity that counts. Findings in the request count unless the
-        reply shows that it does not comply. A refusal of a request without findings is an
-        over-refusal only if `flag_overrefusals`.
+        The risk is the highest severity that counts. Findings in the request count if the reply
+        probably complies; where that is only possible, they make it doubtful. A refusal of a
+        request without findings is an over-refusal only if `flag_overrefusals`.
         """
         if evidence is NOTHING:
             return NO_FINDINGS
-        counted = evidence.in_request if evidence.complies >= COMPLIES_FROM else ()
-        findings = sorted([*evidence.certain, *counted], key=lambda finding: -finding.severity)
-        risk = findings[0].severity if findings else 0.0
+        findings, risk = _by_severity(evidence, COMPLIES_FROM)
         unsafe = 1 - risk < self.threshold
         overrefuse = evidence.needless and not unsafe
+        possible, possible_risk = _by_severity(evidence, DOUBTFUL_FROM)
+        doubtful = not unsafe and 1 - possible_risk < self.threshold
+        if doubtful:
+            findings = possible
         categories = _distinct(finding.category for finding in findings)
-        topics = categories if unsafe else (OVERREFUSAL,) if overrefuse else ()
+        topics = categories if unsafe or doubtful else (OVERREFUSAL,) if overrefuse else ()
         return Feedback(
             unsafe=unsafe,
             overrefuse=overrefuse,
+            doubtful=doubtful,
             text="\n".join(advice()[topic] for topic in topics),
             reasoning=", ".join(categories),
             risk=risk,
@@ -225,6 +230,13 @@ def _words_of(call: ToolCall) -> str:
         lambda match: chr(int(match[1], 16)) if match[1] else " ", call.arguments
     )
     return f"{name}\n{call_id}\n{arguments}"
+
+
+def _by_severity(evidence: RulesEvidence, complies_from: float) -> tuple[list[RuleFinding], float]:
+    """Return what counts if a reply complies from this probability on, and its risk."""
+    in_request = evidence.in_request if evidence.complies >= complies_from else ()
+    findings = sorted([*evidence.certain, *in_request], key=lambda finding: -finding.severity)
+    return findings, findings[0].severity if findings else 0.0
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from waltzrl.audit.contents import (
     erase_contents,
     expire_contents,
     read_collaborations,
+    tombstone_for,
 )
+from waltzrl.audit.keys import signing_key
 from waltzrl.audit.log import Log, LogSettings
 from waltzrl.audit.query import Query, moment, newest, select, subject_digest, table_rows, tally
 from waltzrl.audit.reading import Proof, find, one_line, one_page, prove, read_entries
@@ -48,8 +50,10 @@ __all__ = [
     "read_entries",
     "record_of",
     "select",
+    "signing_key",
     "subject_digest",
     "table_rows",
     "tally",
+    "tombstone_for",
     "verify",
 ]

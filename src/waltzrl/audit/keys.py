@@ -59,6 +59,16 @@ def digest_under(path: Path, content: bytes) -> str:
     return hmac.digest(_checked(_digest_file(path).read_bytes(), path), content, "sha256").hex()
 
 
+def signing_key(path: Path) -> SigningKey:
+    """Read the private key of a log, also while the log is in use.
+
+    Raises:
+        NoteError: the file is not a key.
+        OSError: it cannot be read.
+    """
+    return SigningKey.parse(path.read_text(encoding="utf-8", errors="replace"))
+
+
 def in_use(path: Path) -> bool:
     """Whether a running log uses the keys.
 

@@ -40,6 +40,8 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True):
     category: str = ""
     failure: str = ""
     """Why no model reviewed the reply, such as `timeout`."""
+    doubtful: bool = False
+    """The draft was revised for a doubt, neither label holding."""
 
 
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,6 +222,7 @@ def _round(turn: Round, digest: Digest) -> RoundRecord:
         overrefusal_probability=feedback.overrefusal_probability,
         category=feedback.category,
         failure=feedback.failure,
+        doubtful=feedback.doubtful,
     )
 
 

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from waltzrl.audit import LogSettings, expire_contents
+from waltzrl.audit import LogSettings, expire_contents, signing_key
+from waltzrl.audit.note import NoteError
 from waltzrl.build.background import in_background
 from waltzrl.config.gateway import AuditConfig, PrivacyConfig
 from waltzrl.errors import WaltzError
@@ -49,8 +50,9 @@ async def _expire_contents(audit: AuditConfig) -> None:
     while True:
         before = time.time() - audit.contents_days * DAY_SECONDS
         try:
-            await asyncio.to_thread(expire_contents, audit.folder, before)
-        except (WaltzError, OSError) as error:
+            key = signing_key(log_key(audit))
+            await asyncio.to_thread(expire_contents, audit.folder, key, before)
+        except (WaltzError, NoteError, OSError) as error:
             logger.error("cannot remove expired contents of the audit log: %s", error)  # noqa: TRY400
         await asyncio.sleep(RETENTION_INTERVAL_SECONDS)
 

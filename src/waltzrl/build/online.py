@@ -43,6 +43,7 @@ from waltzrl.privacy.digest import key_in
 from waltzrl.release.book import BY_ITSELF, ReleaseBook
 from waltzrl.release.state import Release
 from waltzrl.release.view import decision_body
+from waltzrl.rules import Rulebook
 from waltzrl.serving.access import AccessControl, Event, KeyRing, Receive, Send
 from waltzrl.serving.app import HttpRequest
 from waltzrl.serving.exchange import Bundle, ServedChoice
@@ -146,8 +147,12 @@ class OnlineServices:
 class SharedDatabase:
     """The database that all replicas share; each part of it is opened at its first use."""
 
-    def __init__(self, config: RecorderConfig) -> None:
+    def __init__(self, config: RecorderConfig, rulebook: Rulebook) -> None:
         """Check the configuration without connecting.
+
+        Args:
+            config: of the memory.
+            rulebook: of the recipe, which the desk marks texts with.
 
         Raises:
             InputError: the database's URL or a key is invalid.
@@ -159,7 +164,7 @@ class SharedDatabase:
             privacy.actions, privacy.key, privacy.regions, privacy.engine
         ).scrub
         key_in(config.memory.subject_key)  # fails here rather than in the recorder
-        self._config = config
+        self._config, self._rulebook = config, rulebook
         self._console: Console | None = None
 
     @cached_property
@@ -184,6 +189,7 @@ class SharedDatabase:
                 redact=open_redaction({}, None).scrub,
                 audit=audit,
                 draw_plan=_plan_drawing(),
+                rulebook=self._rulebook,
             )
             self._console = Console(keys, source)
         return self._console
@@ -234,16 +240,16 @@ async def open_online_services(
     memory = recipe.memory
     assert memory is not None, "the caller has checked"
     keys, costs = access.keys, access.costs
-    rules = bundles.rules(recipe.bundle).rulebook.rules
+    rulebook = bundles.rules(recipe.bundle).rulebook
     config = RecorderConfig(
         memory=memory,
         privacy=recipe.privacy,
         logs=recipe.logs,
-        categories={rule.id: rule.category for rule in rules},
+        categories={rule.id: rule.category for rule in rulebook.rules},
         budget=recipe.budget,
         prices=recipe.prices,
     )
-    shared = SharedDatabase(config)
+    shared = SharedDatabase(config, rulebook)
     if examples is not None:
         examples.memory = lambda: shared.memory
     releases = ReleaseFollower(

@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from waltzrl import __version__
+from waltzrl.cli.access import access
 from waltzrl.cli.audit import audit
 from waltzrl.cli.backup import backup
 from waltzrl.cli.calibrate import calibrate
@@ -103,6 +104,7 @@ app.command(rich_help_panel=DATA)(generate)
 app.command("import", rich_help_panel=DATA)(import_prompts)
 app.command(rich_help_panel=DATA)(check_leaks)
 app.command(rich_help_panel=DATA)(collect)
+app.command(rich_help_panel=DATA)(access)
 app.command(rich_help_panel=DATA)(erase)
 
 

@@ -135,7 +135,7 @@ def show(  # noqa: PLR0913, PLR0917 - each parameter is an option
     fields = count.split(",") if count else []
     if record_id is not None:
         entries = [entry for entry in find(folder, record_id) if query.matches(entry)]
-        print_request(folder, entries, contents=contents, as_json=as_json)
+        print_request(folder, private_key, entries, contents=contents, as_json=as_json)
         return
     if limit is None and not (count or as_csv or as_json):
         limit = LATEST

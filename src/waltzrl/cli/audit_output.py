@@ -4,13 +4,15 @@ import csv
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 
-from waltzrl.audit import Entry, contents_for, one_line, one_page
-from waltzrl.audit.contents import content_files
+from waltzrl.audit import Entry, contents_for, one_line, one_page, tombstone_for
+from waltzrl.audit.contents import Tombstone, content_files, has_nameless_tombstones
+from waltzrl.audit.note import NoteError, PublicKey
 from waltzrl.audit.query import COLUMNS
 from waltzrl.audit.record import encode
 from waltzrl.cli.options import print_json
@@ -20,14 +22,19 @@ ROW = ("time", "seq", *COLUMNS)
 """Columns of a decision."""
 
 
-def print_request(folder: Path, entries: Sequence[Entry], *, contents: bool, as_json: bool) -> None:
-    """Print the decisions on one request, and where their texts are."""
+def print_request(
+    folder: Path, key: Path, entries: Sequence[Entry], *, contents: bool, as_json: bool
+) -> None:
+    """Print the decisions on one request, and where their texts are or when they were removed."""
     ids = dict.fromkeys(entry.decision.id for entry in entries if entry.decision is not None)
     kept = {id_: contents_for(folder, id_) for id_ in ids} if contents else {}
+    removed = {id_: tombstone_for(folder, id_) for id_, texts in kept.items() if not texts}
     if as_json:
         decisions = msgspec.to_builtins(entries)
         words = {id_: msgspec.to_builtins(texts) for id_, texts in kept.items()}
-        print_json({"decisions": decisions, "contents": words} if contents else decisions)
+        gone = {id_: _removal(left, key) for id_, left in removed.items() if left is not None}
+        report = {"decisions": decisions, "contents": words, "removed": gone}
+        print_json(report if contents else decisions)
         return
     for entry in entries:
         print(one_page(entry))
@@ -39,9 +46,48 @@ def print_request(folder: Path, entries: Sequence[Entry], *, contents: bool, as_
             print(f"  {'contents':<24}waltzrl audit show {folder} {record.id} --contents")
     for id_, texts in kept.items():
         if not texts:
-            print(f"no texts of {id_} are kept: contents = true stores them, and they expire")
+            print(_absence(folder, id_, removed[id_], key))
         for collaboration in texts:
             print(_text(collaboration))
+
+
+def _removal(left: Tombstone, key: Path) -> dict[str, str | bool | None]:
+    """Return when and why texts were removed, and whether the log's key signed that."""
+    at = datetime.fromtimestamp(left.at, UTC).isoformat(timespec="seconds")
+    return {"why": left.why, "at": at, "signed": _is_signed(left, key)}
+
+
+def _absence(folder: Path, id_: str, left: Tombstone | None, key: Path) -> str:
+    """Say why there are no texts of a request."""
+    if left is None and has_nameless_tombstones(folder):
+        return (
+            f"no texts of {id_} are kept; whether they ever were is unknown, because texts were "
+            "erased beside this log without a note of whose they were"
+        )
+    if left is None:
+        return (
+            f"no texts of {id_} were kept: none are beside this log, and waltzrl has removed none; "
+            "contents = true stores them, but none of an error"
+        )
+    at = datetime.fromtimestamp(left.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    done = "erased" if left.why == "erasure" else "removed when their time had passed,"
+    signed = {
+        True: "the log's key has signed this",
+        False: "NOT SIGNED by the log's key: somebody else wrote this",
+        None: f"not checked, because {key}.pub cannot be read; give the log's key with --key",
+    }
+    return (
+        f"the texts of {id_} were kept, and were {done} on {at} ({signed[_is_signed(left, key)]})"
+    )
+
+
+def _is_signed(left: Tombstone, key: Path) -> bool | None:
+    """Return whether the log's key signed; None without its public key."""
+    try:
+        public = PublicKey.parse(key.with_name(f"{key.name}.pub").read_text(encoding="utf-8"))
+    except (NoteError, OSError):
+        return None
+    return left.is_signed_by(public)
 
 
 def _text(collaboration: Collaboration) -> str:

@@ -43,23 +43,25 @@ def erase(  # noqa: PLR0913, PLR0917 - each parameter is an option
 
     `waltzrl erase --subject user-17 --memory sqlite:///runs/memory.db --audit runs/audit`
     """
-    from waltzrl.compliance.erasure import RecordsOf, erase_records, find_records, open_targets
+    from waltzrl.compliance.erasure import erase_records, find_records
+    from waltzrl.compliance.subject import RecordsOf, open_places
 
-    logs = {Path(folder): Path(key) if key else None for folder, key in map(_log, audit or [])}
+    logs = audit_logs(audit)
     whose = RecordsOf(subject=subject, request=request, words=words)
-    with open_targets(whose, memory, subject_key, logs) as targets:
+    with open_places(whose, memory, subject_key, logs) as places:
         if not (dry_run or yes):
             typer.confirm(
-                f"Erase all {find_records(targets).records} records for good?", abort=True, err=True
+                f"Erase all {find_records(places).records} records for good?", abort=True, err=True
             )
-        erasure = find_records(targets) if dry_run else erase_records(targets)
+        erasure = find_records(places) if dry_run else erase_records(places)
     print_json(asdict(erasure)) if as_json else print(_report(erasure, logs, dry_run=dry_run))
     raise typer.Exit(1 if erasure.left else 0 if erasure.records else UNKNOWN)
 
 
-def _log(given: str) -> tuple[str, str]:
-    folder, _, key = given.partition("=")
-    return folder, key
+def audit_logs(given: list[str] | None) -> dict[Path, Path | None]:
+    """Read `FOLDER[=KEY]` of each log; None stands for FOLDER.key."""
+    parts = [log.partition("=") for log in given or []]
+    return {Path(folder): Path(key) if key else None for folder, _, key in parts}
 
 
 def _report(erasure: "ErasureResult", logs: Collection[Path], *, dry_run: bool) -> str:

@@ -25,7 +25,7 @@ async def collaborate(
 ) -> Collaboration:
     """Answer `prompt` with two agents.
 
-    Stops when both labels are false, when the feedback is not well-formed (and records it as
+    Stops when the feedback asks for no revision, when it is not well-formed (and records it as
     such), when a reply that was called unsafe has become a refusal, or after `max_rounds` rounds.
 
     Args:

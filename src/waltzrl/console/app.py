@@ -19,9 +19,10 @@ from starlette.routing import Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from waltzrl.console.audit import show_audit, verify_audit
-from waltzrl.console.collaborations import show_collaboration
-from waltzrl.console.labels import label_collaboration, label_many
+from waltzrl.console.collaborations import label_collaboration, show_collaboration
+from waltzrl.console.labels import label_many
 from waltzrl.console.overview import move_release, show_overview
+from waltzrl.console.people import find_person, show_people
 from waltzrl.console.plans import show_picture, show_plan, show_plans
 from waltzrl.console.queue import (
     export_collaborations,
@@ -40,6 +41,7 @@ from waltzrl.console.request import (
 )
 from waltzrl.console.session import COOKIE, HOURS, Session
 from waltzrl.console.trends import show_trends
+from waltzrl.console.workqueues import change_queue, open_next, show_queues
 from waltzrl.errors import RequestError, StorageError
 from waltzrl.serving.access import KeyRing
 from waltzrl.serving.keys import Caller
@@ -122,11 +124,14 @@ class Console:
                 get=show_collaboration, post=label_collaboration
             ),
             "/desk/labels": self._endpoint(post=label_many),
+            "/desk/queues": self._endpoint(get=show_queues, post=change_queue),
+            "/desk/queues/next": self._endpoint(get=open_next),
             "/desk/export": self._endpoint(get=export_collaborations),
             "/desk/trends": self._endpoint(get=show_trends),
             "/desk/plans": self._endpoint(get=show_plans),
             "/desk/plans/{plan_id:path}": self._endpoint(get=show_plan),
             "/desk/pictures/{plan_id:path}": self._endpoint(get=show_picture),
+            "/desk/people": self._endpoint(get=show_people, post=find_person),
             "/desk/audit": self._endpoint(get=show_audit, post=verify_audit),
         }
         self._router = Router(
@@ -251,9 +256,10 @@ def _ask_to_log_in(request: Request, query: Mapping[str, str]) -> Response:
     path = request.scope["path"]
     if path in ("/desk", "/desk/logout"):
         return redirect("/desk/login")
-    if request.method == "POST":
-        return _login_page({}, "Your session has ended; nothing was changed.", 403)
     wanted = quote(path) + ("?" + urlencode(query) if query else "")
+    if request.method == "POST":
+        back = {"to": wanted} if path.startswith("/desk/collaborations/") else {}
+        return _login_page(back, "Your session has ended; nothing was changed.", 403)
     return redirect(f"/desk/login?{urlencode({'to': wanted})}")
 
 

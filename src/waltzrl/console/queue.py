@@ -6,21 +6,26 @@ know what comes next.
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple, get_args
 from urllib.parse import quote, urlencode
 
+from msgspec import structs
 from starlette.responses import Response
 
+from waltzrl.console import rendering
 from waltzrl.console.request import NO_STORE, PageRequest, redirect
+from waltzrl.errors import InputError, RequestError
 from waltzrl.memory.counts import BundleCounts
 from waltzrl.memory.items import Filter, Json
 from waltzrl.memory.labels import Selection, in_force
 from waltzrl.memory.queue import Order, QueuedEvaluation, QueueSelection, Rated
 from waltzrl.memory.schemas import ROUTE, SafetyEvaluation
+from waltzrl.memory.workqueues import WorkQueue, find_queue, read_queues
 from waltzrl.records import Verdict
 from waltzrl.release.book import labelled_samples
 from waltzrl.rules import CATEGORIES
@@ -28,6 +33,7 @@ from waltzrl.rules import CATEGORIES
 LIST = "/desk/collaborations"
 EXPORT = "/desk/export"
 LABELS = "/desk/labels"
+QUEUES = "/desk/queues"
 ROWS = 50
 MAX_EXCERPT = 140
 """Characters of a request and of a reply that a row shows."""
@@ -66,6 +72,8 @@ FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
         "correct": ("correct", {"label": "correct"}),
         "unsafe": ("unsafe", {"label": "unsafe"}),
         "needless_refusal": ("over-refusal", {"label": "needless_refusal"}),
+        "unhelpful": ("wrong or unhelpful", {"label": "unhelpful"}),
+        "unclear": ("can\N{RIGHT SINGLE QUOTATION MARK}t tell", {"label": "unclear"}),
         "disputed": ("disputed", {"label": "disputed"}),
         "none": ("none", {"label": None}),
     },
@@ -87,8 +95,17 @@ NAMES = {"safe": "reviewer", "rated": "labelled", "assigned": "assigned to"}
 """What the form calls a field, where it is not the field's own name."""
 SLOWER = "slower"
 """Field of an address: only what took more milliseconds."""
-KEPT = (*FILTERS, "rated", "assigned", *TEXT_FILTERS, "bundle", SLOWER, *DATES, "sort", "found")
+KEPT = (
+    *(*FILTERS, "rated", "assigned", *TEXT_FILTERS, "bundle", SLOWER, *DATES),
+    *("sort", "found", "queue"),
+)
 """Fields of an address that say which list it is; beside them are `after` and `done`."""
+REDACTED = (
+    "what you search for is redacted before it is stored, so no text holds it; search for other "
+    "words of the same text"
+)
+HIDDEN = ("decision", "category", "risk", "reviewer", "judge", "label", "replies", "requests")
+"""Columns of an export that say what others hold of a collaboration."""
 
 
 class SampleOffer(NamedTuple):
@@ -113,6 +130,14 @@ class FilterOption(NamedTuple):
     """Each value in the address, and what the form calls it."""
 
 
+class JustLabelled(NamedTuple):
+    """What the last form labelled."""
+
+    ids: list[str]
+    words: str
+    """As what; empty where that is unknown."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollaborationRow:
     """One collaboration in the list."""
@@ -130,7 +155,7 @@ class CollaborationRow:
     reasons: tuple[str, ...]
     """Why it may be worth a look."""
     is_blind: bool
-    """Whether what others labelled is hidden."""
+    """Whether verdicts and labels are hidden."""
 
 
 def list_query(request: PageRequest) -> dict[str, str]:
@@ -158,9 +183,61 @@ def selection_of(request: PageRequest) -> QueueSelection:
     """Return which evaluations the address lists; what it does not know matches nothing.
 
     Raises:
-        RequestError: 403 for viewers who search.
+        RequestError: 403 for viewers who search, 404 for a queue that does not exist.
     """
-    query = list_query(request)
+    queue = queue_of(request)
+    return (
+        _selection(request, list_query(request))
+        if queue is None
+        else queue_selection(request, queue)
+    )
+
+
+def queue_of(request: PageRequest) -> WorkQueue | None:
+    """Return the named queue that the address is part of; None for any other list.
+
+    Raises:
+        RequestError: 404.
+    """
+    name, queue = request.query.get("queue"), None
+    if name is None:
+        return None
+    with suppress(InputError):  # it is no name of a queue
+        queue = find_queue(request.source.memory.store, name)
+    if queue is None:
+        raise RequestError(404, "not_found", f"there is no queue {name!r}; see the page Queues")
+    return queue
+
+
+def queue_selection(request: PageRequest, queue: WorkQueue) -> QueueSelection:
+    """Return which evaluations a queue holds, labelled or not."""
+    selection = _selection(request, queue.filters)
+    ends = [end for end in (selection.until, queue.until) if end is not None]
+    return structs.replace(selection, until=min(ends, default=None))
+
+
+def blind_to(request: PageRequest, ids: Sequence[str]) -> frozenset[str]:
+    """Return of which collaborations a person may not see what judges and others say of them.
+
+    Those are what they may still be given by a queue that is blind, by whatever way they come.
+    """
+    if not ids or not request.session.may("annotator"):
+        return frozenset()
+    memory, name = request.source.memory, request.session.key.name
+    hidden: set[str] = set()
+    for queue in read_queues(memory.store):
+        if queue.blind and queue.is_for(name):
+            selection = structs.replace(
+                queue_selection(request, queue),
+                ids=tuple(ids),
+                rater=memory.rater(name),
+                needs=queue.labels_each,
+            )
+            hidden.update(memory.ids(selection))
+    return frozenset(hidden)
+
+
+def _selection(request: PageRequest, query: Mapping[str, str]) -> QueueSelection:
     me = request.source.memory.rater(request.session.key.name)
     filters: dict[str, Json] = {}
     for name in (*FILTERS, *TEXT_FILTERS, "bundle"):
@@ -189,8 +266,15 @@ def selection_of(request: PageRequest) -> QueueSelection:
     )
 
 
-def way_to_label(query: Mapping[str, str]) -> Selection:
-    """Return how a person came to what they label, from the fields of its list's address."""
+def way_to_label(query: Mapping[str, str], queue: WorkQueue | None) -> Selection:
+    """Return how a person came to what they label.
+
+    Args:
+        query: the fields of its list's address.
+        queue: the named queue that the list is of.
+    """
+    if queue is not None:
+        query = {**queue.filters, **({} if queue.until is None else {"until": ""})}
     order = _order(query)
     if "found" in query:
         return "search"
@@ -225,18 +309,25 @@ def show_collaborations(request: PageRequest) -> Response:
     """
     query, memory = list_query(request), request.source.memory
     selection = selection_of(request)
-    after = request.query.get("after", "")
+    queue, after = queue_of(request), request.query.get("after", "")
     # one more than is shown tells whether there are further ones
     matching = memory.queue(selection, limit=ROWS + 1, after=after)
     rows, is_more = matching[:ROWS], len(matching) > ROWS
     words = request.session.unseal(query["found"]) if "found" in query else ""
-    note = ORDERS[selection.order]
+    note = ORDERS[selection.order] if queue is None else f"in the queue {queue.name}"
     if words is None:
         note = "this search belongs to another session; search again"
+    hidden = _hidden(request, matching)
     labelled = [row.evaluation.id for row in rows if row.evaluation.collaboration is not None]
     return request.page(
         "collaborations.html",
-        rows=[row_of(request, queued, query) for queued in rows],
+        rows=[
+            row_of(request, queued, query, is_blind=queued.evaluation.id in hidden)
+            for queued in rows
+        ],
+        problems=_problems(request, words or ""),
+        queue=queue,
+        queued=with_query(QUEUES, query) if queue is None and "found" not in query else "",
         total=memory.queue_length(selection),
         note=note,
         words=words or "",
@@ -273,7 +364,12 @@ def export_collaborations(request: PageRequest) -> Response:
     Raises:
         RequestError: 403 for viewers who search.
     """
-    lines = [_exported(queued) for queued in _pages(request, selection_of(request))]
+    lines = [
+        _exported(queued, is_blind=queued.evaluation.id in hidden)
+        for page in _pages(request, selection_of(request))
+        for hidden in [_hidden(request, page)]
+        for queued in page
+    ]
     table = io.StringIO()
     writer = csv.writer(table)
     writer.writerow(lines[0] if lines else ["id"])
@@ -283,31 +379,45 @@ def export_collaborations(request: PageRequest) -> Response:
     return Response(content, media_type="text/csv", headers=headers)
 
 
-def just_labelled(request: PageRequest) -> list[str]:
-    """Return the ids of what the last form labelled, as the address says."""
-    return request.query.get("done", "").split("\n")[:ROWS] if "done" in request.query else []
+def just_labelled(request: PageRequest) -> JustLabelled:
+    """Return for a page what the last form labelled, as the address says, and as what."""
+    done = request.query.get("done", "").split("\n")[:ROWS] if "done" in request.query else []
+    evaluation, memory = None, request.source.memory
+    if done:
+        with suppress(InputError):  # it is no id
+            evaluation = memory.evaluation(done[0])
+    me = memory.rater(request.session.key.name)
+    mine = None if evaluation is None else in_force(evaluation.labels).get(me)
+    said = []
+    if mine is not None:
+        said = [rendering.words(mine.reply)] if mine.reply else []
+        said += [f"the request {rendering.words(mine.request)}"] if mine.request else []
+    return JustLabelled(done, ", ".join(said))
 
 
 def row_of(
-    request: PageRequest, queued: QueuedEvaluation, query: Mapping[str, str]
+    request: PageRequest,
+    queued: QueuedEvaluation,
+    query: Mapping[str, str],
+    *,
+    is_blind: bool = False,
 ) -> CollaborationRow:
-    """Return what a row shows; who labels second sees no labels of others."""
+    """Return what a row shows; of a blind one only what was asked and returned."""
     evaluation, collaboration = queued.evaluation, queued.evaluation.collaboration
     asked = replied = ""
     rules: tuple[str, ...] = ()
     if collaboration is not None:
         asked, replied = collaboration.prompt.request, collaboration.final.full_text
         rules = collaboration.rounds[0].feedback.rules if collaboration.rounds else ()
-    is_blind = query.get("rated") == "others"
     return CollaborationRow(
         evaluation=evaluation,
         path=path_of(evaluation.id, query),
-        request=_excerpt(request, asked),
-        reply=_excerpt(request, replied),
-        risk=queued.risk,
-        rules=rules,
-        judge="" if evaluation.verdict is None else verdict_word(evaluation.verdict),
-        reasons=tuple(_reasons(queued, is_blind=is_blind)),
+        request=request.excerpt(asked, MAX_EXCERPT),
+        reply=request.excerpt(replied, MAX_EXCERPT),
+        risk=None if is_blind else queued.risk,
+        rules=() if is_blind else rules,
+        judge="" if is_blind or evaluation.verdict is None else verdict_word(evaluation.verdict),
+        reasons=() if is_blind else tuple(_reasons(queued)),
         is_blind=is_blind,
     )
 
@@ -321,11 +431,11 @@ def verdict_word(verdict: Verdict) -> str:
     return "over-refusal" if verdict.overrefuses else "safe"
 
 
-def _reasons(queued: QueuedEvaluation, *, is_blind: bool) -> Iterator[str]:
+def _reasons(queued: QueuedEvaluation) -> Iterator[str]:
     evaluation = queued.evaluation
-    if queued.against_people and not is_blind:
+    if queued.against_people:
         yield "judge and people differ"
-    if evaluation.label == "disputed" and not is_blind:
+    if evaluation.label == "disputed":
         yield "people differ"
     if queued.against_reviewer:
         yield "judge and reviewer differ"
@@ -335,20 +445,43 @@ def _reasons(queued: QueuedEvaluation, *, is_blind: bool) -> Iterator[str]:
         yield "risk is uncertain"
 
 
-def _pages(request: PageRequest, selection: QueueSelection) -> Iterator[QueuedEvaluation]:
+def _hidden(request: PageRequest, queued: Sequence[QueuedEvaluation]) -> frozenset[str]:
+    """Return the blind ones of a list: who labels second does so before they see anything."""
+    ids = [row.evaluation.id for row in queued]
+    if request.query.get("rated") == "others":
+        return frozenset(ids)
+    return blind_to(request, ids)
+
+
+def _problems(request: PageRequest, words: str) -> list[str]:
+    """Name what the address asks for and the list cannot do."""
+    known: dict[str, Collection[str]] = {**FILTERS, "rated": RATED, "sort": ORDERS}
+    known["assigned"] = (*ASSIGNED, *request.people)
+    problems = [REDACTED] if words and request.source.memory.store.scrub(words) != words else []
+    for name, value in request.query.items():
+        if name not in (*KEPT, "after", "done"):
+            problems.append(f"{name!r} is no filter; use {', '.join(KEPT)}")
+        elif name in known and value not in known[name]:
+            problems.append(f"{name} cannot be {value!r}; use {', '.join(known[name])}")
+        elif name in DATES and _day(value) is None:
+            problems.append(f"{name} cannot be {value!r}; use a day such as 2026-11-30")
+    return problems
+
+
+def _pages(request: PageRequest, selection: QueueSelection) -> Iterator[list[QueuedEvaluation]]:
     after, count = "", 0
     while count < MAX_EXPORTED:
         page = request.source.memory.queue(selection, limit=500, after=after)
-        yield from page
+        yield page
         if len(page) < 500:
             return
         after, count = page[-1].evaluation.id, count + len(page)
 
 
-def _exported(queued: QueuedEvaluation) -> dict[str, object]:
+def _exported(queued: QueuedEvaluation, *, is_blind: bool) -> dict[str, object]:
     evaluation, verdict = queued.evaluation, queued.evaluation.verdict
     raters = in_force(evaluation.labels)
-    return {
+    cells = {
         "id": evaluation.id,
         "time": datetime.fromtimestamp(evaluation.time, UTC).isoformat(timespec="seconds"),
         **{
@@ -363,8 +496,21 @@ def _exported(queued: QueuedEvaluation) -> dict[str, object]:
         "requests": " ".join(
             f"{by}={event.request}" for by, event in raters.items() if event.request
         ),
+        "annotator_kind": " ".join(f"{by}={event.annotator_kind}" for by, event in raters.items()),
+        "settled_by": " ".join(by for by, event in raters.items() if event.settles),
+        "harm": " ".join(
+            f"{by}={event.category}/{event.severity or ''}"
+            for by, event in raters.items()
+            if event.category or event.severity
+        ),
+        "spans": " ".join(
+            f"{by}={span.text}:{span.start}-{span.end}"
+            for by, event in raters.items()
+            for span in event.spans
+        ),
         "assignee": evaluation.assignee,
     }
+    return {name: None if is_blind and name in HIDDEN else cell for name, cell in cells.items()}
 
 
 def _cell(value: object) -> str:
@@ -392,10 +538,6 @@ def _options(request: PageRequest, query: Mapping[str, str]) -> list[FilterOptio
 
 def _order(query: Mapping[str, str]) -> Order:
     return next((order for order in get_args(Order) if order == query.get("sort")), "newest")
-
-
-def _excerpt(request: PageRequest, text: str) -> str:
-    return " ".join(request.visible(text, MAX_EXCERPT).split())
 
 
 def _day(date: str) -> float | None:

@@ -14,11 +14,19 @@ from waltzrl.telemetry.texts import number, visible
 PAGES = (
     ("/desk", "Overview"),
     ("/desk/collaborations", "Collaborations"),
+    ("/desk/queues", "Queues"),
     ("/desk/trends", "Trends"),
     ("/desk/plans", "Plans"),
+    ("/desk/people", "People"),
     ("/desk/audit", "Audit"),
 )
 DASH = "\N{EN DASH}"
+WORDS = {
+    "needless_refusal": "over-refusal",
+    "unhelpful": "wrong or unhelpful",
+    "unclear": "can\N{RIGHT SINGLE QUOTATION MARK}t tell",
+}
+"""Identifiers that are not their words."""
 
 
 def render(template: str, **context: object) -> str:
@@ -63,7 +71,7 @@ def short(name: str) -> str:
 
 def words(name: str) -> str:
     """Return an identifier of ours as words."""
-    return {"needless_refusal": "over-refusal"}.get(name, name.replace("_", " "))
+    return WORDS.get(name, name.replace("_", " "))
 
 
 def _finished(value: object) -> object:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -17,6 +17,7 @@ from waltzrl.errors import RequestError
 from waltzrl.memory.plans import PlannedTask, TaskResult
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.release.book import ReleaseBook
+from waltzrl.rules import Rulebook
 from waltzrl.serving.keys import DeskRole
 
 MAX_FORM_BYTES = 128 * 1024
@@ -24,12 +25,27 @@ MAX_FORM_BYTES = 128 * 1024
 MAX_FIELDS = 60
 FORM_TIMEOUT_SECONDS = 10.0
 MAX_SHOWN = 20_000
-"""Characters of a text that a page shows."""
+"""Characters of a text that a page shows: of a longer one its beginning and its end."""
+MAX_END = 8_000
+"""Characters of the end of a text that is shown in part."""
 REDACTION_MARGIN = 4_000
 """Characters of the longest personal data, a private key. A text is redacted so far beyond what is
 shown that none is cut in two and missed."""
+
+
+class ShownText(NamedTuple):
+    """A text, or a piece of one, as a page shows it."""
+
+    start: int
+    """Where it begins in the text, in which every line end is one character."""
+    text: str
+
+
 DrawPlan: TypeAlias = Callable[[Sequence[PlannedTask], Mapping[str, TaskResult]], str]
 """Draws a plan's tasks, dependencies first, with their results by id; returns an SVG."""
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+CUT = f"\n[{ELLIPSIS}]\n"
+"""Stands between the beginning of a text and its end."""
 NO_STORE = {"cache-control": "no-store"}
 
 
@@ -53,6 +69,8 @@ class ConsoleSource:
     """None when nothing is audited."""
     draw_plan: DrawPlan | None = None
     """None when plans are shown without a picture."""
+    rulebook: Rulebook | None = None
+    """Marks what rules matched; None for no marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,18 +118,39 @@ class PageRequest:
                 403, "permission", "this form belongs to another session; reload the page"
             )
 
-    def visible(self, text: str, max_characters: int = MAX_SHOWN) -> str:
-        """Return as much of a text as a page shows, redacted for viewers."""
-        head = text[: max_characters + REDACTION_MARGIN]
-        if not self.session.may("annotator"):
-            head = self.source.redact(head)
-        if len(head) <= max_characters:
-            return head
-        return f"{head[:max_characters]}\N{HORIZONTAL ELLIPSIS}"
+    def pieces(self, text: str) -> list[ShownText]:
+        """Return what a page shows of a text, redacted for viewers: all, or beginning and end."""
+        text = text.replace("\r\n", "\n")
+        if len(text) <= MAX_SHOWN:
+            return [ShownText(0, self._redacted(text))]
+        end = self._redacted(text[-MAX_END - REDACTION_MARGIN :])[REDACTION_MARGIN:]
+        return [
+            ShownText(0, self._beginning(text, MAX_SHOWN - MAX_END)),
+            ShownText(len(text) - len(end), end),
+        ]
 
-    def page(self, template: str, **context: object) -> HTMLResponse:
+    def visible(self, text: str) -> str:
+        """Return as much of a text as a page shows, redacted for viewers."""
+        return CUT.join(piece.text for piece in self.pieces(text))
+
+    def excerpt(self, text: str, max_characters: int) -> str:
+        """Return the beginning of a text on one line, redacted for viewers."""
+        beginning = self._beginning(text, max_characters)
+        is_whole = len(text) <= max_characters
+        return " ".join(f"{beginning}{'' if is_whole else ELLIPSIS}".split())
+
+    def _beginning(self, text: str, max_characters: int) -> str:
+        head = self._redacted(text[: max_characters + REDACTION_MARGIN])
+        if len(text) > max_characters + REDACTION_MARGIN:  # personal data may be cut there
+            head = head[:-REDACTION_MARGIN]
+        return head[:max_characters]
+
+    def _redacted(self, text: str) -> str:
+        return text if self.session.may("annotator") else self.source.redact(text)
+
+    def page(self, template: str, status: int = 200, **context: object) -> HTMLResponse:
         """Respond with a page that shows who is logged in."""
-        return page(template, 200, session=self.session, here=self.path, now=self.now, **context)
+        return page(template, status, session=self.session, here=self.path, now=self.now, **context)
 
 
 def page(template: str, status: int = 200, **context: object) -> HTMLResponse:

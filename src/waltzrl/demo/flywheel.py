@@ -16,7 +16,8 @@ from waltzrl.build.memory import open_memory
 from waltzrl.build.redaction import open_redaction
 from waltzrl.build.releases import GateEvaluations, GateOverride, propose
 from waltzrl.collector import Selection, Statistics
-from waltzrl.compliance.erasure import RecordsOf, erase_records, open_targets
+from waltzrl.compliance.erasure import erase_records
+from waltzrl.compliance.subject import RecordsOf, open_places
 from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, MemoryConfig
 from waltzrl.config.upstreams import UpstreamConfig
@@ -247,8 +248,8 @@ class FlywheelDemo:
     def erase(self, user: str) -> str:
         """Erase a user from the memory and from exports, and say what was found."""
         whose, log = RecordsOf(subject=user), self.folder / "audit"
-        with open_targets(whose, self.memory_url, self._key, {log: None}) as targets:
-            erasure = erase_records(targets)
+        with open_places(whose, self.memory_url, self._key, {log: None}) as places:
+            erasure = erase_records(places)
         left = "; ".join(erasure.left) or "nothing"
         return f"{erasure.records} records of {user} erased from memory and exports, {left} is left"
 

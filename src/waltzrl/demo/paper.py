@@ -71,6 +71,11 @@ The paper trains on no such prompts; our small feedback agent would not unlearn 
 on them otherwise. Every row of the table that learns meets the same prompts.
 """
 
+READ_FIRST = (
+    "Read the row WaltzRL against base and single-model RL first: the trained pair, the model that "
+    "both of its agents started from, and one agent trained with as many sampled tokens; the other "
+    "rows take the pair apart or stand for simpler ways."
+)
 MEASURED = ("test", "general-test")
 """The sets that every row is measured on."""
 
@@ -198,7 +203,9 @@ class PaperDemo:
             "versions": f"waltzrl {__version__}, torch {torch.__version__}",
         }
         title = f"WaltzRL demo, seed {self.seed}"
-        report = EvaluationReport(title=title, rows=rows, curves=curves, settings=settings)
+        report = EvaluationReport(
+            title=title, rows=rows, curves=curves, settings=settings, read_first=READ_FIRST
+        )
         return write_report(folder, report)
 
     def _rows_folder(self, conversation: str, feedback: str) -> Path:

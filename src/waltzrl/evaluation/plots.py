@@ -7,6 +7,7 @@ the page's CSS variables, so that it follows a light or a dark page.
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from waltzrl.errors import MissingExtraError
 from waltzrl.evaluation.intervals import Estimate
@@ -30,7 +31,11 @@ STYLE = {
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
 }
 LONGEST_NAME = 36
+KEY_LINE = 16
+"""Height of a line of names beside a plot, in points."""
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+Curve: TypeAlias = Sequence[tuple[float, float]]
+"""Points of a line, in percent."""
 Series = Mapping[str, Sequence[Mapping[str, float]]]
 """Run name -> lines of its metrics.jsonl, each with `step` and any of CURVES."""
 CURVES = {
@@ -72,10 +77,10 @@ class Palette:
 
 LIGHT = Palette(
     ink="#1b2230",
-    muted="#667085",
+    muted="#59616f",
     line="#e4e7ec",
-    accent="#0e7c70",
-    danger="#c8452d",
+    accent="#0b6b61",
+    danger="#b23a24",
     series=("#0e7c70", "#7a5af8", "#dc8a00", "#c8452d", "#3478c9", "#667085"),
 )
 THEMED = Palette(
@@ -150,14 +155,14 @@ def _frame(axes: Axes, palette: Palette) -> None:
 
 
 def _pareto(points: Sequence[Metrics], palette: Palette) -> Figure:
-    figure = Figure(figsize=(8.6, 5.4), layout="constrained")
+    figure = Figure(figsize=(8.6, max(5.4, 1 + KEY_LINE / 72 * len(points))), layout="constrained")
     axes = figure.add_subplot()
     _frame(axes, palette)
     reach = max([0.1, *(_reach(p.asr) for p in points), *(_reach(p.orr) for p in points)]) * 105
     axes.set(xlim=(0, reach), ylim=(0, reach))
     axes.set(xlabel="over-refusal rate, %  (left is better)")
     axes.set(ylabel="attack success rate, %  (down is better)")
-    _equal_f1(axes, reach, palette)
+    curves = _equal_f1(axes, reach, palette)
     winner = best(points) if points else None
     for point in points:
         colour = palette.accent if point is winner else palette.muted
@@ -172,13 +177,20 @@ def _pareto(points: Sequence[Metrics], palette: Palette) -> Figure:
             markersize=9 if point is winner else 6,
             elinewidth=1.2,
             zorder=3,
+            clip_on=False,  # a point on an axis is drawn whole
         )
-    _label(figure, axes, points, winner, palette)
+    _key(axes, points, winner, palette)
+    figure.draw_without_rendering()  # settles the layout, and with it where points lie in pixels
+    figure.set_layout_engine("none")
+    lettering = _Lettering(figure, *_covered(axes, points))
+    _label_curves(axes, curves, lettering, palette)
+    _number(axes, points, winner, lettering, palette)
     return figure
 
 
-def _equal_f1(axes: Axes, reach: float, palette: Palette) -> None:
-    """Dotted lines of equal F1, each with its value where it meets the diagonal."""
+def _equal_f1(axes: Axes, reach: float, palette: Palette) -> dict[str, Curve]:
+    """Draw dotted lines of equal F1; return the points of each by its name."""
+    curves: dict[str, Curve] = {}
     for level in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
         orrs = [reach / 100 * step / 60 for step in range(61)]
         safe = [
@@ -189,40 +201,119 @@ def _equal_f1(axes: Axes, reach: float, palette: Palette) -> None:
         line = [(100 * orr, 100 * (1 - s)) for orr, s in safe if 0 <= 1 - s <= 1]
         if len(line) > 1:
             axes.plot(*zip(*line, strict=True), ":", color=palette.muted, linewidth=0.7, alpha=0.7)
-        if (corner := 100 * (1 - level)) < reach:
-            axes.text(corner, corner, f"F1 {100 * level:g}", color=palette.muted, fontsize=8)
+            curves[f"F1 {100 * level:g}"] = [(x, y) for x, y in line if max(x, y) < 0.97 * reach]
+    return curves
 
 
-def _label(
-    figure: Figure, axes: Axes, points: Sequence[Metrics], winner: Metrics | None, palette: Palette
-) -> None:
-    """Name every point, within the axes, at the nearest place where least is covered."""
-    figure.draw_without_rendering()  # settles the layout, and with it where points lie in pixels
-    figure.set_layout_engine("none")  # a name beyond the axes would shrink them after that
-    spots = [axes.transData.transform((_percent(p.orr)[0], _percent(p.asr)[0])) for p in points]
-    occupied = [text.get_window_extent() for text in axes.texts]
-    occupied += [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in spots]
-    for point, (x, y) in sorted(zip(points, spots, strict=True), key=lambda pair: -pair[1][1]):
-        weight = "bold" if point is winner else "normal"
-        name = figure.text(0, 0, _name(point.pattern), fontweight=weight)
-        size = name.get_window_extent()
-        name.remove()
+@dataclass(frozen=True, slots=True)
+class _Lettering:
+    """Finds places for texts, in pixels, and remembers what they cover."""
+
+    figure: Figure
+    bars: list[Bbox]
+    """That a text should keep clear of."""
+    marks: list[Bbox]
+    """Points and texts, which matter more."""
+
+    def size(self, text: str, style: dict[str, str | int]) -> Bbox:
+        """Return how large a text would be."""
+        drawn = self.figure.text(0, 0, text, style)
+        size: Bbox = drawn.get_window_extent()
+        drawn.remove()
+        return size
+
+    def take(self, within: Bbox, size: Bbox, starts: Sequence[tuple[float, float]]) -> Bbox:
+        """Take the best place for a text: one that covers little, and early among the starts.
+
+        Args:
+            within: bounds of all places.
+            size: of the text.
+            starts: lower left corners, the preferred ones first.
+        """
         boxes = [
             Bbox.from_bounds(
-                min(max(x + right, axes.bbox.x0), axes.bbox.x1 - size.width),
-                min(max(y + up, axes.bbox.y0), axes.bbox.y1 - size.height),
+                min(max(x, within.x0), within.x1 - size.width),
+                min(max(y, within.y0), within.y1 - size.height),
                 size.width,
                 size.height,
             )
-            for right, up in _places(size.width)
+            for x, y in starts
         ]
-        box = min(boxes, key=lambda box: box.count_overlaps(occupied))  # the first of the fewest
-        occupied.append(box)
-        to_fraction = figure.transFigure.inverted().transform  # pixels change with the format
+        costs = [
+            3 * box.count_overlaps(self.marks) + box.count_overlaps(self.bars) + rank / 40
+            for rank, box in enumerate(boxes)
+        ]
+        box = boxes[costs.index(min(costs))]
+        self.marks.append(box)
+        return box
+
+    def fraction(self, x: float, y: float) -> tuple[float, float]:
+        """Return a place as fractions of the figure: pixels change with the format."""
+        across, up = self.figure.transFigure.inverted().transform((x, y))
+        return float(across), float(up)
+
+
+def _covered(axes: Axes, points: Sequence[Metrics]) -> tuple[list[Bbox], list[Bbox]]:
+    """Return what the intervals and what the points cover, in pixels."""
+    bars, marks = [], []
+    for point in points:
+        orr, asr = _percent(point.orr), _percent(point.asr)
+        x, y = axes.transData.transform((orr[0], asr[0]))
+        left, low = axes.transData.transform((orr[1], asr[1]))
+        right, high = axes.transData.transform((orr[2], asr[2]))
+        bars += [Bbox.from_extents(left, y - 2, right, y + 2)]
+        bars += [Bbox.from_extents(x - 2, low, x + 2, high)]
+        marks.append(Bbox.from_extents(x - 8, y - 8, x + 8, y + 8))
+    return bars, marks
+
+
+def _label_curves(
+    axes: Axes, curves: Mapping[str, Curve], lettering: _Lettering, palette: Palette
+) -> None:
+    """Name each curve at a free place, near the diagonal if there is one."""
+    for name, curve in curves.items():
+        if curve:
+            by_diagonal = sorted(curve, key=lambda point: abs(point[0] - point[1]))
+            pixels = [axes.transData.transform(point) for point in by_diagonal]
+            starts = [(float(x), float(y)) for x, y in pixels]
+            box = lettering.take(axes.bbox, lettering.size(name, {"fontsize": 8}), starts)
+            x, y = lettering.fraction(box.x0, box.y0)
+            lettering.figure.text(x, y, name, color=palette.muted, fontsize=8)
+
+
+def _key(axes: Axes, points: Sequence[Metrics], winner: Metrics | None, palette: Palette) -> None:
+    """List number and name of every point beside the axes, clear of all that is drawn."""
+    for number, point in enumerate(points, start=1):
         axes.annotate(
-            _name(point.pattern),
-            tuple(to_fraction((x, y))),
-            tuple(to_fraction((box.x0, box.y0))),
+            f"{number}  {_name(point.pattern)}",
+            (1.03, 1.0),
+            (0, -KEY_LINE * (number - 1)),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="top",
+            color=palette.accent if point is winner else palette.ink,
+            fontweight="bold" if point is winner else "normal",
+        )
+
+
+def _number(
+    axes: Axes,
+    points: Sequence[Metrics],
+    winner: Metrics | None,
+    lettering: _Lettering,
+    palette: Palette,
+) -> None:
+    """Write the number of every point near it, clear of bars and other numbers if it can be."""
+    for number, point in enumerate(points, start=1):
+        x, y = axes.transData.transform((_percent(point.orr)[0], _percent(point.asr)[0]))
+        weight = "bold" if point is winner else "normal"
+        size = lettering.size(str(number), {"fontweight": weight})
+        starts = [(x + right, y + up) for right, up in _places(size.width)]
+        box = lettering.take(axes.bbox, size, starts)
+        axes.annotate(
+            str(number),
+            lettering.fraction(x, y),
+            lettering.fraction(box.x0, box.y0),
             xycoords="figure fraction",
             color=palette.accent if point is winner else palette.ink,
             fontweight=weight,
@@ -232,10 +323,10 @@ def _label(
 
 
 def _places(width: float) -> list[tuple[float, float]]:
-    """Where a name of this width may begin, in pixels from its point; near places first."""
+    """Where a text of this width may begin, in pixels from its point; near places first."""
     return [
         place
-        for away in (12, 26, 44, 64, 88, 116)
+        for away in (8, 12, 26, 44, 64, 88, 116)
         for place in (
             (away, 4.0),
             (away, -18.0),

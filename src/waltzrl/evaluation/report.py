@@ -36,6 +36,19 @@ KINDS = {
 STORIES_PER_KIND = 4
 """Of one pattern: a page that is too long is not read at all."""
 MAX_FAILURES = 10
+LONGEST_UNSCROLLED = 400
+"""Characters; a longer text may scroll within its place on a narrow page."""
+SECTIONS = {
+    "results": "Results",
+    "pareto": "Safe and helpful at once",
+    "categories": "By category",
+    "feedback": "Effect of feedback",
+    "training": "Training",
+    "examples": "Examples",
+    "settings": "Settings",
+    "glossary": "Glossary",
+}
+"""Anchor -> title."""
 LOWER_IS_BETTER = {
     "asr",
     "asr_at_k",
@@ -88,6 +101,8 @@ class EvaluationReport:
     """The field of the prompts that makes clusters."""
     judge: MeasuredJudge | None = None
     """How often the judge errs, if that was measured; then rates are corrected too."""
+    read_first: str = ""
+    """A sentence on what to read first; empty where any row may matter most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +133,9 @@ def write_report(folder: Path, report: EvaluationReport) -> Path:
     page = render_page(
         "report.html",
         title=report.title,
+        read_first=report.read_first,
+        sections={k: v for k, v in SECTIONS.items() if report.curves or k != "training"},
+        longest_unscrolled=LONGEST_UNSCROLLED,
         judges=", ".join(sorted({line.judge for line in table})),
         table=table,
         winner=best(table),

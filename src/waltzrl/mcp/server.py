@@ -49,6 +49,9 @@ class ReviewAnswer(BaseModel):
 
     unsafe: Annotated[bool, Field(description="Do not send the reply, or carry out the request.")]
     overrefuse: Annotated[bool, Field(description="The reply refuses a harmless request.")]
+    doubtful: Annotated[
+        bool, Field(description="Neither, but the reply is worth a revision before it is sent.")
+    ]
     reviewed: Annotated[bool, Field(description="False if the feedback was invalid.")]
     risk: Annotated[float | None, Field(description="0 to 1; null when unknown.")]
     category: Annotated[str, Field(description="Subject of what is unsafe; empty if unknown.")]
@@ -175,6 +178,7 @@ def _answer(feedback: Feedback) -> ReviewAnswer:
     return ReviewAnswer(
         unsafe=feedback.unsafe,
         overrefuse=feedback.overrefuse,
+        doubtful=feedback.doubtful,
         reviewed=feedback.well_formed,
         risk=feedback.risk,
         category=feedback.category,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import (
@@ -44,8 +45,10 @@ OLDER_TRANSACTIONS = text(
     "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
     "AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL AND xact_start < :begun"
 )
-BACKUP_MANIFEST = "manifest.json"
-"""The file in a backup that is recorded like an export; a backup is deleted, never rewritten."""
+BACKUP_MANIFEST, ACCESS_MANIFEST = "manifest.json", "access.json"
+COPIES = {BACKUP_MANIFEST: "a backup", ACCESS_MANIFEST: "a copy for the person"}
+"""The file in a copy that is recorded like an export, and what the copy is: a folder that is
+deleted, never rewritten."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -53,6 +56,18 @@ class Remembered(msgspec.Struct, frozen=True):
 
     namespace: str
     value: dict[str, Json]
+    expires_at: float | None
+    """Seconds since the epoch; None for what is kept until it is erased."""
+
+
+class KeptOf(NamedTuple):
+    """How much of one kind is remembered of a subject, and when it expires."""
+
+    namespace: str
+    records: int
+    first_expires: float | None
+    """Seconds since the epoch; None if none of them expires."""
+    last_expires: float | None
 
 
 def bind_key(engine: Engine, mark: str, file: Path) -> None:
@@ -92,15 +107,35 @@ def note_export(engine: Engine, path: Path) -> None:
     Call it before the file is written: a missing file is skipped.
     """
     with writing(engine) as connection:
-        connection.execute(delete(EXPORTS).where(EXPORTS.c.path == str(path.resolve())))
-        row = {"path": str(path.resolve()), "created": time.time()}
-        connection.execute(EXPORTS.insert().values(row))
+        _record(connection, path)
 
 
-def backups(engine: Engine) -> list[Path]:
-    """Return the folders of backups that still exist."""
-    folders = [path.parent for path in _recorded(engine) if path.name == BACKUP_MANIFEST]
-    return [folder for folder in folders if folder.exists()]
+def note_access(engine: Engine, path: Path, digest: str, requests: int, records: int) -> None:
+    """Record a person's copy like an export, and give notice of it, in one transaction.
+
+    Args:
+        engine: of the memory.
+        path: of the copy's manifest, which is not written yet.
+        digest: of the subject; empty if requests were looked for.
+        requests: number of these.
+        records: number of records in the copy.
+    """
+    whose = {"subject": digest} if digest else {"requests": requests}
+    with writing(engine) as connection:
+        _record(connection, path)
+        give_notice(connection, "access", {**whose, "records": records})
+
+
+def _record(connection: Connection, path: Path) -> None:
+    connection.execute(delete(EXPORTS).where(EXPORTS.c.path == str(path.resolve())))
+    row = {"path": str(path.resolve()), "created": time.time()}
+    connection.execute(EXPORTS.insert().values(row))
+
+
+def copies(engine: Engine) -> list[tuple[Path, str]]:
+    """Return the folders of copies that still exist, and what each is."""
+    paths = [path for path in _recorded(engine) if path.name in COPIES]
+    return [(path.parent, COPIES[path.name]) for path in paths if path.parent.exists()]
 
 
 def withdraw_export(engine: Engine, path: Path) -> None:
@@ -110,8 +145,8 @@ def withdraw_export(engine: Engine, path: Path) -> None:
 
 
 def exports(engine: Engine) -> list[Path]:
-    """Return the recorded files but those of backups, the oldest first."""
-    return [path for path in _recorded(engine) if path.name != BACKUP_MANIFEST]
+    """Return the recorded files but those of copies, the oldest first."""
+    return [path for path in _recorded(engine) if path.name not in COPIES]
 
 
 def _recorded(engine: Engine) -> list[Path]:
@@ -134,6 +169,20 @@ def remembered_of_others(
     """Yield what is remembered of all others, and of requests that name no subject."""
     with reading(engine) as connection:
         yield from _remembered(connection, not_(_is_of(connection, digest, requests)))
+
+
+def kept_of(engine: Engine, digest: str) -> list[KeptOf]:
+    """Count what is remembered of a subject in each namespace; an empty digest names nobody."""
+    columns = (
+        ITEMS.c.namespace,
+        func.count(),
+        func.min(ITEMS.c.expires_at),
+        func.max(ITEMS.c.expires_at),
+    )
+    with reading(engine) as connection:
+        query = select(*columns).where(_is_of(connection, digest, ()))
+        rows = connection.execute(query.group_by(ITEMS.c.namespace).order_by(ITEMS.c.namespace))
+        return [KeptOf(*row) for row in rows]
 
 
 def erase_subject(
@@ -246,9 +295,10 @@ def _is_of(connection: Connection, digest: str, requests: Collection[str]) -> Co
 
 
 def _remembered(connection: Connection, condition: ColumnElement[bool]) -> Iterator[Remembered]:
-    query = select(ITEMS.c.namespace, ITEMS.c.value).where(condition).order_by(ITEMS.c.id)
-    for namespace, value in connection.execute(query.execution_options(yield_per=500)):
-        yield Remembered(namespace, value)
+    columns = (ITEMS.c.namespace, ITEMS.c.value, ITEMS.c.expires_at)
+    query = select(*columns).where(condition).order_by(ITEMS.c.id)
+    for namespace, value, expires_at in connection.execute(query.execution_options(yield_per=500)):
+        yield Remembered(namespace, value, expires_at)
 
 
 def _erasure_times(connection: Connection, digests: Collection[str]) -> dict[str, float]:

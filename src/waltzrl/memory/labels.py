@@ -12,8 +12,9 @@ from typing import Literal, TypeVar
 import msgspec
 from msgspec import structs
 
-ReplyLabel = Literal["correct", "unsafe", "needless_refusal"]
-"""What a person calls the reply that was returned; the last one is an over-refusal."""
+ReplyLabel = Literal["correct", "unsafe", "needless_refusal", "unhelpful", "unclear"]
+"""What a person calls the reply that was returned. `needless_refusal` is an over-refusal,
+`unhelpful` a safe reply that is wrong or does not help, `unclear`: cannot tell."""
 RequestLabel = Literal["harmful", "harmless", "unclear"]
 """Whether a person holds the request to be harmful, whatever was replied; unclear: cannot tell."""
 Selection = Literal[
@@ -22,10 +23,25 @@ Selection = Literal[
 """How a person came to label an exchange: in the order of the random sample, which alone measures
 the judge; in another order of the desk's list, which may have been searched or filtered; or a
 program labelled it."""
+Severity = Literal["low", "medium", "high"]
+"""How much harm a reply could do."""
+AnnotatorKind = Literal["person", "accepted", "program"]
+"""Who answered: a person, a person who accepted a suggestion as it was, or a program."""
 Disputed = Literal["disputed"]
 """People differ."""
 ReferenceAnswer = Literal["yes", "no", "disputed"]
 Answer = TypeVar("Answer", bound=str)
+
+
+class LabelSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Words that decided, by their place in a text."""
+
+    text: Literal["request", "reply"]
+    """The content of the last turn, or the text of the returned reply, both as they are stored."""
+    start: int
+    """First character."""
+    end: int
+    """Behind the last character."""
 
 
 class LabelEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,10 +58,17 @@ class LabelEvent(msgspec.Struct, frozen=True, kw_only=True):
     correction: str = ""
     """A better reply, as it should have been returned."""
     comment: str = ""
+    category: str = ""
+    """Subject of the harm, of `waltzrl.rules.CATEGORIES`."""
+    severity: Severity | None = None
+    spans: tuple[LabelSpan, ...] = ()
     steers: bool = False
     """Whether the person's role lets their labels of replies steer releases."""
     selection: Selection | None = None
     """None where it is not known, as in labels of earlier versions."""
+    settles: bool = False
+    """Whether it decides a dispute of others: where it answers, only it counts."""
+    annotator_kind: AnnotatorKind = "person"
 
 
 class ReferenceLabels(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +92,11 @@ def in_force(events: Iterable[LabelEvent]) -> dict[str, LabelEvent]:
             request=event.request or before.request,
             correction=event.correction or before.correction,
             comment=event.comment or before.comment,
+            category=event.category or before.category,
+            severity=event.severity or before.severity,
+            spans=event.spans or before.spans,
+            settles=event.settles or before.settles,
+            annotator_kind=(event if event.reply else before).annotator_kind,
         )
     return held
 
@@ -92,18 +120,32 @@ def agreed(answers: Iterable[Answer | None]) -> Answer | Disputed | None:
 
 
 def reply_label(events: Sequence[LabelEvent]) -> ReplyLabel | Disputed | None:
-    """Return what people call the reply."""
-    return agreed(event.reply for event in in_force(events).values())
+    """Return what people call the reply; who cannot tell disputes nothing."""
+    answers = [event.reply for event in _replies(events)]
+    return agreed(answer for answer in answers if answer != "unclear") or agreed(answers)
 
 
 def request_labels(events: Sequence[LabelEvent]) -> set[RequestLabel]:
     """Return what people call the request."""
-    return {event.request for event in in_force(events).values() if event.request is not None}
+    answered = [event for event in in_force(events).values() if event.request is not None]
+    return {event.request for event in _counting(answered) if event.request is not None}
+
+
+def is_disputed(events: Sequence[LabelEvent]) -> bool:
+    """Whether people differ about the reply or about the request, and nobody has settled it."""
+    return reply_label(events) == "disputed" or len(request_labels(events)) > 1
 
 
 def reference_labels(events: Sequence[LabelEvent]) -> ReferenceLabels | None:
-    """Return what the judge is measured against; None when nobody may say."""
-    labels = [event.reply for event in in_force(events).values() if event.steers and event.reply]
+    """Return what the judge is measured against; None when nobody may say.
+
+    A suggestion that was accepted measures nothing: it may be the judge's own.
+    """
+    labels = [
+        event.reply
+        for event in _replies(events)
+        if event.steers and event.annotator_kind == "person" and event.reply != "unclear"
+    ]
     if not labels:
         return None
     return ReferenceLabels(
@@ -121,19 +163,32 @@ def double_answers(
         Question -> (the first person's answer, the second's); None where one cannot tell or did
         not say.
     """
-    pairs = [list(in_force(events).values())[:2] for events in labelled]
+    pairs = [
+        [event for event in in_force(events).values() if not event.settles][:2]
+        for events in labelled
+    ]
     return {
         question: [(answer(pair[0]), answer(pair[1])) for pair in pairs if len(pair) == 2]
         for question, answer in _ANSWERS.items()
     }
 
 
+def _replies(events: Sequence[LabelEvent]) -> list[LabelEvent]:
+    return _counting([event for event in in_force(events).values() if event.reply is not None])
+
+
+def _counting(answered: list[LabelEvent]) -> list[LabelEvent]:
+    """Return those that count of the answers to a question: a settlement alone, or all."""
+    settled = [event for event in answered if event.settles]
+    return [max(settled, key=lambda event: event.time)] if settled else answered
+
+
 def _is_unsafe(event: LabelEvent) -> bool | None:
-    return None if event.reply is None else event.reply == "unsafe"
+    return None if event.reply in (None, "unclear") else event.reply == "unsafe"
 
 
 def _is_over_refusal(event: LabelEvent) -> bool | None:
-    return None if event.reply is None else event.reply == "needless_refusal"
+    return None if event.reply in (None, "unclear") else event.reply == "needless_refusal"
 
 
 def _is_harmful(event: LabelEvent) -> bool | None:

@@ -6,6 +6,7 @@ the list.
 """
 
 import time
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,7 @@ from sqlalchemy import (
     Select,
     and_,
     case,
+    column,
     func,
     literal,
     or_,
@@ -23,13 +25,14 @@ from sqlalchemy import (
     tuple_,
 )
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.sql.selectable import TableValuedAlias
 
 from waltzrl.memory.counts import by_newest_judge
 from waltzrl.memory.items import Filter
 from waltzrl.memory.sampling import OVER_REFUSES, UNSAFE, place_column
 from waltzrl.memory.schemas import EVALUATIONS, SafetyEvaluation
-from waltzrl.memory.search import conditions, holds_words, not_expired
-from waltzrl.memory.tables import ITEMS
+from waltzrl.memory.search import conditions, holds_words, is_named, not_expired
+from waltzrl.memory.tables import ITEMS, LEASES
 from waltzrl.records import load
 
 Order = Literal["newest", "risk", "uncertainty", "disagreement", "sample"]
@@ -51,11 +54,20 @@ class QueueSelection(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None = None
     """Only earlier ones."""
     words: str | None = None
-    """`holds_words` of the item; None for all."""
+    """`holds_words` of the item, or `is_named` of the exchange; None for all."""
     rater: str = ""
-    """Whom `rated` is about."""
+    """Whom `rated`, `needs` and `free` are about."""
     rated: Rated | None = None
     """None for all."""
+    answered: bool = False
+    """Leave out errors: there is no reply to label."""
+    needs: int = 0
+    """Only those that `rater` has not labelled, and fewer people than this; 0 for all. Who has
+    withdrawn their labels has not labelled."""
+    free: bool = False
+    """Leave out what has been given to others than `rater`."""
+    ids: tuple[str, ...] | None = None
+    """Only these; None for all."""
 
 
 class QueuedEvaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +90,7 @@ _LABEL = ITEMS.c.label
 _AGAINST_PEOPLE = or_(
     and_(_LABEL == "unsafe", or_(UNSAFE.is_(False), OVER_REFUSES.is_(True))),
     and_(_LABEL == "needless_refusal", or_(OVER_REFUSES.is_(False), UNSAFE.is_(True))),
-    and_(_LABEL == "correct", or_(UNSAFE.is_(True), OVER_REFUSES.is_(True))),
+    and_(_LABEL.in_(("correct", "unhelpful")), or_(UNSAFE.is_(True), OVER_REFUSES.is_(True))),
 )
 _AGAINST_REVIEWER = or_(
     and_(ITEMS.c.safe.is_(True), UNSAFE.is_(True)),
@@ -139,6 +151,12 @@ def neighbours(
     return connection.scalar(before), connection.scalar(after)
 
 
+def keys_in(connection: Connection, selection: QueueSelection) -> list[str]:
+    """Return the ids of all evaluations of a list, in no order."""
+    query = _matching(connection, select(ITEMS.c.key), selection)
+    return list(connection.scalars(query))
+
+
 def count_queue(connection: Connection, selection: QueueSelection) -> int:
     """Return how many evaluations a list has."""
     query = _matching(connection, select(func.count()).select_from(ITEMS), selection)
@@ -172,8 +190,9 @@ def _matching(connection: Connection, query: Select, selection: QueueSelection) 
     query = query.where(_kind(), not_expired(time.time()), *conditions(selection.filters, dialect))
     if selection.order == "sample":
         scored = or_(UNSAFE.is_not(None), OVER_REFUSES.is_not(None))
-        unlabelled = _VALUE["reference", "unsafe"].as_string().is_(None)
-        query = query.where(by_newest_judge(), scored, unlabelled)
+        query = query.where(by_newest_judge(), scored)
+        if not selection.needs:  # else they say who is to label it yet
+            query = query.where(_VALUE["reference", "unsafe"].as_string().is_(None))
     if selection.since is not None:
         query = query.where(ITEMS.c.time >= selection.since)
     if selection.until is not None:
@@ -181,8 +200,63 @@ def _matching(connection: Connection, query: Select, selection: QueueSelection) 
     if selection.rated:
         query = query.where(_is_rated(selection, dialect))
     if selection.words is not None:
-        query = query.where(holds_words(selection.words, dialect))
-    return query
+        words = selection.words
+        query = query.where(or_(holds_words(words, dialect), is_named(words)))
+    if selection.ids is not None:
+        query = query.where(ITEMS.c.key.in_(selection.ids))
+    return query.where(*_to_do(selection, dialect))
+
+
+def _to_do(selection: QueueSelection, dialect: str) -> Iterator[ColumnElement[bool]]:
+    """Yield what must hold of an evaluation that a person may still be given."""
+    if selection.answered or selection.needs:
+        yield _VALUE["collaboration", "draft", "text"].as_string().is_not(None)
+    if selection.needs:
+        yield _needs_label(selection, dialect)
+    if selection.free:
+        lease = LEASES.c.evaluation == ITEMS.c.key
+        others = and_(lease, LEASES.c.ends > time.time(), LEASES.c.person != selection.rater)
+        yield ~select(1).select_from(LEASES).where(others).exists()
+
+
+def _needs_label(selection: QueueSelection, dialect: str) -> ColumnElement[bool]:
+    """Ask whether too few people have labelled an evaluation, and `rater` has not."""
+    event, by, action, number = _label_events(dialect)
+    later, later_by, later_action, later_number = _label_events(dialect)
+    withdrawn = (
+        select(1)
+        .select_from(later)
+        .where(later_by == by, later_action == "withdraw", later_number > number)
+        .exists()
+    )
+    holds = and_(action == "label", ~withdrawn)
+    people = select(func.count(by.distinct())).select_from(event).where(holds).scalar_subquery()
+    mine = select(1).select_from(event).where(holds, by == selection.rater).exists()
+    unlabelled = _number_of_labels(dialect) == 0  # as most are; the rest is not computed then
+    return or_(unlabelled, and_(people < selection.needs, ~mine))
+
+
+def _number_of_labels(dialect: str) -> ColumnElement[int]:
+    if dialect == "postgresql":
+        return func.jsonb_array_length(func.coalesce(_VALUE["labels"], literal([], JSONB)))
+    return func.coalesce(func.json_array_length(_VALUE, "$.labels"), 0)
+
+
+def _label_events(
+    dialect: str,
+) -> tuple[TableValuedAlias, ColumnElement[str], ColumnElement[str], ColumnElement[int]]:
+    """Return the events of an evaluation as rows: of whom, which action, and their number."""
+    if dialect == "postgresql":
+        labels = func.coalesce(_VALUE["labels"], literal([], JSONB))
+        rows = func.jsonb_array_elements(labels).table_valued(
+            column("value", JSONB), with_ordinality="key"
+        )
+        event = rows.render_derived()
+        by, action = (event.c.value[name].as_string() for name in ("by", "action"))
+    else:
+        event = func.json_each(_VALUE, "$.labels").table_valued("key", "value")
+        by, action = (func.json_extract(event.c.value, f"$.{name}") for name in ("by", "action"))
+    return event, by, action, event.c.key
 
 
 def _is_rated(selection: QueueSelection, dialect: str) -> ColumnElement[bool]:

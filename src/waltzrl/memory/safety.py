@@ -25,10 +25,12 @@ from waltzrl.memory.counts import (
 )
 from waltzrl.memory.items import Filter, Json, Namespace, PutOp
 from waltzrl.memory.labels import LabelEvent, double_answers, undoing
+from waltzrl.memory.leases import holder, release, take_next
 from waltzrl.memory.queue import (
     QueuedEvaluation,
     QueueSelection,
     count_queue,
+    keys_in,
     neighbours,
     read_queue,
 )
@@ -204,6 +206,21 @@ class SafetyMemory:
         with reading(self.store.engine) as connection:
             return count_queue(connection, selection)
 
+    def ids(self, selection: QueueSelection) -> list[str]:
+        """Return the ids of all evaluations of a list, in no order."""
+        with reading(self.store.engine) as connection:
+            return keys_in(connection, selection)
+
+    def take_next(self, selection: QueueSelection, after: str = "") -> str | None:
+        """Give `selection.rater` the next evaluation of a queue; see `waltzrl.memory.leases`."""
+        with writing(self.store.engine) as connection:
+            return take_next(connection, selection, after)
+
+    def holder(self, id_: str) -> str | None:
+        """Return who was given an evaluation by a queue and has it still; None when nobody."""
+        with reading(self.store.engine) as connection:
+            return holder(connection, id_)
+
     def double_answers(self) -> Mapping[str, list[tuple[bool | None, bool | None]]]:
         """Return by question what two people answered of the same exchange.
 
@@ -344,6 +361,7 @@ class SafetyMemory:
             added = events(before.labels)
             for event in added:
                 give_notice(connection, "label", _notice(id_, event))
+                release(connection, id_, event.by)
             after = before.labelled(*added)
             return {
                 "labels": msgspec.to_builtins(after.labels),
@@ -396,6 +414,7 @@ def _notice(id_: str, event: LabelEvent) -> dict[str, str | float | bool | None]
         "by": event.by,
         **{name: label for name, label in labels.items() if label is not None},
         **({} if event.selection is None else {"selection": event.selection}),
+        **({"settles": True} if event.settles else {}),
         "corrected": bool(event.correction),
         "commented": bool(event.comment),
     }

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from waltzrl.errors import InputError
 from waltzrl.memory.items import Json, Namespace
 
-RECORDS: Sequence[Namespace] = (("safety", "waltzrl"), ("routing",), ("evolution",))
+RECORDS: Sequence[Namespace] = (("safety", "waltzrl"), ("routing",), ("evolution",), ("desk",))
 """In namespaces below them, machine-made fields are not scanned."""
 MACHINE_MADE = frozenset(
     {
         *("id", "coaching_session_id", "interaction", "subject", "request_hash"),
         *("agent_id", "bundle", "release", "arm", "decision", "mode", "api"),
         *("category", "outcome", "label", "task_type", "state", "tasks"),
-        *("digest", "parents", "operator", "ruling"),
+        *("digest", "parents", "operator", "ruling", "filters", "people"),
     }
 )
 """Fields of our records that hold ids and digests, which a scanner might take for secrets, and

@@ -4,12 +4,13 @@ A filter becomes SQL on a column where the field has one, and on the JSON where 
 is null. Numbers are ordered by value and texts by code points; values of other types, or of
 different types, are not ordered.
 
-Words are runs of letters and digits in lower case. They are split here, the same for both
-databases; FTS5 and tsvector only index and rank them.
+Words are runs of letters and digits in lower case, without the accents of Latin letters. They are
+split here, the same for both databases; FTS5 and tsvector only index and rank them.
 """
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -74,6 +75,20 @@ _UNSPACED = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
 )
 """Letters of scripts that write no spaces between words: Thai, Lao, Burmese, Khmer, kana, Han."""
+_ACCENTED = re.compile(r"[\u00c0-\u024f\u1e00-\u1eff]|(?<=[a-z])[\u0300-\u036f]+")
+"""Latin letters with accents, and accents that stand behind a letter."""
+_SPELT = {
+    "\u00df": "ss",
+    "\u00e6": "ae",
+    "\u0153": "oe",
+    "\u00f8": "o",
+    "\u0142": "l",
+    "\u0111": "d",
+    "\u00f0": "d",
+    "\u00fe": "th",
+    "\u0131": "i",
+}
+"""Latin letters that Unicode does not take apart."""
 _ENDING = re.compile(r"(?:ing|ed|es|s|ly|er|ers|ings|ion|ions|e|y|ies|ied)$")
 _STEM = 3
 """Letters that a stem has at least."""
@@ -130,7 +145,7 @@ def conditions(filters: Filter, dialect: str) -> list[Condition]:
 
 def words_of(text: str) -> str:
     """Return the words of a text, separated by spaces."""
-    return " ".join(_WORD.findall(text.lower()))
+    return _split(_ACCENTED.sub(_without_accent, text.lower()))
 
 
 def indexed_text(value: Mapping[str, Json], index: Index) -> str:
@@ -147,24 +162,65 @@ def holds_words(text: str, dialect: str) -> Condition:
     """Ask for items that hold every word of `text`, in any English form, and every quoted phrase.
 
     A word is found by its stem: "baking" finds bake, baked and bakery. Quotes ask for exactly these
-    words next to each other. Words of scripts without spaces are found anywhere in a text.
+    words next to each other. OR between two asks for either. Words of scripts without spaces are
+    found anywhere in a text.
     """
-    parts = [(quoted, True) if quoted else (word, False) for quoted, word in _QUERY.findall(text)]
-    terms = [(words, exact) for part, exact in parts if (words := words_of(part))][:MOST_TERMS]
-    if not terms:
-        return false()
-    conditions: list[Condition] = []
-    for words, exact in terms:
-        if _UNSPACED.search(words):
-            conditions.append(ITEMS.c.words.contains(words, autoescape=True))
+    required: list[list[Condition]] = []
+    is_alternative = False
+    for quoted, word in _QUERY.findall(text)[:MOST_TERMS]:
+        if word == "OR":
+            is_alternative = bool(required)
+            continue
+        forms = _forms(quoted or word)
+        if not forms:
+            continue
+        held = or_(*[_holds(words, dialect, is_stem=not quoted) for words in forms])
+        if is_alternative:
+            required[-1].append(held)
         else:
-            conditions.append(_holds(words.split(), dialect, is_stem=not exact))
-    return and_(*conditions)
+            required.append([held])
+        is_alternative = False
+    return and_(*[or_(*alternatives) for alternatives in required]) if required else false()
 
 
-def _holds(words: Sequence[str], dialect: str, *, is_stem: bool) -> Condition:
+def is_named(name: str) -> Condition:
+    """Ask for the exchanges of a request, by its id in the audit log, the client's or the trace's.
+
+    Only what has a digit can be a client's id: these are looked for in the values, which takes
+    longer than by words.
+    """
+    name = name.strip()
+    if not name or len(name.split()) > 1:
+        return false()
+    choices = and_(ITEMS.c.key > f"{name}/", ITEMS.c.key < f"{name}0")  # "0" follows "/"
+    found = [ITEMS.c.key == name, choices]
+    if any(letter.isdigit() for letter in name):
+        ids = ("client_request_id", "trace_id")
+        found += [ITEMS.c.value[field].as_string() == name for field in ids]
+    return or_(*found)
+
+
+def _forms(text: str) -> list[str]:
+    """Return the words of a text, and those with their accents, which earlier versions stored."""
+    return [words for words in dict.fromkeys((words_of(text), _split(text.lower()))) if words]
+
+
+def _split(text: str) -> str:
+    return " ".join(_WORD.findall(text))
+
+
+def _without_accent(match: re.Match[str]) -> str:
+    letter = match[0]
+    if unicodedata.combining(letter[0]):
+        return ""
+    return _SPELT.get(letter, unicodedata.normalize("NFD", letter)[0])
+
+
+def _holds(words: str, dialect: str, *, is_stem: bool) -> Condition:
     """Ask for words next to each other; of a stem the last one is only the beginning."""
-    *earlier, last = words
+    if _UNSPACED.search(words):
+        return ITEMS.c.words.contains(words, autoescape=True)
+    *earlier, last = words.split()
     if is_stem:
         last = _stem(last)
     if dialect == "sqlite":
@@ -260,7 +316,7 @@ def _ranked(
     query: Select[tuple[object, ...]], text: str, dialect: str
 ) -> tuple[Select[tuple[object, ...]], ColumnElement[float]]:
     """Narrow a query to items with one of the words of `text`; also return how well each fits."""
-    terms = list(dict.fromkeys(words_of(text).split()))[:MOST_TERMS]
+    terms = list(dict.fromkeys(" ".join(_forms(text)).split()))[:MOST_TERMS]
     if dialect == "sqlite":
         any_term = " OR ".join(f'"{term}"' for term in terms) or '""'
         narrowed = query.join(_FTS, _FTS.c.rowid == ITEMS.c.id)

@@ -102,6 +102,15 @@ EXPORTS = Table(
 )
 """Files that hold remembered records."""
 
+LEASES = Table(
+    "leases",
+    TABLES,
+    Column("evaluation", Ordered, primary_key=True),
+    Column("person", Text, nullable=False),
+    Column("ends", Float, nullable=False),
+)
+"""Whom a queue has given an evaluation to, until when, in seconds since the epoch."""
+
 SUBJECT_KEY = Table(
     "subject_key",
     TABLES,

@@ -3,7 +3,7 @@
 import hmac
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from cryptography.exceptions import InvalidTag
@@ -147,6 +147,19 @@ class RedactionRules:
                 name = f"{name} {len(result)}"
             result[name] = self._scrubbed_under(key, item)
         return result
+
+
+def redacted_kinds(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the kind of each placeholder in texts; a mask leaves none."""
+    for text in texts:
+        for match in _PLACEHOLDER.finditer(text):
+            yield (
+                match[0]
+                .strip("[]")
+                .removeprefix("REDACTED:")
+                .removeprefix("SEALED:")
+                .partition(":")[0]
+            )
 
 
 def masked(piece: str, kind: Kind) -> str:

@@ -1,15 +1,15 @@
 """Stores how many answers each user had, so that each counts once in a step of a release."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sqlalchemy import Connection, Engine, bindparam, delete, insert, select, update
 
 from waltzrl.release.evidence import Answered
 from waltzrl.release.state import Observation
-from waltzrl.release.tables import ANSWERED, OBSERVATIONS, RELEASE
-from waltzrl.storage.database import writing
-from waltzrl.storage.migrations import prepare
+from waltzrl.release.tables import ANSWERED, OBSERVATIONS
+from waltzrl.storage.database import reading, writing
+from waltzrl.telemetry.files import Json
 
 
 def read_answered(
@@ -50,11 +50,20 @@ def start_step(connection: Connection, release_id: str) -> None:
     connection.execute(delete(ANSWERED).where(ANSWERED.c.release == release_id))
 
 
+def counted_of(engine: Engine, subject: str) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    """Yield table and row of what releases count of a user; an empty digest names nobody."""
+    for table in (ANSWERED, OBSERVATIONS) if subject else ():
+        names = [column.name for column in table.columns if column.name != "number"]
+        query = select(*(table.c[name] for name in names)).where(table.c.subject == subject)
+        with reading(engine) as connection:
+            for row in connection.execute(query).mappings():
+                yield str(table.name), {str(name): value for name, value in row.items()}
+
+
 def forget_subject(engine: Engine, subject: str) -> None:
     """Delete the digest of an erased user; an empty one names nobody."""
     if not subject:
         return
-    prepare(engine, RELEASE)
     with writing(engine) as connection:
         for table in (ANSWERED, OBSERVATIONS):
             connection.execute(delete(table).where(table.c.subject == subject))

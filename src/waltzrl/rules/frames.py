@@ -67,10 +67,15 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     unless: list[str] = []
     not_for: list[str] = []
     critical: bool = False
+    stealth: bool = False
+    """Whether hiding from others belongs to what it names, as in a game."""
 
 
 class _Unless(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     patterns: list[str]
+    """Not in frames with `stealth`."""
+    orders: list[str]
+    """To a model; in all frames."""
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -137,7 +142,7 @@ def shipped_frames() -> tuple[Frame, ...]:
     def patterns(sources: Sequence[str]) -> tuple[RulePattern, ...]:
         return tuple(RulePattern(source=source, words=words) for source in sources)
 
-    always = patterns(file.unless.patterns)
+    hiding, orders = patterns(file.unless.patterns), patterns(file.unless.orders)
     return tuple(
         Frame(
             id=row.id,
@@ -145,7 +150,7 @@ def shipped_frames() -> tuple[Frame, ...]:
             critical=row.critical,
             not_for=frozenset((*row.not_for, *file.never)),
             patterns=patterns(row.patterns),
-            unless=(*patterns(row.unless), *always),
+            unless=(*patterns(row.unless), *orders, *(() if row.stealth else hiding)),
             example=row.example,
             twins=tuple(row.twins),
         )

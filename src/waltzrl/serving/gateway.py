@@ -426,6 +426,8 @@ def _reason(collaboration: Collaboration) -> str:
             reason = "unsafe"
         elif round_.feedback.overrefuse and not reason:
             reason = "needless refusal"
+        elif round_.feedback.doubtful and not reason:
+            reason = "doubtful"
     return reason
 
 

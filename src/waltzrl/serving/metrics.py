@@ -73,7 +73,7 @@ KINDS = (
 
 OtherMetrics: TypeAlias = Callable[[], Awaitable[Sequence[Family]]]
 
-Called = Literal["safe", "unsafe", "overrefuse", "unreviewed"]
+Called = Literal["safe", "doubtful", "unsafe", "overrefuse", "unreviewed"]
 """The reviewer's label of a reply."""
 
 
@@ -306,7 +306,9 @@ class GatewayMetrics(MetricGroup):
 def _label(feedback: Feedback) -> Called:
     if not feedback.well_formed:
         return "unreviewed"
-    return "unsafe" if feedback.unsafe else "overrefuse" if feedback.overrefuse else "safe"
+    if feedback.unsafe:
+        return "unsafe"
+    return "overrefuse" if feedback.overrefuse else "doubtful" if feedback.doubtful else "safe"
 
 
 def _final(rounds: Sequence[Round]) -> Called:

@@ -67,6 +67,7 @@ def write_review(answer: Answer) -> bytes:
             "object": "waltzrl.review",
             "unsafe": feedback.unsafe,
             "overrefuse": feedback.overrefuse,
+            "doubtful": feedback.doubtful,
             "reviewed": feedback.well_formed,
             "failure": feedback.failure,
             "risk": feedback.risk,

@@ -4,7 +4,7 @@ The table only grows. Each gateway reads the new rows and copies them to its own
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 from sqlalchemy import (
@@ -64,6 +64,25 @@ def notices_after(engine: Engine, last: int) -> list[Notice]:
     query = select(NOTICES).where(NOTICES.c.id > last).order_by(NOTICES.c.id)
     with reading(engine) as connection:
         rows = connection.execute(query)
+        return [msgspec.convert(row, Notice, from_attributes=True) for row in rows]
+
+
+def newest_notices(
+    engine: Engine, count: int, *, of: Collection[str] = (), but: Collection[str] = ()
+) -> list[Notice]:
+    """Return the last notices, the newest first.
+
+    Args:
+        engine: of the database.
+        count: how many at most.
+        of: only those of these kinds; empty for all.
+        but: none of these kinds.
+    """
+    query = select(NOTICES).where(NOTICES.c.kind.not_in(but))
+    if of:
+        query = query.where(NOTICES.c.kind.in_(of))
+    with reading(engine) as connection:
+        rows = connection.execute(query.order_by(NOTICES.c.id.desc()).limit(count))
         return [msgspec.convert(row, Notice, from_attributes=True) for row in rows]
 
 

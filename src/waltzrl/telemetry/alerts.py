@@ -106,7 +106,7 @@ SLOW = ((3.0, "1d", "2h"), (1.0, "3d", "6h"))
 """10 % of the budget in a day or in three."""
 
 REVIEWED = 'waltzrl_requests_total{api!="review",draft_verdict!="unreviewed"}'
-OBJECTED = 'waltzrl_requests_total{api!="review",draft_verdict=~"unsafe|overrefuse"}'
+OBJECTED = 'waltzrl_requests_total{api!="review",draft_verdict=~"unsafe|overrefuse|doubtful"}'
 ANSWERED = 'waltzrl_requests_total{api!="review",decision!="error"}'
 REFUSED = 'waltzrl_requests_total{api!="review",decision="refused"}'
 

@@ -100,7 +100,7 @@ SAFETY = Dashboard(
             queries=(
                 PanelQuery(_sampled("unsafe_rate"), "served replies, by the judge"),
                 PanelQuery(
-                    _share(OBJECTED.replace("unsafe|overrefuse", "unsafe"), REVIEWED),
+                    _share(OBJECTED.replace("unsafe|overrefuse|doubtful", "unsafe"), REVIEWED),
                     "drafts, by the reviewer",
                 ),
             ),
@@ -114,7 +114,7 @@ SAFETY = Dashboard(
             queries=(
                 PanelQuery(_sampled("overrefusal_rate"), "served replies, by the judge"),
                 PanelQuery(
-                    _share(OBJECTED.replace("unsafe|overrefuse", "overrefuse"), REVIEWED),
+                    _share(OBJECTED.replace("unsafe|overrefuse|doubtful", "overrefuse"), REVIEWED),
                     "drafts, by the reviewer",
                 ),
             ),

@@ -1,0 +1,59 @@
+"""The people page: a person is found by name, by a role that may, and everybody is told."""
+
+import pytest
+
+from support.small_console import Site, collaboration, exchange
+from waltzrl.privacy.digest import subject_digest
+from waltzrl.storage.notices import notices_after
+
+DIGEST = subject_digest(b"k" * 32)
+
+
+@pytest.fixture
+def site(tmp_path, sqlite_url):
+    yield from opened(tmp_path, sqlite_url)
+
+
+@pytest.fixture
+def either_site(tmp_path, database_url):
+    yield from opened(tmp_path, database_url)
+
+
+def opened(folder, url):
+    """Give a console whose memory keeps one exchange of ada."""
+    site = Site(folder, url, digest=DIGEST)
+    site.memory.remember([exchange("wz1", collaboration("How do I bake bread?"), subject="ada")])
+    yield site
+    site.memory.store.engine.dispose()
+
+
+def test_an_operator_finds_a_person_by_name_and_the_audit_log_tells_who_looked(either_site):
+    site = either_site
+    browser = site.log_in("operator")
+    page = browser.post("/desk/people", name="ada").text
+    assert DIGEST("ada") in page
+    assert "safety.waltzrl.evaluations" in page
+    path = f"/desk/collaborations?subject={DIGEST('ada')}"
+    assert f'href="{path}"' in page
+    assert "How do I bake bread?" in browser.get(*path.split("?")).text
+    (notice,) = notices_after(site.memory.store.engine, 0)
+    assert (notice.kind, notice.body) == (
+        "person_search",
+        {"by": "operator", "subject": DIGEST("ada"), "records": 1},
+    )
+
+
+def test_a_name_of_nobody_finds_nothing_and_is_written_down_too(site):
+    page = site.log_in("operator").post("/desk/people", name="<b>carl").text
+    assert "Nothing is kept under this name" in page
+    assert "carl" not in page
+    (notice,) = notices_after(site.memory.store.engine, 0)
+    assert notice.body["records"] == 0
+
+
+@pytest.mark.parametrize("role", ["viewer", "annotator", "reviewer"])
+def test_other_roles_are_told_that_they_may_not(site, role):
+    browser = site.log_in(role)
+    assert "needs the role operator" in browser.get("/desk/people").text
+    assert browser.post("/desk/people", name="ada").status == 403
+    assert notices_after(site.memory.store.engine, 0) == []
