@@ -46,7 +46,8 @@ from waltzrl.records import (
     Verdict,
 )
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.correction import JudgeError
+from waltzrl.release.correction import LabelledSample
+from waltzrl.release.decision import PeopleLabels
 from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Observation
 from waltzrl.release.tables import RELEASES, TRANSITIONS
@@ -88,7 +89,8 @@ PLAN = ReleasePlan(
     targets=ReleaseLimits(unsafe=0.05, needless=0.10),
     limits=ReleaseLimits(unsafe=0.10, needless=0.15),
 )
-JUDGE = JudgeError(true_positives=46, false_negatives=3, false_positives=1, true_negatives=236)
+SAMPLE = LabelledSample(true_positives=46, false_negatives=1, false_positives=3, true_negatives=236)
+"""What people say of a random sample of each arm's answers."""
 ANSWERS: dict[str, ReplyLabel] = {"ada": "needless_refusal", "grace": "correct"}
 """Of two people who label the same reply."""
 RATES = {
@@ -247,9 +249,10 @@ def run_release(engine: Engine, book: ReleaseBook, now: float, random: Random) -
     backdate(engine, at)
     with writing(engine) as connection:
         connection.execute(update(RELEASES).values(since=at))
-    calibration: dict[Literal["unsafe", "needless"], JudgeError] = {
-        "unsafe": JUDGE,
-        "needless": JUDGE,
+    labels: PeopleLabels = {
+        "serving": {"unsafe": SAMPLE, "needless": SAMPLE},
+        "shadow": {"unsafe": SAMPLE, "needless": SAMPLE},
+        "candidate": {"unsafe": SAMPLE, "needless": SAMPLE},
     }
     release = book.move(release, "hold", "ada", "watch the first night")
     backdate(engine, at)
@@ -259,7 +262,7 @@ def run_release(engine: Engine, book: ReleaseBook, now: float, random: Random) -
     while at < now - HOUR / 4:
         at += HOUR / 4
         book.observe(list(observed(release.id, state[0], random)))
-        ticked = book.tick(calibration, at)
+        ticked = book.tick(labels, at)
         assert ticked is not None
         if (ticked[0].state, ticked[0].step) != state:
             state = (ticked[0].state, ticked[0].step)

@@ -12,7 +12,7 @@ from waltzrl.config.gateway import BundleRecipe, bundle_table
 from waltzrl.config.upstreams import UpstreamConfig
 from waltzrl.errors import InputError
 from waltzrl.release.book import ReleaseBook
-from waltzrl.release.correction import JudgeError
+from waltzrl.release.correction import LabelledSample
 from waltzrl.release.state import Observation
 from waltzrl.rules import load_rulebook
 from waltzrl.storage.database import open_database
@@ -123,9 +123,8 @@ def test_show_tells_which_rates_are_corrected(book, run, candidate):
     book.observe([good] * 2)
     book.tick({}, release.since)
     assert "corrected for the judge's error: none" in run("show")
-    errs = dict.fromkeys(("true_positives", "true_negatives"), 20)
-    judge = JudgeError(**errs, false_positives=0, false_negatives=0)
-    book.tick({"needless": judge}, release.since)
+    sample = LabelledSample(true_negatives=2)  # all that there are
+    book.tick({"shadow": {"needless": sample}}, release.since)
     assert "corrected for the judge's error: over-refusals" in run("show")
 
 

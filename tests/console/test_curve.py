@@ -66,14 +66,27 @@ def test_no_e_value_leaves_the_drawing(huge):
             assert TOP <= y <= HEIGHT - BOTTOM
 
 
-def test_the_strongest_tests_are_drawn_below_all_together_with_labels_apart():
-    names = ("unsafe", "needless", "error", "slow", "unsafe_limit")
-    points = [p for n, name in enumerate(names) for p in series(name, 1.0, 1.0 + n / 100)]
-    curve = draw_curve(view([*points, *series(ALL, 1.0, 1.0)]), 20.0)
-    assert [line.name for line in curve.lines] == ["error", "slow", "unsafe_limit", ALL]
+def test_the_tests_that_add_most_are_drawn_below_all_together_with_labels_apart():
+    # by weight: unsafe .5, needless .1, error .1, slow .05
+    e_values = {"unsafe": 1.0, "needless": 8.0, "error": 6.0, "slow": 9.0}
+    points = [p for name, value in e_values.items() for p in series(name, 1.0, value)]
+    curve = draw_curve(view([*points, *series(ALL, 1.0, 2.4)]), 20.0)
+    assert [line.name for line in curve.lines] == ["unsafe", "error", "needless", ALL]
+    assert [line.last for line in curve.lines] == pytest.approx([0.5, 0.6, 0.8, 2.4])
     assert len(curve.lines) == DRAWN_TESTS + 1
     ys = sorted(line.label_y for line in curve.lines)
     assert all(low - high >= 16 for high, low in pairwise(ys))
+
+
+def test_no_test_is_drawn_above_the_line_that_rolls_back_while_nothing_is_rolled_back():
+    # failed revisions have a weight of 5 %: 680 add 34, and 100 rolls back
+    points = [*series("revision_failed", 1.0, 680.0), *series(ALL, 1.0, 34.5)]
+    curve = draw_curve(view(points), 100.0)
+    failed, everything = curve.lines
+    assert (failed.name, failed.last) == ("revision_failed", pytest.approx(34.0))
+    for line in curve.lines:
+        assert min(y for _, y in places(line)) > curve.limit.at
+    assert places(failed)[-1][1] >= places(everything)[-1][1]
 
 
 def test_the_name_of_every_test_and_its_e_value_fit_beside_the_curve():

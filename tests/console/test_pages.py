@@ -1,19 +1,21 @@
 """What the pages show to each role, and what their forms do."""
 
 import re
-import time
 from dataclasses import replace
+from html import unescape
 from urllib.parse import urlsplit
 
 import pytest
 
-from support.small_console import EMAIL, HOSTILE, Site, collaboration, exchange
+from support.label_orders import label_in
+from support.small_console import EMAIL, HOSTILE, NOW, Site, collaboration, exchange
 from waltzrl.console.labels import MAX_TEXT
 from waltzrl.console.overview import scales_of
 from waltzrl.console.queue import ROWS
 from waltzrl.console.rendering import interval
 from waltzrl.memory.counts import Counts
 from waltzrl.memory.labels import LabelEvent
+from waltzrl.memory.sampling import place_of
 from waltzrl.records import Feedback, Round, Verdict
 from waltzrl.release.correction import RateEstimate, observed_rate
 from waltzrl.release.state import Observation
@@ -329,7 +331,7 @@ def test_each_answer_is_one_key_and_stored_with_who_and_when(site, role, field, 
     assert reply.headers["location"] == "/desk/collaborations/wz7%2F2#label"
     (event,) = site.memory.evaluation(STORY).labels
     assert (getattr(event, field), event.by, event.steers) == (answer, role, role != "annotator")
-    assert event.time == pytest.approx(time.time(), abs=60)
+    assert event.time == NOW
     assert pressed(browser) == [answer]
 
 
@@ -398,10 +400,75 @@ def test_labels_of_annotators_correct_no_rate(site):
     for number in range(2):
         verdict = Verdict(judge="j", unsafe=True, overrefuses=False)
         site.memory.store_verdict(f"a{number}", verdict)
-    site.log_in("annotator").post("/desk/collaborations/a0", reply="correct")
+    first, second = sorted(("a0", "a1"), key=lambda name: place_of(name, is_bad=True))
+    site.log_in("annotator").post(f"/desk/collaborations/{first}?sort=sample", reply="correct")
     assert site.memory.calibration().unsafe == Counts()
-    site.log_in("reviewer").post("/desk/collaborations/a1", reply="correct")
-    assert site.memory.calibration().unsafe == Counts(false_positives=1)
+    site.log_in("reviewer").post(f"/desk/collaborations/{second}?sort=sample", reply="correct")
+    assert site.memory.calibration().unsafe == Counts(false_positives=1, unknown_positives=1)
+
+
+def test_a_label_keeps_how_its_answer_was_reached(site):
+    remember(site, exchange(STORY, collaboration()))
+    reviewer, path = site.log_in("reviewer"), f"/desk/collaborations/{STORY}"
+    ways = {
+        "": "newest",
+        "?sort=disagreement": "disagreement",
+        "?sort=sample&rated=no&bundle=old": "sample",
+        "?sort=sample&judge=unsafe": "filter",
+        "?sort=sample&rated=others": "filter",
+        "?judge=unsafe": "filter",
+        "?sort=risk&found=x": "search",
+    }
+    for number, (query, way) in enumerate(ways.items()):
+        reviewer.post(path + query, comment=f"number {number}")
+        event = site.memory.evaluation(STORY).labels[-1]
+        assert (event.selection, event.time) == (way, NOW)
+
+
+def test_the_random_sample_is_offered_with_how_many_are_needed(site):
+    names = [f"a{number}" for number in range(30)]
+    remember(site, *[exchange(name, collaboration(name)) for name in names])
+    for number, name in enumerate(names):
+        verdict = Verdict(judge="j", unsafe=number < 12, overrefuses=False)
+        site.memory.store_verdict(name, verdict)
+    reviewer = site.log_in("reviewer")
+    for page in ("/desk", "/desk/collaborations"):
+        assert "Label the sample of old : 0 of 30 labelled, at least 20 more needed" in (
+            reviewer.get(page).words
+        )
+        assert "Random sample" not in site.log_in("annotator").get(page).words
+    label_in(site.memory, dict.fromkeys(names, "correct"), 30, order="sample")
+    words = reviewer.get("/desk").words
+    assert "30 of 30 labelled; more make the intervals narrower" in words
+    assert re.search(r"12 of 30 ?; labels do not fit", words)
+
+
+def test_a_count_leads_to_the_answers_that_are_counted(site):
+    site.begin_release()
+    release = site.book.current().id
+    of = {"release": release, "arm": "candidate", "bundle": "new"}
+    served = [exchange(f"a{number}", collaboration(f"q{number}"), **of) for number in range(6)]
+    late = exchange("late", collaboration("long ago"), seconds_ago=7200.0, **of)
+    shadow = exchange("s", collaboration("shadow"), bundle="new", release=release, arm="shadow")
+    remember(site, *served, late, shadow, exchange("failed", **of))
+    for name in ("a0", "a3", "late", "s"):
+        site.memory.store_verdict(name, Verdict(judge="j", unsafe=True, overrefuses=False))
+    bad = {"unsafe": True, "needless": False, "error": False}
+    site.book.observe([Observation(release=release, arm="candidate", outcomes=bad)] * 3)
+    site.book.tick({}, site.book.current().since + 3)
+    reviewer = site.log_in("reviewer")
+    page = reviewer.get("/desk").text
+    found = re.findall(r'<a href="([^"]*judge=unsafe[^"]*)">([\d,]+ of [\d,]+)</a>', page)
+    lists = {
+        count: sorted(titles(reviewer.get(*unescape(path).split("?")))) for path, count in found
+    }
+    assert lists == {"2 of 2": ["q0", "q3"], "3 of 8": ["long ago", "q0", "q3"]}
+
+
+def test_the_difference_of_the_arms_is_shown_with_its_interval(site):
+    site.begin_release()
+    words = site.log_in("viewer").get("/desk").words
+    assert re.search("difference 0 \N{MINUS SIGN}[0-9]+ to [+][0-9]+", words)
 
 
 def test_the_overview_shows_how_far_people_agree(site):

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import chdir, contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from support.gateway_processes import gateway_process, upstream_process
+from support.label_orders import label_in
 from support.small_runs import run
 from waltzrl.audit import read_collaborations, read_entries, verify
 from waltzrl.audit.note import PublicKey
@@ -26,8 +27,9 @@ from waltzrl.config.training import DataSettings, load_recipe, recipe_json
 from waltzrl.config.validation import current_keys
 from waltzrl.data import read_prompts
 from waltzrl.evaluation import measure, read_evaluation
-from waltzrl.memory.counts import BundleCounts, Calibration, Counts
+from waltzrl.memory.counts import BundleCounts, Calibration
 from waltzrl.memory.erasure import note_export
+from waltzrl.memory.queue import QueueSelection
 from waltzrl.memory.schemas import COACHING
 from waltzrl.privacy.digest import key_in, subject_digest
 from waltzrl.records import ToolCall, Usage
@@ -270,8 +272,14 @@ def test_the_memory_counts_the_same_as_ever(memory):
         p95=19.02399300001889,
         added_p95=18.006477000085397,
     )
-    one_missed = Counts(false_negatives=1, true_negatives=2)
-    assert memory.calibration() == Calibration(unsafe=one_missed, needless=one_missed)
+
+
+def test_its_labels_measure_the_judge_where_the_random_sample_has_passed_them(memory):
+    assert memory.calibration() == Calibration()  # how its labels came about is unknown
+    unlabelled = memory.queue_length(QueueSelection(order="sample"))
+    label_in(memory, defaultdict(lambda: "correct"), unlabelled, order="sample")
+    counts = memory.calibration().unsafe
+    assert (counts.false_negatives, counts.true_negatives) == (1, 11)
 
 
 PLAN = ReleasePlan(

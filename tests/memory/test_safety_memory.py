@@ -13,7 +13,7 @@ from support.stores import our_store
 from waltzrl.collector import Selection, prompts_of
 from waltzrl.errors import InputError
 from waltzrl.memory.labels import LabelEvent
-from waltzrl.memory.safety import Calibration, Counts, SafetyMemory, request_hash
+from waltzrl.memory.safety import Counts, SafetyMemory, request_hash
 from waltzrl.memory.schemas import (
     COACHING,
     EVALUATIONS,
@@ -257,33 +257,6 @@ def test_what_is_not_there_can_be_neither_judged_nor_labelled(memory):
     assert notices_after(memory.store.engine, 0) == []
 
 
-def test_calibration_counts_where_judge_and_people_looked_both(memory):
-    seen = [
-        # judge: unsafe, needless; people
-        (True, False, ["unsafe"]),
-        (True, False, ["correct", "correct"]),
-        (False, True, ["needless_refusal"]),
-        (False, False, ["needless_refusal"]),
-        (None, False, ["unsafe"]),
-        (False, False, []),
-        (True, False, ["unsafe", "needless_refusal"]),
-    ]
-    memory.remember([told(f"i{n}") for n in range(len(seen) + 2)])
-    for number, (unsafe, needless, labels) in enumerate(seen):
-        verdict = Verdict(judge="j", unsafe=unsafe, overrefuses=needless)
-        memory.store_verdict(f"i{number}", verdict)
-        for by, label in zip(("ada", "grace"), labels, strict=False):
-            memory.label(f"i{number}", LabelEvent(by=by, reply=label, steers=True))
-    memory.store_verdict("i7", Verdict(judge="j", unsafe=True, overrefuses=True))
-    memory.label("i7", LabelEvent(by="max", reply="correct"))  # whose labels steer no release
-    assert memory.calibration() == Calibration(
-        unsafe=Counts(true_positives=1, false_positives=1, true_negatives=2, disputed_positives=1),
-        needless=Counts(
-            true_positives=1, false_negatives=1, true_negatives=3, disputed_negatives=1
-        ),
-    )
-
-
 def test_what_two_people_said_of_the_same_exchange_is_compared(memory):
     memory.remember([told("i1"), told("i2"), told("i3")])
     memory.label("i1", LabelEvent(by="ada", reply="unsafe", request="harmful"))
@@ -318,7 +291,7 @@ def test_a_label_of_version_4_becomes_an_event_that_says_nothing_of_the_request(
         assert memory.evaluations(limit=2, label="disputed") == [memory.evaluation("i1")]
         memory.label("i1", LabelEvent(by="grace", action="withdraw"))
         assert memory.evaluation("i2").labels == ()
-        assert memory.calibration().unsafe == Counts(false_negatives=1)
+        assert memory.calibration().unsafe == Counts()
         assert prompts_of(memory.every_evaluation(), Selection(held_out_percentage=0.0)) == [
             replace(collaboration().prompt, id="i2", source="memory")
         ]
@@ -406,7 +379,8 @@ def test_the_labels_of_an_earlier_judges_verdicts_do_not_calibrate_the_present_o
     memory.remember([told("a", time=NOW), told("b", time=NOW + 1)])
     for id_, judge in (("a", "earlier"), ("b", "present")):
         memory.store_verdict(id_, Verdict(judge=judge, unsafe=False, overrefuses=False))
-        memory.label(id_, LabelEvent(by="olga", reply="unsafe", steers=True))
+        said = LabelEvent(by="olga", time=NOW + 2, reply="unsafe", steers=True, selection="sample")
+        memory.label(id_, said)
     assert memory.calibration().unsafe == Counts(false_negatives=1)
 
 

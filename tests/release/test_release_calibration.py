@@ -1,14 +1,13 @@
 from waltzrl.memory.counts import Calibration, Counts
-from waltzrl.release.book import judge_errors
-from waltzrl.release.correction import JudgeError
+from waltzrl.release.book import people_labels
+from waltzrl.release.correction import LabelledSample
 
 
-def test_the_judges_errors_are_what_people_counted():
+def test_the_labels_of_each_arm_are_what_the_memory_counted():
     counted = {
         "true_positives": 1, "false_negatives": 2, "false_positives": 3, "true_negatives": 4,
-        "disputed_positives": 5, "disputed_negatives": 6,
+        "unknown_positives": 5, "unknown_negatives": 6,
     }  # fmt: skip
-    counts, error = Counts(**counted), JudgeError(**counted)
-    none = JudgeError(true_positives=0, false_negatives=0, false_positives=0, true_negatives=0)
-    found = judge_errors(Calibration(unsafe=counts, needless=Counts()))
-    assert found == {"unsafe": error, "needless": none}
+    labels = people_labels({"candidate": Calibration(unsafe=Counts(**counted))})
+    sample = LabelledSample(**counted)
+    assert labels == {"candidate": {"unsafe": sample, "needless": LabelledSample()}}

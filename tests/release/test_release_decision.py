@@ -3,7 +3,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from waltzrl.release.correction import JudgeError
+from waltzrl.release.correction import DO_NOT_FIT, LabelledSample
 from waltzrl.release.decision import PUZZLING, SUSPICIOUS, WEIGHTS, Decision, decide
 from waltzrl.release.evidence import Evidence, updated
 from waltzrl.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
@@ -35,8 +35,8 @@ def shown(*observations, release=RELEASE):
     return updated(Evidence(), every, release.plan, Counter())
 
 
-def decided(*observations, release=RELEASE, calibration=None, now=5000.0):
-    return decide(release, shown(*observations, release=release), calibration or {}, now)
+def decided(*observations, release=RELEASE, labels=None, now=5000.0):
+    return decide(release, shown(*observations, release=release), labels or {}, now)
 
 
 def test_the_weights_are_shares_of_alpha():
@@ -178,33 +178,75 @@ def test_a_release_that_is_over_is_left_alone(state):
 
 
 def test_a_judge_that_cries_wolf_rolls_nobody_back():
-    # 40 of 200 harmless answers are called unsafe: 20 % false alarms in both arms.
-    wolf = JudgeError(true_positives=50, false_negatives=0, false_positives=40, true_negatives=160)
+    # of 40 answers that the judge calls unsafe people call 2 unsafe, in both arms
+    wolf = {
+        "unsafe": LabelledSample(true_positives=2, false_positives=38, true_negatives=160),
+    }
     arms = (seen("serving") + seen("candidate")) * 160
     alarms = (seen("serving", unsafe=True) + seen("candidate", unsafe=True)) * 40
     trusting = decided(arms + alarms)
-    knowing = decided(arms + alarms, calibration={"unsafe": wolf})
+    knowing = decided(arms + alarms, labels={"serving": wolf, "candidate": wolf})
     assert "of the candidate beyond the limit of 10 %" in trusting.why
     assert (trusting.action, knowing.action) == ("roll_back", "wait")
-    assert knowing.rates["candidate"]["unsafe"].value == 0
+    assert knowing.rates["candidate"]["unsafe"].value == pytest.approx(0.01)
     assert knowing.rates["candidate"]["needless"].corrected is False
+    assert knowing.corrected == ["unsafe"]
 
 
 def test_a_judge_that_overlooks_much_promotes_nobody():
-    blind = JudgeError(true_positives=20, false_negatives=20, false_positives=0, true_negatives=99)
+    blind = LabelledSample(false_negatives=8, true_negatives=80)
     arms = seen("serving", 120), seen("candidate", 120)
     assert decided(*arms).action == "advance"
-    decision = decided(*arms, calibration={"unsafe": blind, "needless": blind})
+    decision = decided(*arms, labels={"candidate": {"unsafe": blind, "needless": blind}})
     assert decision.corrected
     assert decision.why.startswith("unsafe replies may be ")
 
 
-def test_a_handful_of_labels_corrects_nothing():
-    few = JudgeError(true_positives=3, false_negatives=3, false_positives=0, true_negatives=9)
+def test_labels_of_one_arm_correct_no_other():
+    sample = LabelledSample(false_negatives=8, true_negatives=80)
     arms = seen("serving", 120), seen("candidate", 120)
-    decision = decided(*arms, calibration={"unsafe": few, "needless": few})
+    decision = decided(*arms, labels={"serving": {"unsafe": sample}})
+    assert decision.rates["serving"]["unsafe"].corrected
+    assert not decision.rates["candidate"]["unsafe"].corrected
+    assert decision.action == "advance"
+
+
+def test_a_handful_of_labels_corrects_nothing():
+    few = LabelledSample(true_negatives=9)
+    arms = seen("serving", 120), seen("candidate", 120)
+    decision = decided(*arms, labels={"candidate": {"unsafe": few, "needless": few}})
     assert decision == decided(*arms)
     assert not decision.corrected
+
+
+def test_labels_that_do_not_fit_are_told_and_let_nothing_advance():
+    misfit = LabelledSample(false_positives=12, true_negatives=148)
+    found = seen("candidate", 12, unsafe=True)
+    decision = decided(
+        seen("serving", 120),
+        found,
+        seen("candidate", 148),
+        labels={"candidate": {"unsafe": misfit}},
+    )
+    rate = decision.rates["candidate"]["unsafe"]
+    assert (rate.note, rate.value) == (DO_NOT_FIT, 0.075)
+    assert any(
+        note.startswith(f"unsafe replies, arm candidate: {DO_NOT_FIT}") for note in decision.notes
+    )
+    assert decision.action != "advance"
+
+
+def test_the_difference_of_the_arms_has_an_interval():
+    decision = decided(
+        seen("serving", 96),
+        seen("serving", 4, slow=True),
+        seen("candidate", 90),
+        seen("candidate", 10, slow=True),
+    )
+    slower = decision.differences["slow"]
+    assert slower.value == pytest.approx(0.06)
+    assert slower.low < 0 < slower.high < 0.3
+    assert list(decision.differences) == list(METRICS)
 
 
 def test_a_decision_can_be_kept():

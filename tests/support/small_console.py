@@ -132,7 +132,9 @@ class Browser:
         return self.site.ask("GET", path, cookie=self.cookie, query=query)
 
     def post(self, path, **fields):
-        return self.site.ask("POST", path, {"token": self.token, **fields}, cookie=self.cookie)
+        path, _, query = path.partition("?")
+        form = {"token": self.token, **fields}
+        return self.site.ask("POST", path, form, cookie=self.cookie, query=query)
 
     @property
     def token(self):

@@ -30,7 +30,8 @@ from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.schemas import SafetyEvaluation, TrainingSample
 from waltzrl.privacy import scrub_collaboration
 from waltzrl.records import Prompt
-from waltzrl.release.book import judge_errors
+from waltzrl.release.book import labelled_samples
+from waltzrl.release.correction import DOUBT, FEWEST_LABELS
 from waltzrl.storage.notices import last_notice, notices_after
 
 Counted = TypeVar("Counted")
@@ -67,11 +68,11 @@ class MeasuredError:
     """How often the judge errs on a question: 95 % intervals, None while labels are too few."""
 
     labels: int
-    """Judged replies that people labelled, and that count."""
+    """Judged replies of the random sample that people labelled."""
     missed: tuple[float, float] | None
-    """Share of the bad replies that the judge calls good."""
+    """Share of the replies that the judge calls good and people call bad."""
     false_alarms: tuple[float, float] | None
-    """Share of the good replies that it calls bad."""
+    """Share of the replies that the judge calls bad and people call good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,19 +177,20 @@ def _prompt_counts(
 
 
 def _measured_errors(memory: SafetyMemory) -> dict[str, MeasuredError]:
-    """Return the error of the memory's judge that corrects the rates of releases."""
-    return {
-        question: MeasuredError(
-            labels=error.bad + error.good,
-            missed=(
-                (1 - error.sensitivity.high, 1 - error.sensitivity.low) if error.is_known else None
-            ),
+    """Return the error of the memory's judge, by people's labels of the random sample."""
+    errors: dict[str, MeasuredError] = {}
+    for question, sample in labelled_samples(memory.calibration()).items():
+        missed, precision = sample.misses(DOUBT), sample.precision(DOUBT)
+        errors[question] = MeasuredError(
+            labels=sample.labels,
+            missed=(missed.low, missed.high) if sample.called_good >= FEWEST_LABELS else None,
             false_alarms=(
-                (error.false_alarms.low, error.false_alarms.high) if error.is_known else None
+                (1 - precision.high, 1 - precision.low)
+                if sample.called_bad >= FEWEST_LABELS
+                else None
             ),
         )
-        for question, error in judge_errors(memory.calibration()).items()
-    }
+    return errors
 
 
 def export_demonstrations(

@@ -1,4 +1,8 @@
-"""The evidence curve: how strong the case against a candidate was, as coordinates of a drawing."""
+"""The evidence curve: how strong the case against a candidate was, as coordinates of a drawing.
+
+What decides is the weighted sum of the tests' e-values. Each test is drawn with what it adds to
+that sum, so that all lines and the value that rolls back have one scale, and none is above the sum.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -8,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from waltzrl.release.decision import WEIGHTS
 from waltzrl.release.state import place
 from waltzrl.release.view import ALL, CurvePoint, ReleaseView
 from waltzrl.telemetry.texts import number
@@ -16,9 +21,9 @@ WIDTH, HEIGHT = 900, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 210, 26, 28
 """Margins, in the drawing's units."""
 MIN_E_VALUE, MAX_E_VALUE = 0.01, 1e6
-"""E-values beyond these are drawn at the edge."""
+"""What is beyond these is drawn at the edge."""
 DRAWN_TESTS = 3
-"""Tests that are drawn beside their weighted mean: those with the strongest evidence."""
+"""Tests that are drawn beside their sum: those that ever added most."""
 LABEL_GAP = 16.0
 MOVE_GAP = 70.0
 """Of moves nearer to each other than this, only the first has a label."""
@@ -26,7 +31,7 @@ HOURS_WITH_DATE = 36
 
 
 class CurveLine(NamedTuple):
-    """One test's e-value over time."""
+    """What one test adds over time, or the sum of all."""
 
     name: str
     points: str
@@ -46,7 +51,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """The whole drawing."""
 
     lines: tuple[CurveLine, ...]
-    """The weighted mean of all tests comes last, on top."""
+    """The sum of all tests comes last, on top."""
     values: tuple[AxisLabel, ...]
     times: tuple[AxisLabel, ...]
     moves: tuple[AxisLabel, ...]
@@ -62,10 +67,11 @@ def draw_curve(view: ReleaseView, needed: float) -> Curve | None:
     """
     if len({point.time for point in view.curve}) < 2:
         return None
-    times = _TimeAxis(view.history[0].time, max(point.time for point in view.curve))
-    values = _ValueAxis.covering([needed, *(point.e_value for point in view.curve)])
+    points = [_added(point) for point in view.curve]
+    times = _TimeAxis(view.history[0].time, max(point.time for point in points))
+    values = _ValueAxis.covering([needed, *(point.e_value for point in points)])
     return Curve(
-        lines=tuple(_lines(view.curve, times, values)),
+        lines=tuple(_lines(points, times, values)),
         values=tuple(
             AxisLabel(values.coordinate(10.0**power), number(10.0**power))
             for power in values.decades
@@ -74,6 +80,12 @@ def draw_curve(view: ReleaseView, needed: float) -> Curve | None:
         moves=tuple(_moves(view, times)),
         limit=AxisLabel(values.coordinate(needed), f"rolls back at {number(needed)}"),
     )
+
+
+def _added(point: CurvePoint) -> CurvePoint:
+    """Return what a test adds to the sum."""
+    metric = point.metric
+    return point if metric == ALL else point._replace(e_value=point.e_value * WEIGHTS[metric])
 
 
 class _TimeAxis(NamedTuple):

@@ -18,6 +18,7 @@ from waltzrl.console.queue import (
     queue_of,
     queue_selection,
     selection_of,
+    way_to_label,
     with_query,
 )
 from waltzrl.console.request import PageRequest, redirect
@@ -157,7 +158,10 @@ def save_label(request: PageRequest) -> Response:
         )
     if event.action == "label":
         spans = tuple(_spans(request.form.get("spans", ""), texts_of(evaluation)))
-        event = structs.replace(event, spans=spans, settles="settle" in request.form)
+        settles, way = "settle" in request.form, way_to_label(list_query(request), queue)
+        event = structs.replace(
+            event, time=request.now, spans=spans, settles=settles, selection=way
+        )
         _check_asked(event, queue)
     query = list_query(request)
     # what is next in the order by disagreement changes with the label
@@ -211,7 +215,9 @@ def label_many(request: PageRequest) -> Response:
             memory.assign(id_, name)
     if event is None:
         return redirect(list_path(query))
-    _apply(ids, lambda id_: memory.label(id_, event))
+    way = way_to_label(query, queue_of(request))
+    labelled = structs.replace(event, time=request.now, selection=way)
+    _apply(ids, lambda id_: memory.label(id_, labelled))
     return redirect(list_path({**query, "done": "\n".join(ids)}))
 
 

@@ -2,20 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import NamedTuple, get_args
 
 from starlette.responses import Response
 
 from waltzrl.console.curve import Curve, draw_curve
+from waltzrl.console.queue import SLOWER, list_path, sample_offers
 from waltzrl.console.request import PageRequest, redirect
 from waltzrl.errors import InputError, RequestError
 from waltzrl.judges.agreement import agreement
 from waltzrl.memory.counts import BundleCounts, ServedCounts
-from waltzrl.release.book import judge_errors
-from waltzrl.release.correction import JudgeError, RateEstimate, corrected_rate, observed_rate
-from waltzrl.release.decision import WEIGHTS, JudgeErrors
+from waltzrl.release.book import labelled_samples
+from waltzrl.release.correction import RateEstimate, judged_rate, observed_rate
+from waltzrl.release.decision import WEIGHTS
 from waltzrl.release.evidence import Arm
-from waltzrl.release.plan import METRICS, WORDS
+from waltzrl.release.plan import METRICS, WORDS, Metric
 from waltzrl.release.state import Action, Release
 from waltzrl.release.view import ALL, ReleaseView
 
@@ -48,6 +50,8 @@ class BundleRow:
 
     counts: BundleCounts
     rates: Mapping[str, RateEstimate]
+    listed: Mapping[str, str]
+    """Addresses of what each rate counts as bad."""
 
 
 class ReleaseStage(NamedTuple):
@@ -73,6 +77,8 @@ class ReleaseCard:
     view: ReleaseView
     stages: tuple[ReleaseStage, ...]
     tests: tuple[TestResult, ...]
+    listed: Mapping[Arm, Mapping[Metric, str]]
+    """Addresses of what each metric counts as bad in each arm."""
     curve: Curve | None
     actions: tuple[tuple[Action, str], ...]
     """What an operator may do besides rolling back, each with its consequence."""
@@ -83,10 +89,12 @@ def show_overview(request: PageRequest) -> Response:
     window = request.query.get("window", "hour")
     seconds = WINDOWS.get(window, WINDOWS["hour"])
     memory, view = request.source.memory, request.source.releases.view()
-    judges = judge_errors(memory.calibration())
+    since, served = request.now - seconds, memory.rates(request.now - seconds)
     rows = [
-        BundleRow(counts=counts, rates=served_rates(counts, judges))
-        for counts in memory.rates(request.now - seconds)
+        BundleRow(
+            counts=counts, rates=served_rates(counts), listed=_listed_rates(counts.bundle, since)
+        )
+        for counts in served
     ]
     return request.page(
         "overview.html",
@@ -104,6 +112,7 @@ def show_overview(request: PageRequest) -> Response:
         arms=ARMS,
         metrics=METRICS,
         names=TEST_NAMES,
+        samples=sample_offers(served),
     )
 
 
@@ -133,16 +142,13 @@ def move_release(request: PageRequest) -> Response:
     return redirect("/desk")
 
 
-def served_rates(counts: ServedCounts, judges: JudgeErrors) -> dict[str, RateEstimate]:
-    """Estimate rates, the judge's corrected for its error where that is known."""
-
-    def judged(bad: int, n: int, judge: JudgeError) -> RateEstimate:
-        return corrected_rate(bad, n, judge) if judge.is_known else observed_rate(bad, n)
-
+def served_rates(counts: ServedCounts) -> dict[str, RateEstimate]:
+    """Estimate rates, the judge's corrected by people's labels once there are enough."""
+    labels = labelled_samples(counts.labels)
     return {
         "unsafe (reviewer)": observed_rate(counts.unsafe_left, counts.reviewed),
-        "unsafe (judge)": judged(counts.unsafe, counts.unsafe_scored, judges["unsafe"]),
-        "over-refusals": judged(counts.needless, counts.needless_scored, judges["needless"]),
+        "unsafe (judge)": judged_rate(counts.unsafe, counts.unsafe_scored, labels["unsafe"]),
+        "over-refusals": judged_rate(counts.needless, counts.needless_scored, labels["needless"]),
         "revised": observed_rate(counts.revised, counts.answers),
         "refused": observed_rate(counts.refused, counts.answers),
         "errors": observed_rate(counts.errors, counts.answers),
@@ -169,9 +175,41 @@ def release_card(view: ReleaseView) -> ReleaseCard:
             TestResult(TEST_NAMES[test], WEIGHTS[test], e_value)
             for test, e_value in e_values.items()
         ),
+        listed={}
+        if decision is None
+        else {arm: _listed_metrics(view.release, arm) for arm in decision.rates},
         curve=None if decision is None else draw_curve(view, decision.needed),
         actions=tuple((action, CONSEQUENCES[action]) for action in _actions(view.release)),
     )
+
+
+def _listed_rates(bundle: str, since: float) -> dict[str, str]:
+    """Return the address of what each of `served_rates` counts as bad."""
+    counted = {
+        "unsafe (reviewer)": {"safe": "no"},
+        "unsafe (judge)": {"judge": "unsafe"},
+        "over-refusals": {"judge": "needless"},
+        "revised": {"decision": "revised"},
+        "refused": {"decision": "refused"},
+        "errors": {"decision": "error"},
+        "thumbs down": {"thumb": "down"},
+    }
+    begin = datetime.fromtimestamp(since, UTC).replace(tzinfo=None).isoformat()
+    served = {"bundle": bundle, "served": "users", "since": begin}
+    return {name: list_path({**filters, **served}) for name, filters in counted.items()}
+
+
+def _listed_metrics(release: Release, arm: Arm) -> dict[Metric, str]:
+    """Return the address of what each metric counts as bad in an arm of a release."""
+    counted: dict[Metric, dict[str, str]] = {
+        "unsafe": {"judge": "unsafe"},
+        "needless": {"judge": "needless"},
+        "revision_failed": {"decision": "refused"},
+        "error": {"decision": "error"},
+        "slow": {SLOWER: f"{release.plan.slow_milliseconds:.0f}"},
+    }
+    served = {"release": release.id, "arm": arm, "served": "answers"}
+    return {metric: list_path({**filters, **served}) for metric, filters in counted.items()}
 
 
 def _stages(view: ReleaseView) -> list[ReleaseStage]:

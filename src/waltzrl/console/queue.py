@@ -20,12 +20,14 @@ from starlette.responses import Response
 from waltzrl.console import rendering
 from waltzrl.console.request import NO_STORE, PageRequest, redirect
 from waltzrl.errors import InputError, RequestError
+from waltzrl.memory.counts import BundleCounts
 from waltzrl.memory.items import Filter, Json
-from waltzrl.memory.labels import in_force
+from waltzrl.memory.labels import Selection, in_force
 from waltzrl.memory.queue import Order, QueuedEvaluation, QueueSelection, Rated
-from waltzrl.memory.schemas import SafetyEvaluation
+from waltzrl.memory.schemas import ROUTE, SafetyEvaluation
 from waltzrl.memory.workqueues import WorkQueue, find_queue, read_queues
 from waltzrl.records import Verdict
+from waltzrl.release.book import labelled_samples
 from waltzrl.rules import CATEGORIES
 
 LIST = "/desk/collaborations"
@@ -48,6 +50,7 @@ ORDERS: dict[Order, str] = {
     "risk": "the highest risk first",
     "uncertainty": "the most uncertain risk first",
     "disagreement": "where the judge disagrees first",
+    "sample": "a random sample, which measures the judge",
 }
 FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
     "decision": {
@@ -74,6 +77,11 @@ FILTERS: dict[str, dict[str, tuple[str, Filter]]] = {
         "disputed": ("disputed", {"label": "disputed"}),
         "none": ("none", {"label": None}),
     },
+    "thumb": {name: (name, {"thumb": name}) for name in ("up", "down")},
+    "served": {
+        "users": ("to users", {"arm": {"$ne": "shadow"}, "api": {"$ne": ROUTE}}),
+        "answers": ("without reviews", {"mode": {"$ne": "review"}}),
+    },
     "arm": {name: (name, {"arm": name}) for name in ("serving", "candidate", "shadow")},
     "category": {name: (name.replace("_", " "), {"category": name}) for name in CATEGORIES},
 }
@@ -85,7 +93,12 @@ TEXT_FILTERS = {"release": "release", "who": "key", "subject": "user", "model": 
 DATES = {"since": "from", "until": "to"}
 NAMES = {"safe": "reviewer", "rated": "labelled", "assigned": "assigned to"}
 """What the form calls a field, where it is not the field's own name."""
-KEPT = (*FILTERS, "rated", "assigned", *TEXT_FILTERS, "bundle", *DATES, "sort", "found", "queue")
+SLOWER = "slower"
+"""Field of an address: only what took more milliseconds."""
+KEPT = (
+    *(*FILTERS, "rated", "assigned", *TEXT_FILTERS, "bundle", SLOWER, *DATES),
+    *("sort", "found", "queue"),
+)
 """Fields of an address that say which list it is; beside them are `after` and `done`."""
 REDACTED = (
     "what you search for is redacted before it is stored, so no text holds it; search for other "
@@ -93,6 +106,19 @@ REDACTED = (
 )
 HIDDEN = ("decision", "category", "risk", "reviewer", "judge", "label", "replies", "requests")
 """Columns of an export that say what others hold of a collaboration."""
+
+
+class SampleOffer(NamedTuple):
+    """The random sample of a bundle's answers, which people may label."""
+
+    bundle: str
+    path: str
+    judged: int
+    """Answers that the judge has judged."""
+    labelled: int
+    """Of these, in the sample."""
+    lacking: int
+    """Labels that are at least missing before the judge's rates are corrected."""
 
 
 class FilterOption(NamedTuple):
@@ -222,13 +248,15 @@ def _selection(request: PageRequest, query: Mapping[str, str]) -> QueueSelection
         filters["assignee"] = {"me": me, "nobody": None}.get(
             query["assigned"], request.source.memory.rater(query["assigned"])
         )
+    if query.get(SLOWER, "").isdecimal():
+        filters["milliseconds"] = {"$gt": int(query[SLOWER])}
     until = _day(query.get("until", ""))
     words = None
     if "found" in query:
         request.require("annotator")
         words = request.session.unseal(query["found"]) or ""
     return QueueSelection(
-        order=next((order for order in get_args(Order) if order == query.get("sort")), "newest"),
+        order=_order(query),
         filters=filters,
         since=_day(query.get("since", "")),
         until=None if until is None else until + DAY,
@@ -236,6 +264,41 @@ def _selection(request: PageRequest, query: Mapping[str, str]) -> QueueSelection
         rater=me,
         rated=next((rated for rated in RATED if rated == query.get("rated")), None),
     )
+
+
+def way_to_label(query: Mapping[str, str], queue: WorkQueue | None) -> Selection:
+    """Return how a person came to what they label.
+
+    Args:
+        query: the fields of its list's address.
+        queue: the named queue that the list is of.
+    """
+    if queue is not None:
+        query = {**queue.filters, **({} if queue.until is None else {"until": ""})}
+    order = _order(query)
+    if "found" in query:
+        return "search"
+    if order == "sample":  # of one bundle, or of each
+        is_whole = query.get("rated") in (None, "no") and set(query) <= {"sort", "rated", "bundle"}
+        return "sample" if is_whole else "filter"
+    return order if set(query) <= {"sort"} else "filter"
+
+
+def sample_offers(served: Sequence[BundleCounts]) -> list[SampleOffer]:
+    """Offer the random sample of each bundle of which the judge has judged anything."""
+    offers = []
+    for counts in served:
+        labels = labelled_samples(counts.labels)
+        lacking = max(
+            labels["unsafe"].lacks(counts.unsafe, counts.unsafe_scored),
+            labels["needless"].lacks(counts.needless, counts.needless_scored),
+        )
+        judged = max(counts.unsafe_scored, counts.needless_scored)
+        labelled = max(sample.labels for sample in labels.values())
+        path = list_path({"sort": "sample", "rated": "no", "bundle": counts.bundle})
+        if judged:
+            offers.append(SampleOffer(counts.bundle, path, judged, labelled, lacking))
+    return offers
 
 
 def show_collaborations(request: PageRequest) -> Response:
@@ -280,6 +343,7 @@ def show_collaborations(request: PageRequest) -> Response:
         shown="\n".join(labelled),
         people=[(name, name) for name in request.people],
         done=just_labelled(request),
+        samples=sample_offers(memory.rates(request.now - DAY)) if not query else [],
     )
 
 
@@ -470,6 +534,10 @@ def _options(request: PageRequest, query: Mapping[str, str]) -> list[FilterOptio
         FilterOption(name, NAMES.get(name, name), tuple(choices))
         for name, choices in values.items()
     ]
+
+
+def _order(query: Mapping[str, str]) -> Order:
+    return next((order for order in get_args(Order) if order == query.get("sort")), "newest")
 
 
 def _day(date: str) -> float | None:

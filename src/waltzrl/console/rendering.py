@@ -47,6 +47,12 @@ def interval(rate: RateEstimate) -> str:
     return f"{percent(rate.low)}{DASH}{percent(rate.high)} %"
 
 
+def points(share: float) -> str:
+    """Return a difference of shares in percentage points, with its sign."""
+    sign = "+" if share > 0 else "\N{MINUS SIGN}" if share < 0 else ""
+    return f"{sign}{percent(abs(share))}"
+
+
 def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """Return a time since the epoch, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime(form)
@@ -84,6 +90,6 @@ _environment = Environment(
 )
 _environment.filters |= {
     function.__name__: function
-    for function in (percent, interval, moment, duration, number, short, words)
+    for function in (percent, points, interval, moment, duration, number, short, words)
 }
 _environment.globals |= {"pages": PAGES, "session": None, "standing": None, "here": ""}

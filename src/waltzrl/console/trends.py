@@ -12,8 +12,7 @@ from waltzrl.console.overview import scales_of, served_rates
 from waltzrl.console.queue import list_path
 from waltzrl.console.rendering import moment, percent
 from waltzrl.console.request import PageRequest
-from waltzrl.memory.counts import PeriodCounts, ServedCounts
-from waltzrl.release.book import judge_errors
+from waltzrl.memory.counts import PeriodCounts, ServedCounts, added
 from waltzrl.release.correction import RateEstimate, observed_rate
 
 WINDOWS = {"day": (24, 3_600.0), "week": (14, 43_200.0), "month": (30, 86_400.0)}
@@ -82,11 +81,11 @@ def show_trends(request: PageRequest) -> Response:
     number, seconds = WINDOWS[window]
     ends = [request.now - seconds * before for before in reversed(range(number))]
     memory = request.source.memory
-    counts, judges = memory.periods(ends, seconds), judge_errors(memory.calibration())
+    counts = memory.periods(ends, seconds)
     category = request.query.get("category", "")
     chosen = [each for each in counts if category in ("", each.category or NO_CATEGORY)]
     periods = [
-        served_rates(total([each for each in chosen if each.period == period]), judges)
+        served_rates(total([each for each in chosen if each.period == period]))
         for period in range(number)
     ]
     everything = total(counts)
@@ -95,7 +94,7 @@ def show_trends(request: PageRequest) -> Response:
             name=name or NO_CATEGORY,
             listed=list_path({"category": name}) if name else "",
             rates={"share of answers": observed_rate(own.answers, everything.answers)}
-            | served_rates(own, judges),
+            | served_rates(own),
         )
         for name in sorted({each.category for each in counts})
         for own in [total([each for each in counts if each.category == name])]
@@ -117,8 +116,9 @@ def show_trends(request: PageRequest) -> Response:
 
 def total(counts: Sequence[PeriodCounts]) -> ServedCounts:
     """Add up counts."""
-    fields = ServedCounts.__struct_fields__
-    return ServedCounts(**{name: sum([getattr(day, name) for day in counts]) for name in fields})
+    fields = [name for name in ServedCounts.__struct_fields__ if name != "labels"]
+    sums = {name: sum([getattr(each, name) for each in counts]) for name in fields}
+    return ServedCounts(**sums, labels=added(each.labels for each in counts))
 
 
 def draw_trend(

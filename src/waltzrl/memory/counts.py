@@ -1,20 +1,44 @@
 """Counts: how often judge and people agree, what bundles served, how agents and plans did."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, select, true
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Subquery,
+    and_,
+    case,
+    func,
+    select,
+    true,
+)
 
 from waltzrl.memory.labels import LabelEvent
 from waltzrl.memory.plans import TASKS
+from waltzrl.memory.sampling import (
+    OVER_REFUSES,
+    UNSAFE,
+    Frontier,
+    ReachedPlace,
+    place_column,
+    place_of,
+)
 from waltzrl.memory.schemas import EVALUATIONS, ROUTE
 from waltzrl.memory.search import not_expired
 from waltzrl.memory.tables import ITEMS
 
+Group = TypeVar("Group", bound=Hashable)
+
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """One yes-or-no question: the judge's answers against those of people, which count as true."""
+    """One yes-or-no question in the random sample: the judge's answers against those of people.
+
+    People count as true. The answers that the judge calls bad are one sample, the others another.
+    """
 
     true_positives: int = 0
     """Both said yes."""
@@ -22,17 +46,17 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """People said yes, the judge no."""
     false_positives: int = 0
     true_negatives: int = 0
-    disputed_positives: int = 0
-    """People differ, the judge said yes."""
-    disputed_negatives: int = 0
+    unknown_positives: int = 0
+    """The judge said yes, and people differ, or passed it over."""
+    unknown_negatives: int = 0
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """How reliable the online judge is, measured on answers that people labelled."""
+    """How reliable the online judge is, by people's labels of a random sample of its answers."""
 
-    unsafe: Counts
+    unsafe: Counts = Counts()
     """Was the reply unsafe?"""
-    needless: Counts
+    needless: Counts = Counts()
     """Was it an over-refusal?"""
 
 
@@ -60,6 +84,8 @@ class ServedCounts(msgspec.Struct, frozen=True, kw_only=True):
     thumbs_up: int = 0
     """Of users."""
     thumbs_down: int = 0
+    labels: Calibration = Calibration()
+    """Of these answers."""
 
 
 class BundleCounts(ServedCounts, frozen=True, kw_only=True):
@@ -96,13 +122,11 @@ class AgentCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Also those that it failed, and those whose result was declined."""
 
 
-_UNSAFE = ITEMS.c.value["verdict", "unsafe"].as_boolean()
-_NEEDLESS = ITEMS.c.value["verdict", "overrefuses"].as_boolean()
-_REFERENCE = ("unsafe", "overrefuses")
-_JUDGE = ITEMS.c.value["verdict", "judge"].as_string()
+_REFERENCE = [ITEMS.c.value["reference", name].as_string() for name in ("unsafe", "overrefuses")]
+_JUDGE: ColumnElement[str | None] = ITEMS.c.value["verdict", "judge"].as_string()
 _LABELS = (
     *(ITEMS.c.decision, ITEMS.c.safe),
-    *(_UNSAFE.label("unsafe"), _NEEDLESS.label("needless")),
+    *(UNSAFE.label("unsafe"), OVER_REFUSES.label("needless")),
     ITEMS.c.value["reference", "unsafe"].as_string().label("reference"),
     ITEMS.c.value["thumb"].as_string().label("thumb"),
     ITEMS.c.value["sampled"].as_boolean().label("sampled"),
@@ -114,24 +138,26 @@ _EVALUATIONS = ITEMS.c.namespace == ".".join(EVALUATIONS)
 
 
 def calibration(connection: Connection, now: float) -> Calibration:
-    """Compare the judge with people whose labels steer releases, where both answered.
+    """Compare the judge with people, on the random sample of all answers that it judged.
 
-    The judge is the one that gave the newest verdict: an earlier one's errors are not its own.
+    Only labels of people whose role steers releases count. The judge is the one that gave the
+    newest verdict: an earlier one's errors are not its own.
     """
-    unsafe, needless = [ITEMS.c.value["reference", name].as_string() for name in _REFERENCE]
-    answers = (unsafe, needless, _UNSAFE, _NEEDLESS)
+    return _sampled(connection, (not_expired(now),), (), lambda _: True)[True]
+
+
+def release_calibrations(
+    connection: Connection, release: str, now: float
+) -> Mapping[str, Calibration]:
+    """Compare the judge with people as `calibration`, for each arm of a release by itself."""
+    of_release = (ITEMS.c.release == release, not_expired(now))
+    return _sampled(connection, of_release, (ITEMS.c.arm,), lambda row: str(row.arm))
+
+
+def by_newest_judge() -> ColumnElement[bool]:
+    """Return the condition of answers whose verdict is of the judge that gave the newest one."""
     judged = select(_JUDGE).where(_EVALUATIONS, _JUDGE.is_not(None))
-    newest = connection.execute(judged.order_by(ITEMS.c.time.desc()).limit(1)).scalar()
-    query = (
-        select(*answers, func.count())
-        .where(_EVALUATIONS, ITEMS.c.label.is_not(None), _JUDGE.in_([newest]), not_expired(now))
-        .group_by(*answers)
-    )
-    rows = connection.execute(query).all()
-    return Calibration(
-        unsafe=_tally((judge, people, n) for people, _, judge, _, n in rows),
-        needless=_tally((judge, people, n) for _, people, _, judge, n in rows),
-    )
+    return _JUDGE.in_(judged.order_by(ITEMS.c.time.desc()).limit(1))
 
 
 def label_events(connection: Connection, now: float) -> Iterator[list[LabelEvent]]:
@@ -157,7 +183,9 @@ def bundle_counts(connection: Connection, since: float, now: float) -> list[Bund
         .order_by(answers.c.bundle)
     )
     rows = connection.execute(query).all()
-    return msgspec.convert(rows, list[BundleCounts], from_attributes=True)
+    counts = msgspec.convert(rows, list[BundleCounts], from_attributes=True)
+    labels = _sampled(connection, _served(since, now), (), lambda row: str(row.bundle))
+    return [msgspec.structs.replace(each, labels=labels[each.bundle]) for each in counts]
 
 
 def period_counts(
@@ -173,14 +201,30 @@ def period_counts(
     """
     period = case(*[(ITEMS.c.time < end, number) for number, end in enumerate(ends)])
     columns = (period.label("period"), func.coalesce(ITEMS.c.category, "").label("category"))
-    read = select(*columns, *_LABELS).where(
-        *_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1]
-    )
-    answers = read.subquery()
+    served = (*_served(ends[0] - seconds, now), ITEMS.c.time < ends[-1])
+    answers = select(*columns, *_LABELS).where(*served).subquery()
     groups = (answers.c.period, answers.c.category)
     counts = _counts(answers, answers.c.sampled.is_not(False))  # earlier versions stored no flag
     rows = connection.execute(select(*groups, *counts).group_by(*groups)).all()
-    return msgspec.convert(rows, list[PeriodCounts], from_attributes=True)
+    sampled = ITEMS.c.value["sampled"].as_boolean().is_not(False)
+    labels = _sampled(
+        connection, (*served, sampled), columns, lambda row: (row.period, row.category)
+    )
+    return [
+        msgspec.structs.replace(
+            each, labels=labels.get((each.period, each.category), Calibration())
+        )
+        for each in msgspec.convert(rows, list[PeriodCounts], from_attributes=True)
+    ]
+
+
+def added(calibrations: Iterable[Calibration]) -> Calibration:
+    """Add up the counts of samples of different answers."""
+    each = list(calibrations)
+    return Calibration(
+        unsafe=_sum([calibration.unsafe for calibration in each]),
+        needless=_sum([calibration.needless for calibration in each]),
+    )
 
 
 def agent_counts(connection: Connection, now: float) -> list[AgentCounts]:
@@ -285,16 +329,82 @@ def _count(condition: ColumnElement[bool], name: str) -> ColumnElement[int]:
     return func.coalesce(func.sum(case((condition, 1), else_=0)), 0).label(name)
 
 
-def _tally(answers: Iterable[tuple[bool | None, str | None, int]]) -> Counts:
-    """Add up (judge's answer, people's, how often), where both answered."""
-    count = Counter[tuple[bool | None, str | None]]()
-    for judge, people, times in answers:
-        count[judge, people] += times
-    return Counts(
-        true_positives=count[True, "yes"],
-        false_negatives=count[False, "yes"],
-        false_positives=count[True, "no"],
-        true_negatives=count[False, "no"],
-        disputed_positives=count[True, "disputed"],
-        disputed_negatives=count[False, "disputed"],
+def _sampled(
+    connection: Connection,
+    population: Sequence[ColumnElement[bool]],
+    columns: Sequence[ColumnElement[object]],
+    group_of: Callable[[Row[tuple[object, ...]]], Group],
+) -> defaultdict[Group, Calibration]:
+    """Compare the judge with people on the random sample of a population, in groups.
+
+    Args:
+        connection: to the memory.
+        population: what holds of the answers that are counted.
+        columns: labelled ones that `group_of` reads.
+        group_of: the group of a row, which also has `bundle`.
+    """
+    calibrations: defaultdict[Group, Calibration] = defaultdict(Calibration)
+    frontiers = _frontiers(connection)
+    if not frontiers:
+        return calibrations
+    furthest = max([frontier.furthest for frontier in frontiers.values()])
+    read = (ITEMS.c.key, ITEMS.c.bundle, ITEMS.c.time, UNSAFE.label("unsafe"))
+    people = [column.label(f"people_{number}") for number, column in enumerate(_REFERENCE)]
+    query = select(*read, OVER_REFUSES.label("needless"), *people, *columns).where(
+        _EVALUATIONS,
+        by_newest_judge(),
+        place_column(connection.dialect.name) <= furthest,
+        *population,
     )
+    answers: dict[Group, tuple[Counter[_Pair], Counter[_Pair]]]
+    answers = defaultdict(lambda: (Counter(), Counter()))
+    for row in connection.execute(query):
+        frontier, pairs = frontiers.get(row.bundle), answers[group_of(row)]
+        said = ((row.unsafe, row.people_0), (row.needless, row.people_1))
+        for counter, (judge, reference) in zip(pairs, said, strict=True):
+            place = place_of(row.key, is_bad=bool(judge))
+            if judge is not None and frontier and frontier.has_passed(row.time, place):
+                counter[judge, reference] += 1
+    for group, (unsafe, needless) in answers.items():
+        calibrations[group] = Calibration(unsafe=_tally(unsafe), needless=_tally(needless))
+    return calibrations
+
+
+def _frontiers(connection: Connection) -> dict[str, Frontier]:
+    """Return how far the random sample of each bundle's answers was labelled."""
+    labels = ITEMS.c.value["labels"].label("labels")
+    query = select(
+        ITEMS.c.key, ITEMS.c.bundle, UNSAFE.label("unsafe"), OVER_REFUSES.label("needless"), labels
+    ).where(
+        _EVALUATIONS,
+        ITEMS.c.label.is_not(None),
+        _REFERENCE[0].is_not(None),
+        by_newest_judge(),
+    )
+    reached: dict[str, list[ReachedPlace]] = defaultdict(list)
+    for row in connection.execute(query):
+        place = place_of(row.key, is_bad=bool(row.unsafe or row.needless))
+        for event in msgspec.convert(row.labels, list[LabelEvent]):
+            if event.selection == "sample" and event.steers:
+                reached[row.bundle].append(ReachedPlace(event.time, place))
+    return {bundle: Frontier(places) for bundle, places in reached.items()}
+
+
+_Pair = tuple[bool, str | None]
+"""The judge's answer, and people's: yes, no, disputed, or None where nobody may say."""
+
+
+def _tally(pairs: Counter[_Pair]) -> Counts:
+    return Counts(
+        true_positives=pairs[True, "yes"],
+        false_negatives=pairs[False, "yes"],
+        false_positives=pairs[True, "no"],
+        true_negatives=pairs[False, "no"],
+        unknown_positives=pairs[True, "disputed"] + pairs[True, None],
+        unknown_negatives=pairs[False, "disputed"] + pairs[False, None],
+    )
+
+
+def _sum(counts: Sequence[Counts]) -> Counts:
+    names = Counts.__struct_fields__
+    return Counts(**{name: sum([getattr(each, name) for each in counts]) for name in names})

@@ -17,6 +17,12 @@ ReplyLabel = Literal["correct", "unsafe", "needless_refusal", "unhelpful", "uncl
 `unhelpful` a safe reply that is wrong or does not help, `unclear`: cannot tell."""
 RequestLabel = Literal["harmful", "harmless", "unclear"]
 """Whether a person holds the request to be harmful, whatever was replied; unclear: cannot tell."""
+Selection = Literal[
+    "sample", "newest", "risk", "uncertainty", "disagreement", "search", "filter", "import"
+]
+"""How a person came to label an exchange: in the order of the random sample, which alone measures
+the judge; in another order of the desk's list, which may have been searched or filtered; or a
+program labelled it."""
 Severity = Literal["low", "medium", "high"]
 """How much harm a reply could do."""
 AnnotatorKind = Literal["person", "accepted", "program"]
@@ -58,6 +64,8 @@ class LabelEvent(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[LabelSpan, ...] = ()
     steers: bool = False
     """Whether the person's role lets their labels of replies steer releases."""
+    selection: Selection | None = None
+    """None where it is not known, as in labels of earlier versions."""
     settles: bool = False
     """Whether it decides a dispute of others: where it answers, only it counts."""
     annotator_kind: AnnotatorKind = "person"

@@ -27,15 +27,18 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.selectable import TableValuedAlias
 
+from waltzrl.memory.counts import by_newest_judge
 from waltzrl.memory.items import Filter
+from waltzrl.memory.sampling import OVER_REFUSES, UNSAFE, place_column
 from waltzrl.memory.schemas import EVALUATIONS, SafetyEvaluation
 from waltzrl.memory.search import conditions, holds_words, is_named, not_expired
 from waltzrl.memory.tables import ITEMS, LEASES
 from waltzrl.records import load
 
-Order = Literal["newest", "risk", "uncertainty", "disagreement"]
+Order = Literal["newest", "risk", "uncertainty", "disagreement", "sample"]
 """By the first review's risk, by how near that is to a half, or by where the judge disagrees: with
-people first, then with the reviewer."""
+people first, then with the reviewer; or the random sample of `waltzrl.memory.sampling`, which lists
+what the judge has judged and nobody who may has labelled."""
 Rated = Literal["yes", "no", "others"]
 """Whether a person has labelled an evaluation; `others`: only others have."""
 
@@ -80,20 +83,18 @@ class QueuedEvaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _VALUE = ITEMS.c.value
-_UNSAFE = _VALUE["verdict", "unsafe"].as_boolean()
-_NEEDLESS = _VALUE["verdict", "overrefuses"].as_boolean()
 _RISK: ColumnElement[float | None] = _VALUE[
     "collaboration", "rounds", 0, "feedback", "risk"
 ].as_float()
 _LABEL = ITEMS.c.label
 _AGAINST_PEOPLE = or_(
-    and_(_LABEL == "unsafe", or_(_UNSAFE.is_(False), _NEEDLESS.is_(True))),
-    and_(_LABEL == "needless_refusal", or_(_NEEDLESS.is_(False), _UNSAFE.is_(True))),
-    and_(_LABEL.in_(("correct", "unhelpful")), or_(_UNSAFE.is_(True), _NEEDLESS.is_(True))),
+    and_(_LABEL == "unsafe", or_(UNSAFE.is_(False), OVER_REFUSES.is_(True))),
+    and_(_LABEL == "needless_refusal", or_(OVER_REFUSES.is_(False), UNSAFE.is_(True))),
+    and_(_LABEL.in_(("correct", "unhelpful")), or_(UNSAFE.is_(True), OVER_REFUSES.is_(True))),
 )
 _AGAINST_REVIEWER = or_(
-    and_(ITEMS.c.safe.is_(True), _UNSAFE.is_(True)),
-    and_(ITEMS.c.safe.is_(False), _UNSAFE.is_(False)),
+    and_(ITEMS.c.safe.is_(True), UNSAFE.is_(True)),
+    and_(ITEMS.c.safe.is_(False), UNSAFE.is_(False)),
 )
 _ORDERS: dict[Order, ColumnElement[float]] = {
     "newest": literal(0.0, Float()),
@@ -121,7 +122,7 @@ def read_queue(
         func.coalesce(_AGAINST_REVIEWER, False).label("reviewer"),
     )
     query = _matching(connection, select(*columns), selection)
-    place = _place(selection.order)
+    place = _place(connection, selection.order)
     if here := _place_of(connection, selection.order, after):
         query = query.where(tuple_(*place) < tuple_(*here))
     query = query.order_by(*[part.desc() for part in place]).limit(limit)
@@ -143,7 +144,7 @@ def neighbours(
     here = _place_of(connection, selection.order, id_)
     if here is None:
         return None, None
-    place = _place(selection.order)
+    place = _place(connection, selection.order)
     keys = _matching(connection, select(ITEMS.c.key), selection).limit(1)
     before = keys.where(tuple_(*place) > tuple_(*here)).order_by(*place)
     after = keys.where(tuple_(*place) < tuple_(*here)).order_by(*[part.desc() for part in place])
@@ -162,15 +163,19 @@ def count_queue(connection: Connection, selection: QueueSelection) -> int:
     return connection.scalar(query) or 0
 
 
-def _place(order: Order) -> tuple[ColumnElement[float], ColumnElement[float], ColumnElement[int]]:
-    return _ORDERS[order], ITEMS.c.time, ITEMS.c.id
+def _place(
+    connection: Connection, order: Order
+) -> tuple[ColumnElement[float] | ColumnElement[int], ...]:
+    is_sample = order == "sample"
+    first = -place_column(connection.dialect.name) if is_sample else _ORDERS[order]
+    return first, ITEMS.c.time, ITEMS.c.id
 
 
 def _place_of(connection: Connection, order: Order, id_: str) -> list[ColumnElement[float]] | None:
     """Return where an evaluation stands in an order; None when it does not exist."""
     if not id_:
         return None
-    query = select(*_place(order)).where(_kind(), ITEMS.c.key == id_)
+    query = select(*_place(connection, order)).where(_kind(), ITEMS.c.key == id_)
     row = connection.execute(query).one_or_none()
     return None if row is None else [literal(value) for value in row]
 
@@ -183,6 +188,11 @@ def _matching(connection: Connection, query: Select, selection: QueueSelection) 
     """Narrow a query to the evaluations of a list."""
     dialect = connection.dialect.name
     query = query.where(_kind(), not_expired(time.time()), *conditions(selection.filters, dialect))
+    if selection.order == "sample":
+        scored = or_(UNSAFE.is_not(None), OVER_REFUSES.is_not(None))
+        query = query.where(by_newest_judge(), scored)
+        if not selection.needs:  # else they say who is to label it yet
+            query = query.where(_VALUE["reference", "unsafe"].as_string().is_(None))
     if selection.since is not None:
         query = query.where(ITEMS.c.time >= selection.since)
     if selection.until is not None:

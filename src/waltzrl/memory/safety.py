@@ -19,6 +19,7 @@ from waltzrl.memory.counts import (
     calibration,
     label_events,
     period_counts,
+    release_calibrations,
     reviewed_tasks,
     task_states,
 )
@@ -292,9 +293,14 @@ class SafetyMemory:
         return [msgspec.convert(item.value, TrainingSample) for item in items]
 
     def calibration(self) -> Calibration:
-        """Count how often the online judge and people agree."""
+        """Count how often the online judge and people agree, on the random sample of all."""
         with reading(self.store.engine) as connection:
             return calibration(connection, time.time())
+
+    def release_calibrations(self, release: str) -> Mapping[str, Calibration]:
+        """Count the same for each arm of a release, on the random sample of its own answers."""
+        with reading(self.store.engine) as connection:
+            return release_calibrations(connection, release, time.time())
 
     def agents(self) -> list[AgentCounts]:
         """Count how well agents did the tasks that they ran, by type of task."""
@@ -407,6 +413,7 @@ def _notice(id_: str, event: LabelEvent) -> dict[str, str | float | bool | None]
         "action": event.action,
         "by": event.by,
         **{name: label for name, label in labels.items() if label is not None},
+        **({} if event.selection is None else {"selection": event.selection}),
         **({"settles": True} if event.settles else {}),
         "corrected": bool(event.correction),
         "commented": bool(event.comment),

@@ -30,7 +30,7 @@ from waltzrl.online.judging import (
 from waltzrl.online.recorder_protocol import RecorderReport, decode_exchange
 from waltzrl.records import ServedExchange, Verdict
 from waltzrl.release.attention import need_of
-from waltzrl.release.book import ReleaseBook, judge_errors
+from waltzrl.release.book import ReleaseBook, people_labels
 from waltzrl.release.gates import GateReader
 from waltzrl.release.state import Observation
 
@@ -223,11 +223,12 @@ class Recorder:
         await self._database.run_or_none(self._tick_release)
 
     def _tick_release(self) -> None:
-        if self._book.current() is None:
+        release = self._book.current()
+        if release is None:
             self._report.release_needs = None
             return
-        errors = judge_errors(self._memory.calibration())
-        decided = self._book.tick(errors, time.time(), self._gate)
+        labels = people_labels(self._memory.release_calibrations(release.id))
+        decided = self._book.tick(labels, time.time(), self._gate)
         if decided is not None:  # else another replica has decided
             self._report.release_needs = need_of(*decided)
 

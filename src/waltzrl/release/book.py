@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
@@ -26,15 +26,15 @@ from sqlalchemy.exc import IntegrityError
 from waltzrl.errors import InputError
 from waltzrl.memory.counts import Calibration
 from waltzrl.release.answered import read_answered, start_step, store_answered
-from waltzrl.release.correction import JudgeError
-from waltzrl.release.decision import Decision, JudgeErrors, decide
+from waltzrl.release.correction import LabelledSample
+from waltzrl.release.decision import Decision, PeopleLabels, decide
 from waltzrl.release.description import (
     BundleDescription,
     StoredBundle,
     described_recipe,
     differences,
 )
-from waltzrl.release.evidence import Evidence, updated
+from waltzrl.release.evidence import ARMS, Evidence, Judged, updated
 from waltzrl.release.plan import ReleasePlan
 from waltzrl.release.state import (
     Action,
@@ -276,14 +276,14 @@ class ReleaseBook:
 
     def tick(
         self,
-        judges: JudgeErrors,
+        labels: PeopleLabels,
         now: float,
         closed: Callable[[Release], str] = lambda _release: "",
     ) -> tuple[Release, Decision] | None:
         """Count new observations, decide, and move; replicas together count each one once.
 
         Args:
-            judges: the judge's error in each metric.
+            labels: people's, of a random sample of each arm's answers.
             now: seconds since the epoch.
             closed: returns why a gate of the plan is closed, empty if none is; it is asked only
                 when everything else allows an advance, and outside the transactions, because it
@@ -306,7 +306,7 @@ class ReleaseBook:
             answered = before.copy()
             evidence = updated(row.evidence, fresh, release.plan, answered)
             store_answered(connection, release.id, before, answered)
-            decision = decide(release, evidence, judges, now)
+            decision = decide(release, evidence, labels, now)
             named = RELEASES.c.id == release.id
             values = {"evidence": evidence, "decision": decision}
             connection.execute(update(RELEASES).where(named).values(values))
@@ -330,11 +330,16 @@ class ReleaseBook:
             return None if row is None else _release(row)
 
 
-def judge_errors(calibration: Calibration) -> JudgeErrors:
-    """Return the judge's error in each metric, from the labels in the memory."""
+def people_labels(calibrations: Mapping[str, Calibration]) -> PeopleLabels:
+    """Return people's labels of each arm, as the memory counts them."""
+    return {arm: labelled_samples(calibrations[arm]) for arm in ARMS if arm in calibrations}
+
+
+def labelled_samples(calibration: Calibration) -> dict[Judged, LabelledSample]:
+    """Return people's labels of each metric that needs a judge."""
     return {
-        "unsafe": msgspec.convert(calibration.unsafe, JudgeError, from_attributes=True),
-        "needless": msgspec.convert(calibration.needless, JudgeError, from_attributes=True),
+        "unsafe": msgspec.convert(calibration.unsafe, LabelledSample, from_attributes=True),
+        "needless": msgspec.convert(calibration.needless, LabelledSample, from_attributes=True),
     }
 
 

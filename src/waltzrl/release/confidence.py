@@ -27,15 +27,26 @@ def interval(bad: int, n: int, alpha: float) -> ConfidenceInterval:
     """Return an interval that the rate is ever outside of with probability `alpha` at most."""
     if n == 0:
         return ConfidenceInterval(0.0, 1.0)
-    a, b = PRIOR
-    least = _log_beta(a + bad, b + n - bad) - _log_beta(a, b) + log(alpha)
+    least = log_mixture(bad, n) + log(alpha)
 
     def inside(rate: float) -> bool:
-        return _log_likelihood(bad, n, rate) > least
+        return log_likelihood(bad, n, rate) > least
 
     low = 0.0 if bad == 0 else _edge(inside, bad / n, 0.0)
     high = 1.0 if bad == n else _edge(inside, bad / n, 1.0)
     return ConfidenceInterval(low, high)
+
+
+def log_mixture(bad: int, n: int, prior: tuple[float, float] = PRIOR) -> float:
+    """Return the log-likelihood of outcomes under the mixture: that of E(p) plus that under p."""
+    a, b = prior
+    return _log_beta(a + bad, b + n - bad) - _log_beta(a, b)
+
+
+def log_likelihood(bad: int, n: int, rate: float) -> float:
+    """Return the log-likelihood of outcomes under a rate."""
+    bad_part = bad * log(rate) if bad else 0.0
+    return bad_part + ((n - bad) * log1p(-rate) if n > bad else 0.0)
 
 
 def _edge(inside: Callable[[float], bool], within: float, beyond: float) -> float:
@@ -47,11 +58,6 @@ def _edge(inside: Callable[[float], bool], within: float, beyond: float) -> floa
         else:
             beyond = middle
     return beyond
-
-
-def _log_likelihood(bad: int, n: int, rate: float) -> float:
-    bad_part = bad * log(rate) if bad else 0.0
-    return bad_part + ((n - bad) * log1p(-rate) if n > bad else 0.0)
 
 
 def _log_beta(a: float, b: float) -> float:

@@ -8,16 +8,20 @@ E-values: calibration, combination and applications. Annals of Statistics 49). A
 confidence bounds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
 from waltzrl.release.correction import (
-    JudgeError,
+    DO_NOT_FIT,
+    DOUBT,
+    LabelledSample,
+    RateDifference,
     RateEstimate,
-    corrected_rate,
+    difference,
+    judged_rate,
     observed_limit,
     observed_rate,
 )
@@ -28,9 +32,9 @@ from waltzrl.release.plan import METRICS, WORDS, Metric, ReleaseLimits, duration
 from waltzrl.release.state import Release
 from waltzrl.telemetry.texts import number
 
-JudgeErrors = Mapping[Judged, JudgeError]
-Known = dict[Metric, JudgeError]
-"""Errors of the metrics with enough labels."""
+PeopleLabels = Mapping[Arm, Mapping[Judged, LabelledSample]]
+"""People's labels of a random sample of each arm's own answers."""
+UNLABELLED = LabelledSample()
 Test = Literal[Metric, "unsafe_limit", "needless_limit"]
 """A metric's own name compares the two arms; the others compare the candidate with a limit."""
 
@@ -69,6 +73,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Their weighted mean."""
     needed: float
     """The weighted mean at which the release is rolled back."""
+    differences: dict[Metric, RateDifference] = {}
+    """Of the arm under test, against the serving bundle."""
     notes: tuple[str, ...] = ()
     """Sentences on how far the evidence can be trusted."""
 
@@ -78,24 +84,27 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return [m for m in JUDGED if any(arm[m].corrected for arm in self.rates.values())]
 
 
-def decide(release: Release, evidence: Evidence, judges: JudgeErrors, now: float) -> Decision:
+def decide(release: Release, evidence: Evidence, labels: PeopleLabels, now: float) -> Decision:
     """Decide what to do with a release, without doing it.
 
     Args:
         release: its current state.
         evidence: everything observed since its start.
-        judges: the judge's error in each metric; without enough labels it counts as perfect.
+        labels: people's, by which rates are corrected; without enough the judge counts as perfect.
         now: seconds since the epoch.
     """
-    known: Known = {metric: judge for metric, judge in judges.items() if judge.is_known}
     arm: Challenger = "shadow" if release.state == "shadow" else "candidate"
     findings = _Findings(
         release=release,
         arm=arm,
         counts=evidence.tally(arm),
         serving_alone=0 if "shadow" in evidence.arms else evidence.tally("serving").answers,
-        rates=_rates(evidence, known, arm),
-        e_values=_e_values(evidence, known, arm, release.plan.limits),
+        rates={
+            each: {metric: _rate(evidence, labels, each, metric) for metric in METRICS}
+            for each in ARMS
+            if each in ("serving", arm) or each in evidence.arms
+        },
+        e_values=_e_values(evidence, labels, arm, release.plan.limits),
     )
     action, why = _action(findings, now)
     return Decision(
@@ -105,7 +114,14 @@ def decide(release: Release, evidence: Evidence, judges: JudgeErrors, now: float
         e_values=findings.e_values,
         e_value=findings.e_value,
         needed=findings.needed,
-        notes=notes_on(evidence, arm),
+        differences={
+            metric: difference(
+                _rate(evidence, labels, arm, metric, DOUBT / 2),
+                _rate(evidence, labels, "serving", metric, DOUBT / 2),
+            )
+            for metric in METRICS
+        },
+        notes=(*notes_on(evidence, arm), *_misfits(findings)),
     )
 
 
@@ -141,31 +157,40 @@ class _Findings:
         return 1 / (plan.alpha * (SHADOW_SHARE if self.arm == "shadow" else 1 - SHADOW_SHARE))
 
 
-def _rates(
-    evidence: Evidence, known: Known, challenger: Challenger
-) -> dict[Arm, dict[Metric, RateEstimate]]:
-    def rate(arm: Arm, metric: Metric) -> RateEstimate:
-        count = evidence.tally(arm).of(metric)
-        if metric in known:
-            return corrected_rate(count.bad, count.n, known[metric])
-        return observed_rate(count.bad, count.n)
-
-    arms = [arm for arm in ARMS if arm in ("serving", challenger) or arm in evidence.arms]
-    return {arm: {metric: rate(arm, metric) for metric in METRICS} for arm in arms}
+def _rate(
+    evidence: Evidence, labels: PeopleLabels, arm: Arm, metric: Metric, doubt: float = DOUBT
+) -> RateEstimate:
+    count = evidence.tally(arm).of(metric)
+    match metric:
+        case "unsafe" | "needless":
+            sample = labels.get(arm, {}).get(metric, UNLABELLED)
+            return judged_rate(count.bad, count.n, sample, doubt)
+        case _:
+            return observed_rate(count.bad, count.n, doubt)
 
 
 def _e_values(
-    evidence: Evidence, known: Known, arm: Challenger, limits: ReleaseLimits
+    evidence: Evidence, labels: PeopleLabels, arm: Challenger, limits: ReleaseLimits
 ) -> dict[Test, float]:
     e_values: dict[Test, float] = {
         metric: evidence.comparison(arm, metric).e_value for metric in METRICS
     }
     for test, metric in LIMIT_OF.items():
-        count, limit = evidence.tally(arm).independent(metric), _of(limits, metric)
-        if metric in known:
-            limit = observed_limit(limit, known[metric])
+        every, count = evidence.tally(arm).of(metric), evidence.tally(arm).independent(metric)
+        sample = labels.get(arm, {}).get(metric, UNLABELLED)
+        limit = observed_limit(_of(limits, metric), every.bad, every.n, sample)
         e_values[test] = limit_e_value(count.bad, count.n, limit)
     return e_values
+
+
+def _misfits(findings: _Findings) -> Iterator[str]:
+    for arm, rates in findings.rates.items():
+        for metric in JUDGED:
+            if rates[metric].note == DO_NOT_FIT:
+                yield (
+                    f"{WORDS[metric]}, arm {arm}: {DO_NOT_FIT}: people call no more of what the "
+                    "judge found bad than of the rest, so nothing is corrected"
+                )
 
 
 def _action(findings: _Findings, now: float) -> tuple[Literal["wait", "advance", "roll_back"], str]:

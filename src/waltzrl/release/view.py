@@ -1,6 +1,6 @@
 """Read-only views of releases: history, evidence, and the decision for other tools."""
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -8,7 +8,7 @@ from waltzrl.release.decision import Decision, Test
 from waltzrl.release.evidence import Evidence
 from waltzrl.release.state import Action, Release, ReleaseState
 
-ALL = "all"
+ALL: Final = "all"
 """All tests together: `Decision.e_value`."""
 NOTHING_COUNTED = "nothing was counted yet; a gateway with this memory counts once a second"
 

@@ -24,6 +24,8 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtraError("the memory", "SQLAlchemy", "flywheel") from missing
 
+from waltzrl.storage.hashing import SQLITE_FUNCTION, hash_number
+
 __all__ = [
     "BUSY_MILLISECONDS",
     "KEEPALIVE",
@@ -179,3 +181,4 @@ def _configure_connection(connection: DBAPIConnection, _entry: ConnectionPoolEnt
         "secure_delete=ON",  # deleted content is overwritten with zeros
     ):
         connection.execute(f"PRAGMA {pragma}")
+    connection.create_function(SQLITE_FUNCTION, 1, hash_number, deterministic=True)
