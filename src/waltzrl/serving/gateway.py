@@ -321,7 +321,7 @@ class GatewayAgent:
         if reply is None:
             return None
         usage = reply.usage or estimate_reply(prompt, reply, model)
-        return replace(reply, usage=usage, reasoning=reply.reasoning if self.chat.shows_reasoning else "")
+        return replace(self._shown(reply), usage=usage)
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
         """Request a revision from the upstream.
@@ -350,10 +350,16 @@ class GatewayAgent:
         self, body: Mapping[str, Json], received: list[bytes] | None = None
     ) -> UpstreamReply:
         upstream_reply = await self._upstream.complete(body, self._bearer, received)
-        if self.chat.shows_reasoning or not upstream_reply.reply.reasoning:
+        reply = self._shown(upstream_reply.reply)
+        if reply is upstream_reply.reply:
             return upstream_reply
-        reply = replace(upstream_reply.reply, reasoning="")
         return structs.replace(upstream_reply, reply=reply, raw=None)
+
+    def _shown(self, reply: Reply) -> Reply:
+        """Leave out the reasoning where it is not asked for."""
+        if self.chat.shows_reasoning or not reply.reasoning:
+            return reply
+        return replace(reply, reasoning="")
 
     def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
         """Extend the client's messages by the wording's system message, examples and `turns`."""
