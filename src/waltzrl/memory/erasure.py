@@ -30,6 +30,7 @@ from sqlalchemy.exc import IntegrityError
 
 from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.items import Json, PutOp
+from waltzrl.memory.schemas import BACKUP_MANIFEST
 from waltzrl.memory.tables import EXPORTS, ITEMS, SUBJECT_KEY, VECTORS_OF_0_1
 from waltzrl.storage.database import reading, writing
 from waltzrl.storage.notices import NOTICES, give_notice
@@ -44,8 +45,6 @@ OLDER_TRANSACTIONS = text(
     "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
     "AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL AND xact_start < :begun"
 )
-BACKUP_MANIFEST = "manifest.json"
-"""The file in a backup that is recorded like an export; a backup is deleted, never rewritten."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
