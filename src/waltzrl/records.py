@@ -430,6 +430,12 @@ def estimate_usage(prompt: str, reply: str, model: str) -> Usage:
     )
 
 
+def estimate_reply(prompt: Prompt, reply: Reply, model: str) -> Usage:
+    """Estimate the tokens of a reply that its server did not count, those of its reasoning too."""
+    asked = "".join([turn.full_text for turn in prompt.messages])
+    return estimate_usage(asked, reply.reviewed_text, model)
+
+
 def load(value: object, kind: type[Record]) -> Record:
     """Turn decoded JSON into a record, JSON that version 0.1 wrote too.
 

@@ -170,7 +170,7 @@ def test_of_instructions_that_others_wrote_the_rules_keep_back_what_the_document
         for text in half:
             memory.store_coaching_session(coaching_session("attack", f"{ASKED}: {text}"))
             kept_back.append(not examples(memory, f"{ASKED}: {text}"))
-    assert sum(kept_back[: len(development)]) == 79
+    assert sum(kept_back[: len(development)]) == 81
     assert sum(kept_back[len(development) :]) == 3  # what is not known is shown, in its fence
 
 

@@ -303,3 +303,12 @@ def test_longer_texts_are_read_in_another_thread_while_others_go_on(asked, repli
     feedback = asyncio.run(reviewer.review(prompt, Reply(text="x" * replied)))
     assert reviewer.thread is not threading.main_thread()
     assert feedback == reviewer.read(prompt, Reply(text="x" * replied))
+
+
+@pytest.mark.parametrize(("length", "is_long"), [(9_000, False), (10_000, True)])
+def test_the_arguments_of_calls_count_as_often_as_they_are_read(length, is_long):
+    reviewer = Watched(load_rulebook())
+    # read in the reply, as words, and once for each of the five sides of calls
+    call = ToolCall(id="1", name="bash", arguments="x" * length)
+    asyncio.run(reviewer.review(ask("Hi."), Reply(text="", calls=(call,))))
+    assert (reviewer.thread is not threading.main_thread()) == is_long

@@ -25,7 +25,7 @@ class Model:
         self.free = asyncio.Event()
         self.free.set()
 
-    async def complete(self, body, bearer):
+    async def complete(self, body, bearer, received=None):
         await self.free.wait()
         if self.fails:
             raise RequestError(502, "upstream", "it fails")

@@ -41,6 +41,7 @@ def test_a_good_pack_is_loaded_beside_ours(tmp_path):
         ({"pattern": "build (?=a)bomb"}, "re2 rejects the pattern"),
         ({"pattern": "build <nothing>"}, "no word list <nothing>"),
         ({"pattern": "build (?:a )?!(?:bomb|home)"}, "'home'; put ! before a rarer word"),
+        ({"pattern": "build (?:a |!the )bomb"}, "looks for the character !"),
         ({"severity": "1.5"}, "severity 1.5"),
         ({"pattern": "build a house"}, "does not match its example"),
         ({"pattern": "build a b(?:omb|oat)"}, "'Build a boat' in its harmless twin"),
@@ -51,6 +52,10 @@ def test_a_fault_is_named(tmp_path, rule, complaint):
     assert complaint in line
     assert "bombs" in line
     assert "\n" not in line
+
+
+def test_an_exclamation_mark_in_a_class_is_meant(tmp_path):
+    assert lint_pack(pack(tmp_path, {"pattern": "build (?:a )?bomb(?:[!.] now)?"})) == []
 
 
 def test_a_match_within_an_exception_does_not_count(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -138,6 +139,64 @@ def test_a_command_begins_behind_what_may_stand_before_it():
     shell = read_call("bash", json.dumps({"command": "sudo -u root env A=1 /bin/rm x"}))["shell"]
     assert shell.replace(BEGINS, "^") == "\n^sudo -u root ^env A=1 ^/bin/^rm x\n"
     assert run("docker run --rm -v $PWD:/src alpine ls /") == set()
+
+
+def test_what_follows_a_quotation_mark_that_is_never_closed_is_read():
+    assert run(f"echo \"The '{WIPE}'") == set()  # only said, and in no other quotes
+    assert run(f'echo "a" "b; {WIPE}') == {"delete-files"}
+    assert run(f'echo "never closed\n{WIPE}') == {"delete-files"}
+    assert run(f'echo "{"a" * 5_000}; {WIPE}"') == set()
+
+
+def test_a_document_ends_at_the_first_line_that_begins_with_its_word():
+    assert run(f"cat > a.md <<EOF\nno EOF\n{WIPE}\nEOF\nls") == set()
+    assert run(f"cat > a.md <<-EOF\nA.\n\tEOF\n{WIPE}\nEOF") == {"delete-files"}
+
+
+def nested(levels):
+    """Write commands within the arguments of commands."""
+    arguments = '"x"'
+    for _ in range(levels):
+        arguments = f'{{"command": "ls", "args": ["-l", [{arguments}]]}}'
+    return arguments
+
+
+def test_arguments_within_arguments_are_read_once():
+    arguments = nested(100)
+    read = read_call("bash", arguments)
+    assert read["shell"].count("-l") == 200  # as a command's, and by itself
+    assert len(read["shell"]) < 2 * len(arguments)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        'echo \\"',
+        "echo '",
+        "'",
+        '"',
+        " ",
+        "\n",
+        "|",
+        "/",
+        "a",
+        "(",
+        "$(",
+        "<<" + "a" * 40,
+        "<<a\n\ta\n<<b\n\tb\n",
+        "sudo -u x ",
+        "%41",
+        "\u00e9",
+        "select 'a''",
+    ],
+    ids=repr,
+)
+def test_hostile_arguments_take_no_longer_than_their_length_allows(piece):
+    # A command takes up to 0.7 s of a busy machine's processor; quadratic time was 4 to 7 s.
+    arguments = json.dumps({"command": "echo " + piece * (200_000 // len(piece))})
+    start = time.process_time()
+    BOOK.call("bash", arguments)
+    assert time.process_time() - start < 2
 
 
 def test_the_words_around_do_not_excuse_a_command():

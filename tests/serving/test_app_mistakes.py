@@ -29,7 +29,7 @@ REVIEWED = {REVIEW: {"reply": "x"}, GUARDRAIL: {"texts": ["x"], "input_type": "r
 class Mistaken:
     """An upstream with a mistake in it."""
 
-    async def complete(self, body, bearer):
+    async def complete(self, body, bearer, received=None):
         raise RuntimeError(SECRET)
 
     async def stream(self, body, bearer):

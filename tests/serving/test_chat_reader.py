@@ -11,7 +11,7 @@ from waltzrl.errors import RequestError
 from waltzrl.policies.server_faults import ReportedError
 from waltzrl.policies.sse import ServerSentEvent
 from waltzrl.records import ToolCall, Usage
-from waltzrl.serving.chat_reader import read_completion, repeats_a_key, spells
+from waltzrl.serving.chat_reader import read_beginning, read_completion, repeats_a_key, spells
 from waltzrl.serving.exchange import UpstreamDelta
 from waltzrl.serving.stream_reader import StreamReader
 
@@ -37,6 +37,31 @@ def completion(message=None, choice=None, **more):
 
 def read(answer):
     return read_completion(json.dumps(answer).encode(), 5.0)
+
+
+@pytest.mark.parametrize("kept", ["café", "caf"])
+def test_the_beginning_of_a_reply_is_read(kept):
+    message = {"reasoning": "So.", "content": "café"}
+    raw = json.dumps({"choices": [{"message": message}]}, ensure_ascii=False)
+    end = raw.encode().index(kept.encode()) + len(kept.encode())
+    reply = read_beginning(raw.encode()[: end if kept == "café" else end + 1])  # within the é
+    assert (reply.reasoning, reply.text, reply.usage) == ("So.", kept, None)
+
+
+def test_counts_and_calls_are_read_of_a_beginning():
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    answer = {
+        "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+        "choices": [{"message": {"tool_calls": [call]}}],
+    }
+    reply = read_beginning(json.dumps(answer).encode()[: -len('"}}]}}]}')])
+    assert reply.calls == (ToolCall(id="c", name="f", arguments="{"),)
+    assert (reply.usage.input_tokens, reply.usage.output_tokens) == (3, 4)
+
+
+def test_a_beginning_without_a_word_is_none():
+    for raw in (b"", b"\n", b"[", b'{"id": "1"', b'{"choices": [{"message": {"content": "'):
+        assert read_beginning(raw) is None
 
 
 def test_a_reply_is_read_and_its_bytes_are_kept():

@@ -34,7 +34,7 @@ class Reviews:
 
 
 class Broken(PolicyUpstream):
-    async def complete(self, body, bearer):
+    async def complete(self, body, bearer, received=None):
         raise RequestError(502, "upstream", "it failed")
 
 
@@ -138,7 +138,7 @@ def test_a_revision_extends_the_clients_own_messages():
     bodies = []
 
     class Recording(PolicyUpstream):
-        async def complete(self, body, bearer):
+        async def complete(self, body, bearer, received=None):
             bodies.append((body, bearer))
             return UpstreamReply(reply=Reply(text=f"reply {len(bodies)}"), finish="stop")
 
@@ -170,7 +170,7 @@ def details(text, cached):
 
 
 class Detailed(PolicyUpstream):
-    async def complete(self, body, bearer):
+    async def complete(self, body, bearer, received=None):
         draft = len(body["messages"]) == 1
         text, cached = ("one", 3) if draft else ("two", 4)
         reply = Reply(text=text)

@@ -150,7 +150,7 @@ class Script:
         yield UpstreamDelta(calls=self._calls, finish="tool_calls" if self._calls else "stop")
         yield UpstreamDelta(details=self._details)
 
-    async def complete(self, body, bearer):
+    async def complete(self, body, bearer, received=None):
         if self._drafted:
             return UpstreamReply(reply=Reply(text=REVISION), finish="stop")
         self._drafted = True

@@ -30,7 +30,7 @@ class Breaking(Model):
     def __init__(self, *data, hangs_up=True):
         super().__init__()
         self._data, self._hangs_up = data or (words(STORY),), hangs_up
-        self.left = asyncio.Event()
+        self.sent, self.left = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, reader, writer):
         head = await read_request(reader)
@@ -39,6 +39,7 @@ class Breaking(Model):
             return
         writer.write(events(*self._data, whole=False))
         await writer.drain()
+        self.sent.set()
         if not self._hangs_up:
             await read_request(reader)
             self.left.set()
@@ -116,6 +117,29 @@ def test_a_client_that_leaves_a_stream_is_charged_what_was_read_and_its_digest_i
     assert [decision.draft] == digests(tmp_path, STORY)
     assert decision.sent is not None
     assert 'waltzrl_key_tokens_total{direction="output",key="ada"} 220.0' in metrics
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_client_that_leaves_a_buffered_stream_is_charged_what_was_read(tmp_path, path):
+    async def work():
+        key, recipe = settings(tmp_path, "buffer")
+        model, gone = Breaking(hangs_up=False), asyncio.Event()
+        async with gateway(*recipe, model=model) as app:
+            body = BODIES[path] | {"stream": True}
+            bearer = {"authorization": f"Bearer {key}"}
+            asking = asyncio.create_task(ask(app, path, body, gone=gone, **bearer))
+            await asyncio.wait_for(model.sent.wait(), 60)
+            gone.set()
+            response = await asyncio.wait_for(asking, 60)
+            await asyncio.wait_for(model.left.wait(), 60)
+            return response
+
+    assert asyncio.run(work()) is None  # nothing of it had been sent
+    assert charged(tmp_path) == [(2, 220, True)]
+    (decision,) = decided(tmp_path)
+    assert (decision.decision, decision.reason, decision.mode) == ("error", "cancelled", "buffer")
+    assert [decision.draft] == digests(tmp_path, STORY)
+    assert decision.sent is None
 
 
 def test_what_the_client_had_been_sent_has_a_digest_of_its_own(tmp_path):
@@ -222,6 +246,108 @@ def test_a_draft_whose_revision_failed_is_charged_and_logged(tmp_path):
     (decision,) = decided(tmp_path)
     assert (decision.decision, decision.reply_tokens, decision.sent) == ("error", 40, None)
     assert decision.draft is not None
+    assert [turn.unsafe for turn in decision.rounds] == [True]
+
+
+async def leave_whole(model, recipe, key, path):
+    """Send a request without `stream`, and go away once the model has sent what it sends."""
+    gone = asyncio.Event()
+    async with gateway(*recipe, model=model) as app:
+        bearer = {"authorization": f"Bearer {key}"}
+        asking = asyncio.create_task(ask(app, path, BODIES[path], gone=gone, **bearer))
+        await asyncio.wait_for(model.sent.wait(), 60)
+        gone.set()
+        assert await asyncio.wait_for(asking, 60) is None
+        await asyncio.wait_for(model.left.wait(), 60)
+
+
+class Halting(Model):
+    """Sends the beginning of a whole reply, and waits until its client has gone, or hangs up."""
+
+    def __init__(self, beginning, *, hangs_up=False):
+        super().__init__()
+        self._beginning, self._hangs_up = beginning.encode(), hangs_up
+        self.sent, self.left = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, reader, writer):
+        if b" /base/models " in await read_request(reader):
+            writer.write(http({"data": [{"id": "echo"}]}))
+            return
+        if self._beginning:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n" + self._beginning)
+            await writer.drain()
+        self.sent.set()
+        if not self._hangs_up:
+            await read_request(reader)
+            self.left.set()
+
+
+HALF = json.dumps({"choices": [{"message": {"role": "assistant", "content": STORY}}]})[:-4]
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_client_that_leaves_while_a_whole_reply_arrives_is_charged_what_was_read(tmp_path, path):
+    key, recipe = settings(tmp_path)
+    asyncio.run(leave_whole(Halting(HALF), recipe, key, path))
+    assert charged(tmp_path) == [(2, 220, True)]
+    (decision,) = decided(tmp_path)
+    assert (decision.decision, decision.reason) == ("error", "cancelled")
+    assert (decision.prompt_tokens, decision.reply_tokens) == (2, 220)
+    assert [decision.draft] == digests(tmp_path, STORY)
+    assert decision.sent is None
+
+
+def test_of_a_whole_reply_that_has_not_begun_nothing_is_charged_and_the_leaving_is_logged(tmp_path):
+    key, recipe = settings(tmp_path)
+    asyncio.run(leave_whole(Halting(""), recipe, key, CHAT))
+    assert charged(tmp_path) == []
+    (decision,) = decided(tmp_path)
+    assert (decision.decision, decision.reason) == ("error", "cancelled")
+    assert (decision.draft, decision.prompt_tokens, decision.reply_tokens) == (None, None, None)
+
+
+@pytest.mark.parametrize("beginning", ['{"error": {"message": "The garden', " ", '{"choices": ['])
+def test_what_came_of_no_reply_is_not_charged(tmp_path, beginning):
+    key, recipe = settings(tmp_path)
+    asyncio.run(leave_whole(Halting(beginning), recipe, key, CHAT))
+    assert charged(tmp_path) == []
+
+
+def test_a_whole_reply_that_the_upstream_breaks_off_is_charged_what_was_read(tmp_path):
+    async def work():
+        key, recipe = settings(tmp_path)
+        async with gateway(*recipe, model=Halting(HALF, hangs_up=True)) as app:
+            return await ask(app, CHAT, BODIES[CHAT], authorization=f"Bearer {key}")
+
+    assert asyncio.run(work()).status == 502
+    assert charged(tmp_path) == [(2, 220, True)]
+
+
+class RevisingHangs(RevisingFails):
+    """Drafts something unsafe, counts it, and takes its time with the revision."""
+
+    def __init__(self):
+        super().__init__()
+        self.sent, self.left = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, reader, writer):
+        while raw := await read_request(reader):
+            if b"A reviewer read your last reply" in raw:
+                self.sent.set()
+                await read_request(reader)
+                self.left.set()
+                return
+            body = raw.partition(b"\r\n\r\n")[2]
+            path = "/chat/completions" if body else "/models"
+            writer.write(self.answer(json.loads(body or b"{}"), path))
+
+
+def test_a_client_that_leaves_while_a_whole_draft_is_revised_is_charged_the_draft(tmp_path):
+    key, recipe = settings(tmp_path)
+    asyncio.run(leave_whole(RevisingHangs(), recipe, key, CHAT))
+    assert charged(tmp_path) == [(11, 40, False)]
+    (decision,) = decided(tmp_path)
+    assert (decision.decision, decision.reason, decision.reply_tokens) == ("error", "cancelled", 40)
     assert [turn.unsafe for turn in decision.rounds] == [True]
 
 

@@ -49,7 +49,7 @@ class Scripted:
         if self.failures:
             raise self.failures.pop(0)
 
-    async def complete(self, body, bearer):
+    async def complete(self, body, bearer, received=None):
         self._next(bearer)
         return UpstreamReply(reply=Reply(text=self.name), finish="stop")
 

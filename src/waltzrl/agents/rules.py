@@ -12,7 +12,7 @@ from typing import TypeVar
 from waltzrl.agents.compliance import compliance, compliance_digest
 from waltzrl.agents.request import request_findings
 from waltzrl.records import Feedback, Prompt, Reply, ToolCall
-from waltzrl.rules import Rulebook, RuleFinding, language_of
+from waltzrl.rules import CALL_SIDES, Rulebook, RuleFinding, language_of
 
 CRISIS = "self_harm"
 """The category of what a person in a crisis says."""
@@ -28,6 +28,8 @@ OTHER = "other"
 """The key of the advice on an unsafe reply whose category nobody named."""
 LONGEST_AT_ONCE = 65_536
 """Characters that are read within the event loop; noise of this length takes about 50 ms."""
+CALL_READINGS = len(CALL_SIDES) + 1
+"""How often the arguments of a call may be read beside the reply: as words, and for each side."""
 Read = TypeVar("Read")
 DOUBTFUL_FROM = 0.1
 """The probability of compliance from which findings in the request make a draft worth revising."""
@@ -102,9 +104,9 @@ class RulesReviewer:
 
     async def gather(self, prompt: Prompt, reply: Reply) -> "RulesEvidence":
         """Return `evidence`; of long texts without making others wait."""
-        return await beside_others(
-            prompt, reply.reviewed_text, partial(self.evidence, prompt, reply)
-        )
+        in_calls = CALL_READINGS * sum(len(call.arguments) for call in reply.calls)
+        characters = len(reply.reviewed_text) + in_calls
+        return await beside_others(prompt, characters, partial(self.evidence, prompt, reply))
 
     def read(self, prompt: Prompt, reply: Reply) -> Feedback:
         """Judge `reply` as an answer to `prompt`, and advise; see `evidence` and `feedback`."""
@@ -195,16 +197,16 @@ class RulesReviewer:
         return [finding for finding in findings if is_wrong and not finding.earlier]
 
 
-async def beside_others(prompt: Prompt, text: str, read: Callable[[], Read]) -> Read:
+async def beside_others(prompt: Prompt, characters: int, read: Callable[[], Read]) -> Read:
     """Return `read()`; of long texts in another thread, so that nobody else waits for it.
 
     Args:
         prompt: that is read.
-        text: that is read too.
+        characters: that are read beside those of the prompt.
         read: searches both for rules.
     """
     turns = (*prompt.messages, *prompt.context)
-    if len(text) + sum([len(turn.content) for turn in turns]) <= LONGEST_AT_ONCE:
+    if characters + sum([len(turn.content) for turn in turns]) <= LONGEST_AT_ONCE:
         return read()
     return await asyncio.to_thread(read)
 

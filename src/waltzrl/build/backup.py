@@ -2,8 +2,8 @@
 
     gateway's recipe -> folder: manifest.json, tables/*.jsonl, audit/*, keys/* -> gateway's recipe
 
-The tables are read in one transaction while gateways write. A backup of SQLite can be restored into
-PostgreSQL, which moves a memory. A backup or a restore that fails leaves nothing behind.
+A backup or a restore that fails leaves nothing behind. Without a memory no database is needed: what
+copies its tables is imported where there is one.
 """
 
 import hashlib
@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import Table, update
 
 from waltzrl import __version__
 from waltzrl.audit import LogFault, VerifiedLog, verify
@@ -23,13 +22,7 @@ from waltzrl.audit.verify import CHECKPOINTS
 from waltzrl.build.audit import log_key
 from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.errors import InputError
-from waltzrl.memory.erasure import BACKUP_MANIFEST, note_export, withdraw_export
-from waltzrl.memory.tables import MEMORY
-from waltzrl.release.tables import RELEASE
-from waltzrl.storage.database import existing_database, open_database, writing
-from waltzrl.storage.dump import check_table, fill_table, is_empty, snapshot, write_table
-from waltzrl.storage.migrations import SCHEMA_VERSION, VERSION, prepare
-from waltzrl.storage.notices import NOTICES
+from waltzrl.memory.schemas import BACKUP_MANIFEST
 from waltzrl.telemetry.files import disk_errors, sync, whole_folder, whole_lines, write_bytes
 
 MANIFEST, TABLES, AUDIT, KEYS = BACKUP_MANIFEST, "tables", "audit", "keys"
@@ -56,12 +49,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """File -> SHA-256 in hex."""
 
 
-def tables() -> list[Table]:
-    """Return the tables of a database that hold what cannot be made again."""
-    groups = (MEMORY.tables, RELEASE.tables, NOTICES.metadata)
-    return [table for group in groups for table in group.sorted_tables]
-
-
 def create_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
     """Copy what the recipe of a gateway keeps into a new folder; the gateway may go on.
 
@@ -78,7 +65,7 @@ def create_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
         part.chmod(0o700)
         for name in (TABLES, AUDIT, KEYS):
             (part / name).mkdir()
-        rows = {} if recipe.memory is None else _dump(recipe.memory.url, part / TABLES)
+        version, rows = _dump(recipe, part / TABLES)
         log = _copy_log(recipe, part / AUDIT)
         for name, path in _keys(recipe).items():
             write_bytes(part / KEYS / name, _read_key(path), private=True)
@@ -86,7 +73,7 @@ def create_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
         manifest = Manifest(
             waltzrl=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            database_version=None if recipe.memory is None else VERSION,
+            database_version=version,
             rows=rows,
             records=None if log is None else log.records,
             files={name: _digest(part / name) for name in files},
@@ -127,10 +114,6 @@ def restore_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
     manifest = read_backup(folder)
     if manifest.database_version is not None:
         _require(recipe.memory is not None, "a memory: set memory.url")
-        if manifest.database_version > VERSION:
-            raise InputError(
-                f"{folder} was written by waltzrl {manifest.waltzrl}; restore it with that version"
-            )
     if manifest.records is not None:
         _require(recipe.audit is not None, "an audit log: set audit.folder")
     with _removed_on_failure() as created:
@@ -139,7 +122,10 @@ def restore_backup(recipe: GatewayRecipe, folder: Path) -> Manifest:
             _restore_log(folder / AUDIT, recipe.audit.folder, created)
             _verified(recipe.audit.folder, log_key(recipe.audit))
         if recipe.memory is not None and manifest.database_version is not None:
-            _fill(recipe.memory.url, folder / TABLES, manifest)
+            from waltzrl.build.backup_tables import fill_tables
+
+            version = manifest.database_version
+            fill_tables(recipe.memory.url, folder / TABLES, manifest.rows, version)
     return manifest
 
 
@@ -149,50 +135,19 @@ def _noted(recipe: GatewayRecipe, folder: Path) -> Iterator[None]:
     if recipe.memory is None:
         yield
         return
-    engine = existing_database(recipe.memory.url)
-    try:
-        prepare(engine, MEMORY, RELEASE)
-        note_export(engine, folder / MANIFEST)
-        try:
-            yield
-        except BaseException:
-            withdraw_export(engine, folder / MANIFEST)
-            raise
-    finally:
-        engine.dispose()
+    from waltzrl.build.backup_tables import noted
+
+    with noted(recipe.memory.url, folder / MANIFEST):
+        yield
 
 
-def _dump(url: str, folder: Path) -> dict[str, int]:
-    engine = existing_database(url)
-    try:
-        with snapshot(engine) as connection:
-            return {
-                table.name: write_table(connection, table, folder / f"{table.name}.jsonl")
-                for table in tables()
-            }
-    finally:
-        engine.dispose()
+def _dump(recipe: GatewayRecipe, folder: Path) -> tuple[int | None, dict[str, int]]:
+    """Copy the memory, if there is one; return the database's version and its rows by table."""
+    if recipe.memory is None:
+        return None, {}
+    from waltzrl.build.backup_tables import dump_tables
 
-
-def _fill(url: str, folder: Path, manifest: Manifest) -> None:
-    engine = open_database(url)
-    try:
-        prepare(engine, MEMORY, RELEASE)
-        with writing(engine) as connection:
-            for table in tables():
-                if not is_empty(connection, table):
-                    raise InputError(
-                        f"{engine.url.render_as_string()} is not empty: it has {table.name}; "
-                        "restore into a new database"
-                    )
-                if table.name in manifest.rows:
-                    path = folder / f"{table.name}.jsonl"
-                    fill_table(connection, table, path)
-                    check_table(connection, table, path)
-            connection.execute(update(SCHEMA_VERSION).values(version=manifest.database_version))
-        prepare(engine, MEMORY, RELEASE)  # brings rows of older versions up to date
-    finally:
-        engine.dispose()
+    return dump_tables(recipe.memory.url, folder)
 
 
 def _copy_log(recipe: GatewayRecipe, target: Path) -> VerifiedLog | None:

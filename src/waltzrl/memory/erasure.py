@@ -31,6 +31,7 @@ from sqlalchemy.exc import IntegrityError
 
 from waltzrl.errors import InputError, StorageError
 from waltzrl.memory.items import Json, PutOp
+from waltzrl.memory.schemas import BACKUP_MANIFEST
 from waltzrl.memory.tables import EXPORTS, ITEMS, SUBJECT_KEY, VECTORS_OF_0_1
 from waltzrl.storage.database import reading, writing
 from waltzrl.storage.notices import NOTICES, give_notice
@@ -45,7 +46,7 @@ OLDER_TRANSACTIONS = text(
     "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
     "AND pid <> pg_backend_pid() AND backend_xmin IS NOT NULL AND xact_start < :begun"
 )
-BACKUP_MANIFEST, ACCESS_MANIFEST = "manifest.json", "access.json"
+ACCESS_MANIFEST = "access.json"
 COPIES = {BACKUP_MANIFEST: "a backup", ACCESS_MANIFEST: "a copy for the person"}
 """The file in a copy that is recorded like an export, and what the copy is: a folder that is
 deleted, never rewritten."""

@@ -25,6 +25,8 @@ from waltzrl.records import ServedExchange, Verdict
 EVALUATIONS = ("safety", "waltzrl", "evaluations")
 COACHING = ("safety", "waltzrl", "coaching")
 TRAINING = ("safety", "waltzrl", "training")
+BACKUP_MANIFEST = "manifest.json"
+"""The file in a backup that is recorded like an export; a backup is deleted, never rewritten."""
 ROUTE = "route"
 """`ServedExchange.api` of a routed task; its model is the task's type, its bundle the agent."""
 

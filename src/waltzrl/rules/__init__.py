@@ -1,11 +1,13 @@
 """Stage 1: rules as data, and the engine that applies them in linear time."""
 
+from waltzrl.rules.calls import CALL_SIDES
 from waltzrl.rules.language import language_of
 from waltzrl.rules.lint import RuleHits, count_hits, lint_frames, lint_pack
 from waltzrl.rules.pack import CATEGORIES, DEFAULT_PACKS, Rule
 from waltzrl.rules.rulebook import Rulebook, RuleFinding, load_rulebook
 
 __all__ = [
+    "CALL_SIDES",
     "CATEGORIES",
     "DEFAULT_PACKS",
     "Rule",

@@ -93,7 +93,7 @@ _SAYS = re.compile(
     r"""|\bgh (?:issue|pr|release)\b|(?m:^) ?\#)[^\n'"|;&]{0,120}"""
 )
 """A command whose quoted words are text, up to the first of them."""
-_QUOTED = re.compile(r"""'[^']{0,4000}'|"(?:[^"\\]|\\.){0,4000}\"""", re.DOTALL)
+_QUOTED = re.compile(r"""'[^']*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+\"""", re.DOTALL)
 _SUBSTITUTED = re.compile(r"\$\(|(?<!\\)`")
 _BETWEEN_QUOTED = re.compile(r"""[^\n'"|;&]{0,120}""")
 _TO_INTERPRETER = re.compile(
@@ -102,7 +102,7 @@ _TO_INTERPRETER = re.compile(
     r"|at|ssh|crontab|powershell|pwsh|iex|base64|xxd|rev|tr|nc|curl|mail)\b",
     re.IGNORECASE,
 )
-_HEREDOC = re.compile(r"<<-? ?(['\"]?)(\w{1,40})\1[^\n]{0,200}\n")
+_HEREDOC = re.compile(r"<<-? ?(['\"]?)(\w{1,40}+)\1[^\n]{0,200}+\n")
 _STORES = re.compile(r"(?:^|[;&|(] ?)(?:sudo )?(?:cat|tee|git|gh)\b[^|;&]{0,200}$")
 _TO_SCRIPT = re.compile(r"\.(?:sh|bash|ps1)\b|\|")
 _BEGIN = re.compile(
@@ -235,7 +235,7 @@ def _with_joined_arguments(members: _Object) -> list[tuple[str, object]]:
     if not program or not arguments:
         return list(named)
     lists = [value if isinstance(value, list) else [value] for value in arguments]
-    words = [str(part) for value in lists for part in value if not isinstance(part, _Object)]
+    words = [str(part) for value in lists for part in value if isinstance(part, str | int | float)]
     return [("command", " ".join([*program, *words])), *named]
 
 
@@ -296,12 +296,18 @@ def _without_documents(text: str) -> str:
     while opened := _HEREDOC.search(text, place):
         parts.append(text[place : opened.end()])
         line = text[text.rfind("\n", 0, opened.start()) + 1 : opened.start()]
-        ends = [text.find(blank + opened[2], opened.end() - 1) for blank in "\n\t"]
-        place = min((end for end in ends if end >= 0), default=len(text))
-        place = max(place, opened.end())
+        place = max(_end_of_document(text, opened[2], opened.end()), opened.end())
         if not _STORES.search(line) or _TO_SCRIPT.search(line + opened[0]):
             parts.append(text[opened.end() : place])
     return "".join([*parts, text[place:]])
+
+
+def _end_of_document(text: str, word: str, start: int) -> int:
+    """Return where a line begins with `word`, or the end of the text."""
+    found = text.find(word, start)
+    while found >= 0 and text[found - 1] not in "\n\t":
+        found = text.find(word, found + 1)
+    return len(text) if found < 0 else found - 1
 
 
 def _without_said(text: str) -> str:
@@ -323,6 +329,8 @@ def _without_said(text: str) -> str:
                 place = last
         parts.append(text[place:end])
         place = end
+        if text.startswith('"', end):  # never closed, so all that follows may be run
+            break
     return "".join([*parts, text[place:]])
 
 

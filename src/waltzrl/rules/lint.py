@@ -111,6 +111,11 @@ def _problems(pack: RulePack) -> Iterator[str]:
         for pattern in rule.patterns:
             if uses[rule.side, pattern.regex] > 1:
                 yield f"rule {rule.id!r} repeats a pattern: {pattern.source!r}"
+            if pattern.has_literal_mark:
+                yield (
+                    f"rule {rule.id!r} looks for the character ! in {pattern.source!r}; move it"
+                    " behind a space and before a word, or write [!] if you mean that"
+                )
             if rule.side in {"request", "reply"} and (word := _everyday(pattern)):
                 yield (
                     f"rule {rule.id!r} reads every text with {word!r}; put ! before a rarer word"

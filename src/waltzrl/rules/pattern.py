@@ -73,6 +73,11 @@ class RulePattern:
         return _expanded_key(key, self.words)
 
     @property
+    def has_literal_mark(self) -> bool:
+        """Whether texts must contain the character !, because one marks no word."""
+        return "!" in _OUTER.findall(self.regex)
+
+    @property
     def longest(self) -> int:
         """Characters of the longest text that it can match."""
         return longest(self.regex)

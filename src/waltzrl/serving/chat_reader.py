@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Literal, TypeGuard, get_args
 
 import msgspec
+from pydantic_core import from_json
 
 from waltzrl.errors import RequestError
-from waltzrl.policies.server_faults import check_reported
+from waltzrl.policies.server_faults import ReportedError, check_reported
 from waltzrl.policies.server_json import (
     MOST_COUNT,
     read_json,
@@ -70,6 +72,17 @@ def read_completion(answer: bytes, milliseconds: float) -> UpstreamReply:
     except UNREADABLE as error:
         raise _unreadable() from error
     return _completion(completion, milliseconds, None)
+
+
+def read_beginning(answer: bytes) -> Reply | None:
+    """Return what the beginning of a chat completion holds of the reply; None if it is no word."""
+    reply = None
+    with suppress(*UNREADABLE, ReportedError, RequestError):
+        text = answer.decode("utf-8", "ignore")  # the last character may be divided
+        body = from_json(text, allow_partial="trailing-strings")
+        check_reported(body)
+        reply = _completion(msgspec.convert(tidied(body), _Lenient), 0.0, None).reply
+    return reply if reply and (reply.reviewed_text or reply.usage) else None
 
 
 def _completion(

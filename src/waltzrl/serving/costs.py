@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from waltzrl.budget import Charge, ChargeItem, PriceBook, priced_replies
 from waltzrl.budget.daily import DailyLedger
 from waltzrl.errors import InputError, RequestError
-from waltzrl.records import Collaboration, Usage
+from waltzrl.records import Collaboration, Usage, estimate_reply
 from waltzrl.serving.exchange import Answer, ServedChoice
 from waltzrl.serving.health import OK, Health
 from waltzrl.serving.keys import Caller
-from waltzrl.serving.metric_groups import estimate_reply
 
 DEGRADED = Health("degraded", "cannot be written; costs since then are not recorded")
 

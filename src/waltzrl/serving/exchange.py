@@ -199,12 +199,18 @@ class UpstreamResponse(msgspec.Struct, frozen=True, kw_only=True):
 class Upstream(Protocol):
     """Something that completes chats."""
 
-    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
+    async def complete(
+        self,
+        body: Mapping[str, Json],
+        bearer: str | None,
+        received: list[bytes] | None = None,
+    ) -> UpstreamReply:
         """Return the whole reply to a chat-completions request.
 
         Args:
             body: the request, without `stream` and `n`.
             bearer: the client's own key, when the gateway has none for the upstream.
+            received: holds what has come of the reply until all of it has; None to keep nothing.
 
         Raises:
             RequestError: it refused, failed, or did not return a chat completion.

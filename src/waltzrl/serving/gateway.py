@@ -28,9 +28,10 @@ from waltzrl.records import (
     Reply,
     Round,
     ServedExchange,
+    estimate_reply,
     total_usage,
 )
-from waltzrl.serving.chat_reader import spells
+from waltzrl.serving.chat_reader import read_beginning, spells
 from waltzrl.serving.draft_stream import DraftStream, asked_to_continue
 from waltzrl.serving.exchange import (
     Answer,
@@ -221,11 +222,10 @@ class Gateway:
         finally:
             milliseconds = (perf_counter() - started) * 1e3
             prompt_id, client_id = request.chat.prompt.id, request.context.id
-            unfinished, sent, stream = None, "", agent.stream
+            unfinished, sent = None, ""
             if collaboration is None:
-                begun = stream.unfinished(agent.chat.prompt, request.chat.model) if stream else None
-                unfinished = transcript.said(agent.chat.prompt, begun)
-                sent = stream.released.full_text if stream else ""
+                unfinished = transcript.said(agent.chat.prompt, agent.unfinished_draft())
+                sent = agent.stream.released.full_text if agent.stream else ""
             said = collaboration or unfinished
             exchange = ServedExchange(
                 id=_choice_id(prompt_id, number, assignment.arm),
@@ -291,6 +291,8 @@ class GatewayAgent:
         self.is_reviewed_first = True
         """The client gets the reply after its review, so without a review there is none."""
         self._admission = bundle.admission
+        self._received: list[bytes] = []
+        """What has come of a whole draft that is still being read."""
 
     async def draft(self, prompt: Prompt) -> Reply:
         """Request a reply from the upstream.
@@ -303,10 +305,24 @@ class GatewayAgent:
         admit = self._admission if self.is_reviewed_first else None
         with admit() if admit is not None else nullcontext():
             if self.stream is None:
-                self.last = await self._complete(body)
+                self.last = await self._complete(body, self._received)
             else:
                 self.last = await self.stream.read(self._upstream.stream(body, self._bearer))
         return self.last.reply
+
+    def unfinished_draft(self) -> Reply | None:
+        """Return what was read of a draft that did not come to its end; None if nothing was.
+
+        Its tokens are the server's count if that has come, and else estimated.
+        """
+        prompt, model = self.chat.prompt, self.chat.model
+        if self.stream is not None:
+            return self.stream.unfinished(prompt, model)
+        reply = read_beginning(b"".join(self._received))
+        if reply is None:
+            return None
+        usage = reply.usage or estimate_reply(prompt, reply, model)
+        return replace(self._shown(reply), usage=usage)
 
     async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
         """Request a revision from the upstream.
@@ -331,12 +347,20 @@ class GatewayAgent:
         self.last = structs.replace(upstream_reply, reply=revision, raw=None, details=details)
         return revision
 
-    async def _complete(self, body: Mapping[str, Json]) -> UpstreamReply:
-        upstream_reply = await self._upstream.complete(body, self._bearer)
-        if self.chat.shows_reasoning or not upstream_reply.reply.reasoning:
+    async def _complete(
+        self, body: Mapping[str, Json], received: list[bytes] | None = None
+    ) -> UpstreamReply:
+        upstream_reply = await self._upstream.complete(body, self._bearer, received)
+        reply = self._shown(upstream_reply.reply)
+        if reply is upstream_reply.reply:
             return upstream_reply
-        reply = replace(upstream_reply.reply, reasoning="")
         return structs.replace(upstream_reply, reply=reply, raw=None)
+
+    def _shown(self, reply: Reply) -> Reply:
+        """Leave out the reasoning where it is not asked for."""
+        if self.chat.shows_reasoning or not reply.reasoning:
+            return reply
+        return replace(reply, reasoning="")
 
     def _body(self, prompt: Prompt, turns: Sequence[Message]) -> Mapping[str, Json]:
         """Extend the client's messages by the wording's system message, examples and `turns`."""

@@ -7,7 +7,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from waltzrl.agents.operational import operational_dir, reviewed_score
-from waltzrl.records import Prompt, Reply, Round, Usage, estimate_usage
+from waltzrl.records import Prompt, Reply, Round, Usage, estimate_reply
 from waltzrl.telemetry.counters import Histogram, LabeledCounter
 
 TokenPrice: TypeAlias = Callable[[str, Usage, str], float | None]
@@ -98,9 +98,3 @@ class TokenUse(MetricGroup):
         else:
             self._costs.add(role, model, amount=dollars)
             self._key_costs.add(key, amount=dollars)
-
-
-def estimate_reply(prompt: Prompt, reply: Reply, model: str) -> Usage:
-    """Estimate the tokens of a reply that its server did not count, those of its reasoning too."""
-    asked = "".join([turn.full_text for turn in prompt.messages])
-    return estimate_usage(asked, reply.reviewed_text, model)

@@ -79,7 +79,12 @@ class PolicyUpstream:
         self.policy = policy
         self.max_new_tokens = max_new_tokens
 
-    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
+    async def complete(
+        self,
+        body: Mapping[str, Json],
+        bearer: str | None,
+        received: list[bytes] | None = None,
+    ) -> UpstreamReply:
         request = self._read(body)
         progress = _Progress(request, lambda _piece: None)
         return await self._generate(request, progress)

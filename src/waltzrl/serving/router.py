@@ -76,11 +76,16 @@ class UpstreamRouter:
         self._default = default
         self._routes = {route.name: route for route in (default, *named)}
 
-    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
+    async def complete(
+        self,
+        body: Mapping[str, Json],
+        bearer: str | None,
+        received: list[bytes] | None = None,
+    ) -> UpstreamReply:
         return await self._answer(
             body.get("model"),
             bearer,
-            lambda route, key: route.upstream.complete(route.renamed(body), key),
+            lambda route, key: route.upstream.complete(route.renamed(body), key, received),
         )
 
     async def stream(

@@ -99,7 +99,7 @@ async def stream(
 
 async def _opened(open_window: WindowFactory, mode: Mode, prompt: Prompt) -> Window:
     """Open a window, which reads the prompt."""
-    return await beside_others(prompt, "", partial(open_window, mode, prompt))
+    return await beside_others(prompt, 0, partial(open_window, mode, prompt))
 
 
 async def _next_events(events: asyncio.Queue[Event]) -> list[Event]:

@@ -149,10 +149,15 @@ class HttpUpstream:
                 "the upstream's API key has characters that an HTTP header cannot carry; check it"
             )
 
-    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
+    async def complete(
+        self,
+        body: Mapping[str, Json],
+        bearer: str | None,
+        received: list[bytes] | None = None,
+    ) -> UpstreamReply:
         started = perf_counter()
         with await self._send_chat(body, bearer) as response:
-            answer = await self._read_body(response)
+            answer = await self._read_body(response, received=received)
             return read_completion(answer, (perf_counter() - started) * 1e3)
 
     async def stream(
@@ -331,16 +336,27 @@ class HttpUpstream:
                 raise status_error(response, await self._read_body(response), self._api_key)
         return answer
 
-    async def _read_body(self, response: Response, beginning: bytes = b"") -> bytes:
-        """Read the whole body, or what follows its beginning, up to the size limit."""
-        parts = [beginning] if beginning else []
+    async def _read_body(
+        self, response: Response, beginning: bytes = b"", received: list[bytes] | None = None
+    ) -> bytes:
+        """Read the whole body, or what follows its beginning, up to the size limit.
+
+        Args:
+            response: whose body it is.
+            beginning: of the body, if it has been read.
+            received: holds the parts of the body until it is whole.
+        """
+        parts = [] if received is None else received
+        parts[:] = [beginning] if beginning else []  # nothing of an attempt that failed before
         size = len(beginning)
         check_reply_size(size, self._limits)
         while part := await response.read_part():
             size += len(part)
             check_reply_size(size, self._limits)
             parts.append(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        return body
 
 
 def _url_advice(url: str) -> str:

@@ -36,10 +36,15 @@ class SpecialistUpstream:
             name: PolicyUpstream(name, policy, max_new_tokens) for name, policy in policies.items()
         }
 
-    async def complete(self, body: Mapping[str, Json], bearer: str | None) -> UpstreamReply:
+    async def complete(
+        self,
+        body: Mapping[str, Json],
+        bearer: str | None,
+        received: list[bytes] | None = None,
+    ) -> UpstreamReply:
         upstream, request = self._request_of(body)
         try:
-            return await upstream.complete(request, bearer)
+            return await upstream.complete(request, bearer, received)
         except (RequestError, RuntimeError) as error:
             raise _left_to_fallback(error) from error
 
