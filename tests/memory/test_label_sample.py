@@ -9,7 +9,7 @@ from waltzrl.memory.counts import Calibration
 from waltzrl.memory.labels import LabelEvent
 from waltzrl.memory.queue import QueueSelection
 from waltzrl.memory.safety import SafetyMemory
-from waltzrl.memory.sampling import Frontier, ReachedPlace, place_of
+from waltzrl.memory.sampling import ReachedPlace, SampleFrontier, place_of
 from waltzrl.records import Verdict
 from waltzrl.storage.notices import notices_after
 
@@ -21,13 +21,15 @@ def memory(database_url):
 
 
 def test_what_came_after_the_furthest_label_is_drawn_from_then_on():
-    frontier = Frontier([ReachedPlace(10.0, 50), ReachedPlace(20.0, 30), ReachedPlace(30.0, 40)])
+    frontier = SampleFrontier(
+        [ReachedPlace(10.0, 50), ReachedPlace(20.0, 30), ReachedPlace(30.0, 40)]
+    )
     assert frontier.furthest == 50
     passed = [(time, place) for time in (5.0, 15.0, 25.0, 35.0) for place in (30, 40, 50, 60)]
     assert [each for each in passed if frontier.has_passed(*each)] == [
         (5.0, 30), (5.0, 40), (5.0, 50), (15.0, 30), (15.0, 40), (25.0, 30), (25.0, 40),
     ]  # fmt: skip
-    assert not Frontier([]).has_passed(0.0, 0)
+    assert not SampleFrontier([]).has_passed(0.0, 0)
 
 
 def judged(memory, verdicts, **fields):

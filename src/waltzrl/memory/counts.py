@@ -22,8 +22,8 @@ from waltzrl.memory.plans import TASKS
 from waltzrl.memory.sampling import (
     OVER_REFUSES,
     UNSAFE,
-    Frontier,
     ReachedPlace,
+    SampleFrontier,
     place_column,
     place_of,
 )
@@ -370,7 +370,7 @@ def _sampled(
     return calibrations
 
 
-def _frontiers(connection: Connection) -> dict[str, Frontier]:
+def _frontiers(connection: Connection) -> dict[str, SampleFrontier]:
     """Return how far the random sample of each bundle's answers was labelled."""
     labels = ITEMS.c.value["labels"].label("labels")
     query = select(
@@ -387,7 +387,7 @@ def _frontiers(connection: Connection) -> dict[str, Frontier]:
         for event in msgspec.convert(row.labels, list[LabelEvent]):
             if event.selection == "sample" and event.steers:
                 reached[row.bundle].append(ReachedPlace(event.time, place))
-    return {bundle: Frontier(places) for bundle, places in reached.items()}
+    return {bundle: SampleFrontier(places) for bundle, places in reached.items()}
 
 
 _Pair = tuple[bool, str | None]

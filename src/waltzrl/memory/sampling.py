@@ -40,7 +40,7 @@ class ReachedPlace(NamedTuple):
     place: int
 
 
-class Frontier:
+class SampleFrontier:
     """How far the sample has been labelled; answers that came later are drawn from then on."""
 
     def __init__(self, reached: Iterable[ReachedPlace]) -> None:
