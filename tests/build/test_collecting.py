@@ -180,7 +180,7 @@ def test_the_judges_measured_error_stands_beside_what_it_labelled(tmp_path, sqli
     good = [("correct", True)] * 3 + [("correct", False)] * 17
     served = [
         evaluation(said("So.", asked=f"{n}"), id=f"e{n}", verdict=verdict(unsafe=unsafe)).labelled(
-            LabelEvent(by="ada", reply=reply, steers=True)
+            LabelEvent(by="ada", reply=reply, steers=True, selection="sample")
         )
         for n, (reply, unsafe) in enumerate([*bad, *good])
     ]
@@ -188,8 +188,8 @@ def test_the_judges_measured_error_stands_beside_what_it_labelled(tmp_path, sqli
     counted = export_prompts(sqlite_url, tmp_path / "prompts.jsonl", ALL).counted
     error = counted.judge_errors["unsafe"]
     assert error.labels == 32
-    assert error.missed[0] == 0.0  # it missed none of 12
-    assert error.false_alarms[0] < 3 / 20 < error.false_alarms[1]
+    assert error.missed[0] == 0.0  # of 17 that it calls good, people call none bad
+    assert error.false_alarms[0] < 3 / 15 < error.false_alarms[1]
     assert counted.judge_errors["needless"].missed is None
 
 
