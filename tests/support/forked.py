@@ -6,6 +6,7 @@ use it are of the group "forked", because every worker would import what is slow
 
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -83,6 +84,13 @@ def waltzrl(*arguments):
 
     sys.argv = ["waltzrl", *map(str, arguments)]
     main()
+
+
+def waltzrl_on_a_full_disk(*arguments):
+    """Be `waltzrl ARGUMENTS`, for which no file grows beyond 8 kB."""
+    sys.dont_write_bytecode = True
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+    waltzrl(*arguments)
 
 
 def _pipe(mode):
