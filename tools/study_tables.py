@@ -54,6 +54,7 @@ def _narrowed(table: StudyTable, columns: Sequence[str]) -> StudyTable:
 
 
 if __name__ == "__main__":
+    study = tables()
     for page in PAGES:
         if PLACE.search(text := page.read_text("utf-8")):
-            page.write_text(filled(text, tables()), "utf-8")
+            page.write_text(filled(text, study), "utf-8")
