@@ -52,9 +52,15 @@ LONGEST = (
 # A busy machine is not a failed test, and a change fails on examples that fail everybody's run;
 # `pytest --hypothesis-profile=exploring` tries other ones.
 settings.register_profile(
-    "patient", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "patient",
+    deadline=None,
+    derandomize=True,
+    max_examples=30,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("exploring", settings.get_profile("patient"), derandomize=False)
+settings.register_profile(
+    "exploring", settings.get_profile("patient"), derandomize=False, max_examples=200
+)
 settings.load_profile("patient")
 
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and every process that

@@ -125,7 +125,8 @@ def _text(x: float, y: float, text: str, kind: str = "") -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(picture(tables()["main"]), "utf-8")
+    study = tables()
+    PICTURE.write_text(picture(study["main"]), "utf-8")
     for page in PAGES:
         if PLACE.search(text := page.read_text("utf-8")):
-            page.write_text(filled(text, tables()), "utf-8")
+            page.write_text(filled(text, study), "utf-8")

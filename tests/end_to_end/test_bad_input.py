@@ -1,14 +1,12 @@
 """Whatever a person gets wrong is told in one line, with an exit code that scripts can see."""
 
 import json
-import os
 import resource
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from support.forked import Forked, waltzrl_on_a_full_disk
 from support.small_runs import run, save_model, save_prompts, save_recipe
 from support.tiny_gguf import save_gguf
 from support.tiny_models import tiny_tokenizer
@@ -73,23 +71,13 @@ def test_a_run_directory_that_cannot_be_written(tmp_path, recipe, capsys):
     assert f"cannot write {tmp_path / 'file' / 'run'}: Not a directory" in line
 
 
-def limited():
-    """Let no file grow beyond 8 kB, as on a disk that is nearly full."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
-
-
+@pytest.mark.xdist_group("forked")
 def test_a_disk_without_room_for_a_checkpoint(tmp_path, recipe):
     out = tmp_path / "run"
-    done = subprocess.run(
-        [sys.executable, "-m", "waltzrl", "train", str(recipe), "--out", str(out)],
-        preexec_fn=limited,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    assert done.returncode == 2, done.stderr
-    line = only_line(done.stderr)
+    with Forked(waltzrl_on_a_full_disk, "train", recipe, "--out", out) as process:
+        said = process.stderr.read().decode()
+        assert process.wait(60) == 2, said
+    line = only_line(said)
     assert f"cannot write {out / 'checkpoints' / 'step-000002'}" in line
     assert "free space there or choose another folder" in line
     assert list((out / "checkpoints").iterdir()) == []

@@ -6,13 +6,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from importlib.resources import files
 
 import pytest
 
+from support.forked import Forked, waltzrl
 from support.openai_server import serving
 from support.small_runs import run, save_recipe, save_validation
 from support.timing import wait_until
@@ -20,7 +19,9 @@ from waltzrl.errors import PolicyError
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.telemetry import RunDirectory
 
-FINAL = "checkpoints/step-000022"
+pytestmark = pytest.mark.xdist_group("forked")
+FINAL = "checkpoints/step-000014"
+SHORTER = "--set=stages.joint.steps=12"
 
 
 def weights(out):
@@ -34,20 +35,17 @@ def weights_in(checkpoint):
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
 
-def stopped(recipe, out, by, *settings, ctrl_c=signal.SIG_DFL):
+def stopped(recipe, out, by, *settings, ctrl_c=None):
     """Start a run, and send it a signal in the middle of the second stage.
 
     What Ctrl-C does is inherited: shells that are no terminal's let background jobs ignore it.
     """
-    command = [sys.executable, "-m", "waltzrl", "train", str(recipe), "--out", str(out), *settings]
-    with subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, ctrl_c),
-    ) as process:
+    command = (waltzrl, "train", recipe, "--out", out, *settings)
+    with Forked(*command, ctrl_c=ctrl_c) as process:
         wait_until(lambda: lines(out) >= 7 or process.poll() is not None)  # after a checkpoint
         process.send_signal(by)
-        return process.wait(60), process.stderr.read().decode()
+        said = process.stderr.read().decode()
+        return process.wait(60), said
 
 
 def lines(out):
@@ -60,6 +58,7 @@ def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_p
     validation = save_validation(tmp_path / "validation.jsonl")
     wording = shutil.copytree(files("waltzrl.agents") / "prompts" / "tiny", tmp_path / "wording")
     settings = [
+        SHORTER,
         f"--set=models.layout={layout}",
         f"--set=data.validation=['{validation}']",
         "--set=checkpointing.validate_every=5",
@@ -79,7 +78,7 @@ def test_killed_in_the_second_stage_and_run_again_the_weights_are_the_same(tmp_p
     assert run("train", recipe, "--out", cut, *settings) == 0
     assert weights(cut) == weights(whole)
     assert measured(cut) == measured(whole)
-    assert lines(cut) == lines(whole) == 23  # the last is the validation of the final weights
+    assert lines(cut) == lines(whole) == 15  # the last is the validation of the final weights
     ratios = [line["ratio/feedback_sampler_max"] for line in measured(whole)[:-1]]
     sampled_in_another_precision = [ratio != 1 for ratio in ratios]
     assert all(sampled_in_another_precision) is (layout == "adapters")
@@ -122,20 +121,20 @@ def test_the_best_checkpoint_on_the_validation_set_is_exported_and_the_export_sa
 @pytest.mark.parametrize(
     ("sent", "ctrl_c"),
     [
-        (signal.SIGINT, signal.SIG_DFL),
+        (signal.SIGINT, None),
         (signal.SIGTERM, signal.SIG_IGN),
     ],
     ids=["ctrl-c", "sigterm-where-ctrl-c-is-ignored"],
 )
 def test_stopped_by_hand_a_run_says_how_to_go_on(tmp_path, sent, ctrl_c):
     recipe, out = save_recipe(tmp_path), tmp_path / "run"
-    code, said = stopped(recipe, out, sent, ctrl_c=ctrl_c)
+    code, said = stopped(recipe, out, sent, SHORTER, ctrl_c=ctrl_c)
     assert code == 130, said
     *progress, last = said.splitlines()
     assert last == "stopped; run train again to resume"
-    assert all(re.match(r"(feedback|joint): step \d+ of 22 ", line) for line in progress), said
-    assert run("train", recipe, "--out", out) == 0
-    assert lines(out) == 22
+    assert all(re.match(r"(feedback|joint): step \d+ of 14 ", line) for line in progress), said
+    assert run("train", recipe, "--out", out, SHORTER) == 0
+    assert lines(out) == 14
 
 
 def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(tmp_path, caplog):

@@ -6,11 +6,13 @@ import shutil
 
 import pytest
 
+from support.forked import waltzrl
 from support.rank_processes import finished, started
 from support.small_runs import run, save_recipe
 from support.tiny_models import tiny_model
 from support.vllm_server import serving
 
+pytestmark = pytest.mark.xdist_group("forked")
 FEW_STEPS = (
     "--set=models.layout=adapters",
     "--set=stages.feedback.steps=1",
@@ -192,8 +194,8 @@ def test_of_two_ranks_the_first_samples_on_the_server_and_both_learn(tmp_path, u
     recipe, out = save_recipe(tmp_path), tmp_path / "run"
     with serving(tiny_model()) as server:
         rollouts = f"--set=compute.rollouts=vllm:{server.url}"
-        command = ("-m", "waltzrl", "train", recipe, "--out", out, *FEW_STEPS, rollouts)
-        with started(2, *command) as ranks:
+        command = ("train", recipe, "--out", out, *FEW_STEPS, rollouts)
+        with started(2, waltzrl, *command) as ranks:
             codes, said = finished(ranks)
     assert codes == [0, 0], said
     versions = [[n.rpartition("-")[0] for n in s.loaded] for s in (server, undisturbed[1])]

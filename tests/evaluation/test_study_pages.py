@@ -47,9 +47,10 @@ def test_a_place_without_a_table_or_column_is_an_error():
 
 
 def test_the_documents_hold_the_tables_of_the_committed_study():
+    tables = TOOL["tables"]()
     for page in TOOL["PAGES"]:
         if TOOL["PLACE"].search(text := page.read_text("utf-8")):
-            assert filled(text, TOOL["tables"]()) == text, f"run tools/study_tables.py: {page.name}"
+            assert filled(text, tables) == text, f"run tools/study_tables.py: {page.name}"
 
 
 def test_the_picture_of_readme_is_that_of_the_committed_study_and_is_told_in_words():

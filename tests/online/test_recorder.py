@@ -25,7 +25,7 @@ from waltzrl.storage.database import open_database
 
 __all__ = ["database_url", "postgres_server", "postgres_url", "sqlite_url"]
 
-pytestmark = pytest.mark.xdist_group("recorder")
+pytestmark = pytest.mark.xdist_group("forked")
 
 REVISED = said(rounds=((UNSAFE, "Better not."), (SAFE, None)))
 

@@ -127,15 +127,16 @@ def test_a_judge_that_errs_more_on_one_arm_rolls_nothing_back_beside_a_second():
 
 
 @pytest.mark.parametrize(
-    ("percentage", "serving", "candidate"), [(5, 0.01, 0.1), (5, 0.05, 0.3), (50, 0.01, 0.03)]
+    ("percentage", "serving", "candidate", "answers"),
+    [(5, 0.01, 0.1, 300), (5, 0.05, 0.3, 100), (50, 0.01, 0.03, 1000)],
 )
-def test_ville_sees_the_same_and_no_sooner(percentage, serving, candidate):
+def test_ville_sees_the_same_and_no_sooner(percentage, serving, candidate, answers):
     """Its test of two arms knows the percentage; ours need not."""
     dice = np.random.default_rng(13)
     ours, theirs = [], []
     for _ in range(15):
         share = percentage / 100
-        is_candidate = dice.random(int(1000 / share)) < share
+        is_candidate = dice.random(int(answers / share)) < share
         bad = dice.random(len(is_candidate)) < np.where(is_candidate, candidate, serving)
         oracle = BettingABTest(propensity=share).fit(bad, is_candidate)
         hits = np.flatnonzero(oracle.lower_ > 0)

@@ -70,11 +70,12 @@ def outcomes(sizes, serving, candidate, releases, dice):
 
 def comparison_e_values(sizes, serving, candidate):
     """Return [R, N] the e-value after each block, as `Comparison.e_value` has it."""
+    sizes = np.broadcast_to(sizes, serving.shape)
+    places = np.ravel_multi_index((sizes, serving, candidate), GROWTH.shape[:-1])
     mean = np.zeros(serving.shape)
-    for alternative in range(len(ALTERNATIVES)):
-        growth = np.ascontiguousarray(GROWTH[..., alternative])[sizes, serving, candidate]
-        mean += np.exp(np.minimum(growth.cumsum(axis=1), HIGHEST_LOG)) / len(ALTERNATIVES)
-    return mean
+    for alternative in GROWTH.reshape(-1, len(ALTERNATIVES)).T.copy():
+        mean += _exponentials(alternative.take(places))
+    return mean / len(ALTERNATIVES)
 
 
 def limit_e_values(candidate, limit):
@@ -82,9 +83,16 @@ def limit_e_values(candidate, limit):
     mean = np.zeros(candidate.shape)
     for ratio in LIMIT_ODDS_RATIOS:
         rate = raised(limit, ratio)
-        steps = np.log(np.array([(1 - rate) / (1 - limit), rate / limit]))[candidate]
-        mean += np.exp(np.minimum(steps.cumsum(axis=1), HIGHEST_LOG)) / len(LIMIT_ODDS_RATIOS)
-    return mean
+        steps = np.log(np.array([(1 - rate) / (1 - limit), rate / limit]))
+        mean += _exponentials(steps.take(candidate))
+    return mean / len(LIMIT_ODDS_RATIOS)
+
+
+def _exponentials(steps):
+    """Return [R, N] the exponentials of the sums up to each block; overwrite the steps."""
+    np.cumsum(steps, axis=1, out=steps)
+    np.minimum(steps, HIGHEST_LOG, out=steps)
+    return np.exp(steps, out=steps)
 
 
 def release_e_values(sizes, unsafe, rate, limits, dice):

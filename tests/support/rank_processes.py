@@ -2,34 +2,27 @@
 
 import os
 import socket
-import subprocess
-import sys
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 
-TESTS = Path(__file__).parent.parent
+from support.forked import Forked
 
 
 @contextmanager
-def started(count, *command):
-    """Start `python COMMAND` as ranks 0 to count-1; they are killed at the end of the block."""
-    port = _free_port()
-    paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+def started(count, function, *arguments):
+    """Call a function in ranks 0 to count-1; they are killed at the end of the block."""
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    together = os.environ | address | {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
-        processes = []
-        for rank in range(count):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-            process = subprocess.Popen(
-                [sys.executable, *map(str, command)],
-                env=os.environ | together | own | {"PYTHONPATH": paths},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
+        yield [
+            stack.enter_context(
+                Forked(
+                    function,
+                    *arguments,
+                    environment=together | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                )
             )
-            stack.callback(_end, process)
-            processes.append(process)
-        yield processes
+            for rank in range(count)
+        ]
 
 
 def _free_port():
@@ -41,13 +34,7 @@ def _free_port():
     raise AssertionError("need a free port between 20,000 and 32,000")
 
 
-def _end(process):
-    with suppress(ProcessLookupError):
-        process.kill()
-    process.communicate()
-
-
 def finished(processes):
     """Wait for all; return their exit codes and what they wrote to stderr."""
-    said = [process.communicate(timeout=120)[1] for process in processes]
-    return [process.returncode for process in processes], said
+    said = [process.stderr.read().decode() for process in processes]
+    return [process.wait(120) for process in processes], said

@@ -1,12 +1,7 @@
-"""Steps of a role on samples that never change, alone or as one of several ranks.
-
-python -m support.rank_steps FOLDER
-"""
+"""Steps of a role on samples that never change, alone or as one of several ranks."""
 
 import json
-import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 
@@ -78,7 +73,3 @@ def main(folder):
             steps.save(folder / layout, 2)
             if ranks.is_first():
                 (folder / layout / "measured.json").write_text(json.dumps(flat(measured)))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -1,15 +1,14 @@
 """A real recorder, told by hand what was served; and what a memory holds in the end."""
 
-import os
 import queue
-import subprocess
 import threading
 import time
 from contextlib import contextmanager, suppress
 
 import msgspec
 
-from waltzrl.build.recorder import COMMAND, RecorderConfig
+from support.forked import Forked
+from waltzrl.build.recorder import RecorderConfig, main
 from waltzrl.config.gateway import MemoryConfig, RetentionDays
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
@@ -93,7 +92,6 @@ class Told:
 
     def close(self):
         self._thread.join()
-        self.process.stdout.close()
         with suppress(BrokenPipeError):
             self.process.stdin.close()
 
@@ -105,21 +103,13 @@ class Told:
 @contextmanager
 def recorder(configuration, log):
     """Run a recorder; its messages go to the file `log`."""
-    with log.open("a") as errors:
-        process = subprocess.Popen(
-            COMMAND,
-            env=dict(os.environ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
+    with log.open("a") as errors, Forked(main, stderr=errors) as process:
         told = Told(process)
         try:
             told.tell(configuration.to_json())
             yield told
         finally:
             process.kill()
-            process.wait()
             told.close()
 
 

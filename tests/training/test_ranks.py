@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from support import rank_steps
+from support.forked import waltzrl
 from support.rank_processes import finished, started
 from support.rank_steps import LAYOUTS, ROLE, Steps, flat
 from support.small_runs import run, save_recipe, save_validation
@@ -52,13 +54,14 @@ def tensors(path):
     return flat | moments
 
 
-@pytest.mark.slow  # two processes that load torch
+@pytest.mark.slow  # two processes that train
+@pytest.mark.xdist_group("forked")
 def test_two_ranks_learn_what_one_process_does_and_go_on_where_the_other_stopped(tmp_path):
     alone = {layout: Steps(layout) for layout in LAYOUTS}
     for layout, steps in alone.items():
         steps.take()
         steps.save(tmp_path / layout, 1)
-    with started(2, "-m", "support.rank_steps", tmp_path) as ranks:
+    with started(2, rank_steps.main, tmp_path) as ranks:
         assert finished(ranks)[0] == [0, 0]
     for layout, steps in alone.items():
         measured = flat(steps.take())
@@ -93,7 +96,8 @@ optimizer = { learning_rate = 1e-3, warmup_steps = 0 }
 """
 
 
-@pytest.mark.slow  # two processes that load torch
+@pytest.mark.slow  # two processes that train
+@pytest.mark.xdist_group("forked")
 def test_a_rank_that_is_killed_ends_the_run_with_a_line_and_one_process_resumes_it(tmp_path):
     recipe, out, agents = save_recipe(tmp_path), tmp_path / "run", tmp_path / "agents"
     validation = save_validation(tmp_path / "validation.jsonl")
@@ -107,7 +111,7 @@ def test_a_rank_that_is_killed_ends_the_run_with_a_line_and_one_process_resumes_
         "--set=stages.joint.reward=signed",  # remembers how often each class occurred
     )
     metrics = out / "metrics.jsonl"
-    with started(2, "-m", "waltzrl", *command) as (first, second):
+    with started(2, waltzrl, *command) as (first, second):
         wait_until(lambda: metrics.exists() and len(metrics.read_bytes().splitlines()) > 4, 100)
         os.kill(second.pid, signal.SIGKILL)
         (code, _), (said, _) = finished([first, second])

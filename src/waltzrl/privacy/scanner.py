@@ -4,6 +4,7 @@ A set of short keys is matched first. It tells which patterns can match; in most
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cache
 
 import re2
 
@@ -44,11 +45,7 @@ class PersonalDataScanner:
         """
         patterns = [pattern for pattern in all_patterns(regions) if pattern.kind in kinds]
         self._finders = [_Finder(pattern) for pattern in patterns]
-        self._keys = re2.Set.SearchSet(_options(_SET_MEMORY))
-        for pattern in patterns:
-            self._keys.Add((pattern.key or pattern.regex).encode("latin-1"))
-        if patterns:
-            self._keys.Compile()
+        self._keys = _set_of(tuple(pattern.key or pattern.regex for pattern in patterns))
 
     def find(self, text: str) -> list[Detection]:
         """Return detections in order of position, without overlaps; see `disjoint`."""
@@ -78,7 +75,7 @@ class _Finder:
     def __init__(self, pattern: DataPattern) -> None:
         self.kind = pattern.kind
         self._check = pattern.check
-        self._regex = re2.compile(pattern.regex.encode("latin-1"), _options())
+        self._regex = _compiled(pattern.regex)
         self._group = min(self._regex.groups, 1)
 
     def hits(self, text: bytes, seen: set[tuple[Kind, int, int]]) -> Iterator[PatternHit]:
@@ -96,6 +93,21 @@ class _Finder:
                 position = max(hit.end, position + 1)
             else:
                 position = end if end - start > _LONGEST_NUMBER else start + 1
+
+
+@cache
+def _set_of(keys: tuple[str, ...]) -> re2.Set:
+    keys_set = re2.Set.SearchSet(_options(_SET_MEMORY))
+    for key in keys:
+        keys_set.Add(key.encode("latin-1"))
+    if keys:
+        keys_set.Compile()
+    return keys_set
+
+
+@cache
+def _compiled(regex: str) -> re2._Regexp:
+    return re2.compile(regex.encode("latin-1"), _options())
 
 
 def _options(memory: int = 0) -> re2.Options:
