@@ -3,7 +3,7 @@ import json
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -115,6 +115,18 @@ def journal(folder):
     ]
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Return what trains a layout once: the folder of the run, its weights, and its steps."""
+
+    @cache
+    def run(layout):
+        folder = tmp_path_factory.mktemp("whole")
+        return folder, *trained(folder, layout, validating=True)
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("layout", "kill_after"),
     [
@@ -126,17 +138,17 @@ def journal(folder):
     ],
 )
 def test_a_run_that_is_cut_off_ends_with_the_weights_of_one_that_is_not(
-    tmp_path, layout, kill_after
+    tmp_path, undisturbed, layout, kill_after
 ):
-    whole, seen = trained(tmp_path / "whole", layout, validating=True)
+    folder, whole, seen = undisturbed(layout)
     assert seen == [("feedback", step, 7) for step in range(3)] + [
         ("joint", step, 7) for step in range(3, 7)
     ]
     trained(tmp_path / "cut", layout, kill_after, validating=True)
     again, _ = trained(tmp_path / "cut", layout, validating=True)
     assert again == whole
-    assert journal(tmp_path / "cut") == journal(tmp_path / "whole")
-    ends = [tmp_path / run / "checkpoints" / "step-000007" for run in ("cut", "whole")]
+    assert journal(tmp_path / "cut") == journal(folder)
+    ends = [run / "checkpoints" / "step-000007" for run in (tmp_path / "cut", folder)]
     validated = [line["step"] for line in journal(tmp_path / "cut") if "validation/f1" in line]
     assert validated == [0, 3, 6, 7]  # the last line is that of the final weights alone
     counts, expected = map(read_state, ends)
@@ -158,15 +170,15 @@ class DyingJudge:
         return await LabelRefusalJudge().judge(prompt, reply)
 
 
-def test_a_judge_that_dies_before_a_validation_costs_no_step(tmp_path):
-    whole, _ = trained(tmp_path / "whole", validating=True)
+def test_a_judge_that_dies_before_a_validation_costs_no_step(tmp_path, undisturbed):
+    folder, whole, _ = undisturbed(tiny_pair.two_models)
     cut = tmp_path / "cut"
     with pytest.raises(ScoringError, match=r"^step 6: 0 of 2 "):
         trained(cut, validating=True, judge=DyingJudge(cut, 6))
     again, seen = trained(cut, validating=True)
     assert [step for _, step, _ in seen] == [6]
     assert again == whole
-    assert journal(cut) == journal(tmp_path / "whole")
+    assert journal(cut) == journal(folder)
 
 
 @dataclass
