@@ -1,5 +1,9 @@
 """`privacy.engine = presidio`: its recognizers beside our patterns, as a recipe chooses."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from waltzrl.build.redaction import open_redaction
@@ -72,3 +76,27 @@ def test_another_engine_is_refused():
     changes = ["privacy.engine=magic"]
     with pytest.raises(RecipeError, match=r"privacy\.engine: got 'magic'"):
         load_gateway(None, {"upstream": {"url": "http://a/v1"}}, changes, {})
+
+
+def test_it_asks_the_network_for_nothing():
+    """Neither as an engine nor as the oracle of our scanner."""
+    script = (
+        "import sys\n"
+        "asked = []\n"
+        "sys.addaudithook(lambda event, _: event.startswith('socket.') and asked.append(event))\n"
+        "from support.presidio_oracle import Presidio\n"
+        "from waltzrl.build.redaction import open_redaction\n"
+        "for regions in (['FR'], ['US']):  # presidio knows no document of the first\n"
+        "    rules = open_redaction({}, None, regions, 'presidio')\n"
+        "    text = rules.scrub('passport 912803456, ada@example.com')\n"
+        "print(len(Presidio().find('ada@example.com 10.1.2.3')), text,"
+        " {'socket.connect', 'socket.getaddrinfo', 'socket.gethostbyname'} & {*asked})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    told = "2 passport [REDACTED:national_id], [REDACTED:email] set()\n"
+    assert done.stdout == told, done.stderr

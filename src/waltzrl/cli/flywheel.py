@@ -16,15 +16,25 @@ def flywheel(
     out: Annotated[
         Path, typer.Option(help="Folder of the demo; data and models that exist are used.")
     ] = Path("runs/demo"),
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a setting of the second pair's training; may be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Train a pair, serve it, label, train further, release by evidence, roll a bad bundle back.
 
     Takes some minutes on two cores; finished trainings are reused. Ends with a summary, and with
     how to open the review desk again.
 
-    **Example**
+    **Examples**
 
     `waltzrl demo flywheel`
+
+    `waltzrl demo flywheel --set stages.joint.steps=30`
     """
     from waltzrl.audit import one_line
     from waltzrl.demo.flywheel import FlywheelDemo
@@ -36,7 +46,7 @@ def flywheel(
     def say(text: str) -> None:
         console.print(f"[{time.monotonic() - started:4.0f} s] {text}")
 
-    story = FlywheelDemo(out / f"seed-{seed}" / "flywheel", seed)
+    story = FlywheelDemo(out / f"seed-{seed}" / "flywheel", seed, settings or ())
     say("in what follows:")
     for term, meaning in TERMS.items():
         say(f"  {term:<11} {meaning}")

@@ -5,7 +5,7 @@ a bad bundle -> gate refused -> released by override -> rolled back by the evide
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -105,9 +105,16 @@ niceness = 0
 class FlywheelDemo:
     """One turn of the flywheel, with all its files in one folder."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        """Use what the folder holds of an earlier run; what is missing is created."""
+    def __init__(self, folder: Path, seed: int, settings: Sequence[str] = ()) -> None:
+        """Use what the folder holds of an earlier run; what is missing is created.
+
+        Args:
+            folder: of all files.
+            seed: of the world, the models and the training.
+            settings: changes of the second pair's training, such as `stages.joint.steps=30`.
+        """
         self.folder = folder
+        self._settings = settings
         self.memory_url = f"sqlite:///{folder}/memory.db"
         self.gateway = folder / "gateway.toml"
         """Recipe of the gateway."""
@@ -170,6 +177,7 @@ class FlywheelDemo:
                 f"data.prompts={[*sets, *general]}",
                 f"data.held_out={[str(self._paper.file('test'))]}",
                 *SECOND,
+                *self._settings,
             ],
         )
 
