@@ -148,7 +148,7 @@ def test_a_gateway_is_verified_by_its_url(capsys, monkeypatch, tmp_path):
     lines = [{"prompt": p.request, "label": p.label, "category": p.category} for p in PROMPTS]
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
     keys, log = tmp_path / "keys.toml", tmp_path / "log"
-    run("keys", "add", "verifier", "--file", keys, "--may-see-drafts")
+    run("keys", "add", "verifier", "--file", keys, "--may-see-drafts", "--may-probe")
     monkeypatch.setenv("WALTZRL_GATEWAY_KEY", capsys.readouterr().out.strip())
     policies = {
         "model": ScriptedPolicy(drafts_anything),
