@@ -13,7 +13,12 @@ import asyncio
 import os
 from pathlib import Path
 
-from waltzrl.build.verify import Verification, read_verification_sets, verify
+from waltzrl.build.verify import (
+    Verification,
+    VerificationSettings,
+    read_verification_sets,
+    verify,
+)
 from waltzrl.config.gateway import load_gateway
 from waltzrl.evaluation.intervals import Estimate
 from waltzrl.rules import load_rulebook
@@ -53,13 +58,14 @@ def main() -> None:
     given = parser.parse_args()
     sets = read_verification_sets(given.data, given.limit)
     sets = {name: sets[name] for name in SETS if name in sets} or sets
+    settings = VerificationSettings(sets=sets, asks_upstream=False)
     variants: list[list[str]] = [[]] if given.recipe or given.settings else [[NEVER], [ALWAYS]]
     print(f"rulebook {load_rulebook().digest[:12]}, {given.limit} prompts a set at most")
     for variant in variants:
         overrides = [*given.settings, *variant]
         options = {} if given.recipe else UPSTREAM
         recipe = load_gateway(given.recipe, options, overrides, os.environ)
-        show(" ".join(overrides) or str(given.recipe), asyncio.run(verify(recipe, sets)))
+        show(" ".join(overrides) or str(given.recipe), asyncio.run(verify(recipe, settings)))
 
 
 def show(title: str, verification: Verification) -> None:
