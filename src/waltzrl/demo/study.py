@@ -269,7 +269,9 @@ def _world_lines() -> Iterator[bytes]:
     for split in SPLITS:
         yield msgspec.json.encode(sensitive_prompts(world, split, 60, 0))
     yield msgspec.json.encode(general_prompts("test", 20, 0))
-    yield msgspec.json.encode(list(islice(demonstrations(world, 300, 0, set()), 300)))
+    shown = msgspec.json.encode(list(islice(demonstrations(world, 300, 0, set()), 300)))
+    # The committed studies are older than this label, which nobody gives in this world.
+    yield shown.replace(b',"doubtful":false', b"")
 
 
 def _digest(lines: Iterator[bytes]) -> str:
