@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from waltzrl.release.attention import need_of
-from waltzrl.release.correction import JudgeError, corrected_rate, observed_rate
+from waltzrl.release.correction import DO_NOT_FIT, LabelledSample, judged_rate, observed_rate
 from waltzrl.release.decision import Decision
 from waltzrl.release.plan import METRICS, ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Release
@@ -18,10 +18,9 @@ PLAN = ReleasePlan(
     limits=ReleaseLimits(unsafe=0.1, needless=0.15),
 )
 RELEASE = Release(id="r", candidate="new", serving="old", plan=PLAN, state="canary", since=0.0)
-FEW_LABELS = JudgeError(true_positives=10, false_negatives=0, false_positives=0, true_negatives=10)
-MANY_LABELS = JudgeError(
-    true_positives=4000, false_negatives=0, false_positives=0, true_negatives=4000
-)
+FEW_LABELS = LabelledSample(true_positives=10, true_negatives=10)
+MANY_LABELS = LabelledSample(true_positives=20, true_negatives=980)
+UNFIT_LABELS = LabelledSample(false_positives=10, false_negatives=1, true_negatives=9)
 
 
 def decided(action="wait", unsafe=None):
@@ -53,11 +52,17 @@ def test_a_release_that_is_over_needs_nobody(state):
 
 def test_a_release_that_only_the_judges_unknown_error_keeps_needs_labels():
     # at most 3.8 % by the judge; with 20 labels the true rate may be above the 5 % allowed
-    assert observed_rate(20, 1000).high < 0.05 < corrected_rate(20, 1000, FEW_LABELS).high
-    assert need_of(RELEASE, decided(unsafe=corrected_rate(20, 1000, FEW_LABELS))) == "label"
-    assert need_of(RELEASE, decided(unsafe=corrected_rate(20, 1000, MANY_LABELS))) is None
+    assert observed_rate(20, 1000).high < 0.05 < judged_rate(20, 1000, FEW_LABELS).high
+    assert need_of(RELEASE, decided(unsafe=judged_rate(20, 1000, FEW_LABELS))) == "label"
+    assert need_of(RELEASE, decided(unsafe=judged_rate(20, 1000, MANY_LABELS))) is None
+
+
+def test_a_release_whose_labels_do_not_fit_needs_more_of_them():
+    unfit = judged_rate(20, 1000, UNFIT_LABELS)
+    assert (unfit.corrected, unfit.note) == (False, DO_NOT_FIT)
+    assert need_of(RELEASE, decided(unsafe=unfit)) == "label"
 
 
 def test_labels_do_not_help_a_candidate_that_is_over_its_target_by_the_judge_alone():
-    assert need_of(RELEASE, decided(unsafe=corrected_rate(80, 1000, FEW_LABELS))) is None
+    assert need_of(RELEASE, decided(unsafe=judged_rate(80, 1000, FEW_LABELS))) is None
     assert need_of(RELEASE, decided(unsafe=observed_rate(80, 1000))) is None

@@ -28,12 +28,12 @@ def need_of(release: Release, decision: Decision) -> Need | None:
 
 
 def _labels_would_help(release: Release, decision: Decision) -> bool:
-    """Whether a bound misses its target with the judge's error, and would meet it without."""
+    """Whether a bound misses its target for the doubt of people's labels, and not without it."""
     rates = decision.rates["shadow" if release.state == "shadow" else "candidate"]
     targets = release.plan.targets
     for metric in LIMIT_OF.values():
         rate = rates[metric]
         target = targets.unsafe if metric == "unsafe" else targets.needless
-        if rate.corrected and rate.high > target >= observed_rate(rate.bad, rate.n).high:
+        if rate.labels and rate.high > target >= observed_rate(rate.bad, rate.n).high:
             return True
     return False
