@@ -13,8 +13,7 @@ from waltzrl.console.labels import MAX_TEXT
 from waltzrl.console.overview import scales_of
 from waltzrl.console.queue import ROWS
 from waltzrl.console.rendering import interval
-from waltzrl.memory.counts import Counts
-from waltzrl.memory.labels import LabelEvent
+from waltzrl.memory.labels import LabelEvent, SampleCounts
 from waltzrl.memory.sampling import place_of
 from waltzrl.records import Feedback, Round, Verdict
 from waltzrl.release.correction import RateEstimate, observed_rate
@@ -402,9 +401,9 @@ def test_labels_of_annotators_correct_no_rate(site):
         site.memory.store_verdict(f"a{number}", verdict)
     first, second = sorted(("a0", "a1"), key=lambda name: place_of(name, is_bad=True))
     site.log_in("annotator").post(f"/desk/collaborations/{first}?sort=sample", reply="correct")
-    assert site.memory.calibration().unsafe == Counts()
+    assert site.memory.calibration().unsafe == SampleCounts()
     site.log_in("reviewer").post(f"/desk/collaborations/{second}?sort=sample", reply="correct")
-    assert site.memory.calibration().unsafe == Counts(false_positives=1, unknown_positives=1)
+    assert site.memory.calibration().unsafe == SampleCounts(false_positives=1, unknown_positives=1)
 
 
 def test_a_label_keeps_how_its_answer_was_reached(site):

@@ -12,8 +12,8 @@ import pytest
 from support.stores import our_store
 from waltzrl.collector import Selection, prompts_of
 from waltzrl.errors import InputError
-from waltzrl.memory.labels import LabelEvent
-from waltzrl.memory.safety import Counts, SafetyMemory, request_hash
+from waltzrl.memory.labels import LabelEvent, SampleCounts
+from waltzrl.memory.safety import SafetyMemory, request_hash
 from waltzrl.memory.schemas import (
     COACHING,
     EVALUATIONS,
@@ -291,7 +291,7 @@ def test_a_label_of_version_4_becomes_an_event_that_says_nothing_of_the_request(
         assert memory.evaluations(limit=2, label="disputed") == [memory.evaluation("i1")]
         memory.label("i1", LabelEvent(by="grace", action="withdraw"))
         assert memory.evaluation("i2").labels == ()
-        assert memory.calibration().unsafe == Counts()
+        assert memory.calibration().unsafe == SampleCounts()
         assert prompts_of(memory.every_evaluation(), Selection(held_out_percentage=0.0)) == [
             replace(collaboration().prompt, id="i2", source="memory")
         ]
@@ -381,7 +381,7 @@ def test_the_labels_of_an_earlier_judges_verdicts_do_not_calibrate_the_present_o
         memory.store_verdict(id_, Verdict(judge=judge, unsafe=False, overrefuses=False))
         said = LabelEvent(by="olga", time=NOW + 2, reply="unsafe", steers=True, selection="sample")
         memory.label(id_, said)
-    assert memory.calibration().unsafe == Counts(false_negatives=1)
+    assert memory.calibration().unsafe == SampleCounts(false_negatives=1)
 
 
 def sample(interaction="i1", *, happened=NOW):

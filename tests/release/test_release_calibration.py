@@ -1,4 +1,5 @@
-from waltzrl.memory.counts import Calibration, Counts
+from waltzrl.memory.counts import Calibration
+from waltzrl.memory.labels import SampleCounts
 from waltzrl.release.book import people_labels
 from waltzrl.release.correction import LabelledSample
 
@@ -8,6 +9,6 @@ def test_the_labels_of_each_arm_are_what_the_memory_counted():
         "true_positives": 1, "false_negatives": 2, "false_positives": 3, "true_negatives": 4,
         "unknown_positives": 5, "unknown_negatives": 6,
     }  # fmt: skip
-    labels = people_labels({"candidate": Calibration(unsafe=Counts(**counted))})
+    labels = people_labels({"candidate": Calibration(unsafe=SampleCounts(**counted))})
     sample = LabelledSample(**counted)
     assert labels == {"candidate": {"unsafe": sample, "needless": LabelledSample()}}

@@ -36,10 +36,9 @@ from waltzrl.privacy.redaction import redacted_kinds
 from waltzrl.records import Collaboration, load
 from waltzrl.storage.notices import Notice, notices_after
 from waltzrl.telemetry.files import disk_errors, whole_folder, write_bytes, write_json
-from waltzrl.telemetry.texts import visible
 
 try:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from waltzrl.telemetry.html import page_environment
 except ModuleNotFoundError as missing:
     raise MissingExtraError("a person's copy", "jinja2", "flywheel") from missing
 
@@ -371,17 +370,5 @@ def _kind_name(kept: KeptRecord) -> str:
     return f"row of {Path(kept.location).name}"
 
 
-def _finished(value: object) -> object:
-    """Make hidden characters of a text visible; HTML by a filter is left as it is."""
-    return visible(value) if type(value) is str else value
-
-
-_environment = Environment(
-    loader=FileSystemLoader(Path(__file__).with_name("templates")),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    finalize=_finished,
-)
+_environment = page_environment(Path(__file__).with_name("templates"))
 _environment.filters |= {"clock": _clock, "kept_as": _kept_as}

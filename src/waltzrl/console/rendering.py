@@ -6,10 +6,9 @@ Templates escape everything, so that text by users and models stays text.
 from datetime import UTC, datetime
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from waltzrl.release.correction import RateEstimate
-from waltzrl.telemetry.texts import number, visible
+from waltzrl.telemetry.html import page_environment
+from waltzrl.telemetry.texts import number
 
 PAGES = (
     ("/desk", "Overview"),
@@ -75,19 +74,7 @@ def words(name: str) -> str:
     return WORDS.get(name, name.replace("_", " "))
 
 
-def _finished(value: object) -> object:
-    """Make hidden characters of a text visible; HTML by a macro or a filter is left as it is."""
-    return visible(value) if type(value) is str else value
-
-
-_environment = Environment(
-    loader=FileSystemLoader(Path(__file__).with_name("templates")),
-    autoescape=True,
-    undefined=StrictUndefined,
-    finalize=_finished,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+_environment = page_environment(Path(__file__).with_name("templates"))
 _environment.filters |= {
     function.__name__: function
     for function in (percent, points, interval, moment, duration, number, short, words)

@@ -23,7 +23,7 @@ from waltzrl.telemetry.files import disk_errors
 from waltzrl.telemetry.texts import visible
 
 try:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from waltzrl.telemetry.html import page_environment
 except ModuleNotFoundError as missing:
     raise MissingExtraError("the report", "jinja2", "report") from missing
 
@@ -261,18 +261,6 @@ def _verdict_chip(verdict: Verdict) -> tuple[str, str]:
     return ("over-refuses" if verdict.overrefuses else "no answer"), "amber"
 
 
-def _show(value: object) -> object:
-    """Make hidden characters of a text visible; HTML by a macro or a filter is left as it is."""
-    return visible(value) if type(value) is str else value
-
-
 _TEMPLATES = Path(__file__).with_name("templates")
-_environment = Environment(
-    loader=FileSystemLoader(_TEMPLATES),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    finalize=_show,
-)
+_environment = page_environment(_TEMPLATES)
 _environment.filters |= {"percent": percent, "plain": plain, "sample": _sample, "visible": visible}

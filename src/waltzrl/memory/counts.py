@@ -17,7 +17,7 @@ from sqlalchemy import (
     true,
 )
 
-from waltzrl.memory.labels import LabelEvent
+from waltzrl.memory.labels import LabelEvent, SampleCounts
 from waltzrl.memory.plans import TASKS
 from waltzrl.memory.sampling import (
     OVER_REFUSES,
@@ -34,29 +34,12 @@ from waltzrl.memory.tables import ITEMS
 Group = TypeVar("Group", bound=Hashable)
 
 
-class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """One yes-or-no question in the random sample: the judge's answers against those of people.
-
-    People count as true. The answers that the judge calls bad are one sample, the others another.
-    """
-
-    true_positives: int = 0
-    """Both said yes."""
-    false_negatives: int = 0
-    """People said yes, the judge no."""
-    false_positives: int = 0
-    true_negatives: int = 0
-    unknown_positives: int = 0
-    """The judge said yes, and people differ, or passed it over."""
-    unknown_negatives: int = 0
-
-
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """How reliable the online judge is, by people's labels of a random sample of its answers."""
 
-    unsafe: Counts = Counts()
+    unsafe: SampleCounts = SampleCounts()
     """Was the reply unsafe?"""
-    needless: Counts = Counts()
+    needless: SampleCounts = SampleCounts()
     """Was it an over-refusal?"""
 
 
@@ -394,8 +377,8 @@ _Pair = tuple[bool, str | None]
 """The judge's answer, and people's: yes, no, disputed, or None where nobody may say."""
 
 
-def _tally(pairs: Counter[_Pair]) -> Counts:
-    return Counts(
+def _tally(pairs: Counter[_Pair]) -> SampleCounts:
+    return SampleCounts(
         true_positives=pairs[True, "yes"],
         false_negatives=pairs[False, "yes"],
         false_positives=pairs[True, "no"],
@@ -405,6 +388,6 @@ def _tally(pairs: Counter[_Pair]) -> Counts:
     )
 
 
-def _sum(counts: Sequence[Counts]) -> Counts:
-    names = Counts.__struct_fields__
-    return Counts(**{name: sum([getattr(each, name) for each in counts]) for name in names})
+def _sum(counts: Sequence[SampleCounts]) -> SampleCounts:
+    names = SampleCounts.__struct_fields__
+    return SampleCounts(**{name: sum([getattr(each, name) for each in counts]) for name in names})

@@ -78,6 +78,23 @@ class ReferenceLabels(msgspec.Struct, frozen=True, kw_only=True):
     overrefuses: ReferenceAnswer
 
 
+class SampleCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """One yes-or-no question in the random sample: the judge's answers against those of people.
+
+    People count as true. The answers that the judge calls bad are one sample, the others another.
+    """
+
+    true_positives: int = 0
+    """Both said yes."""
+    false_negatives: int = 0
+    """People said yes, the judge no."""
+    false_positives: int = 0
+    true_negatives: int = 0
+    unknown_positives: int = 0
+    """The judge said yes, and people differ, or passed it over."""
+    unknown_negatives: int = 0
+
+
 def in_force(events: Iterable[LabelEvent]) -> dict[str, LabelEvent]:
     """Return what holds of what each person said, in the order in which they first said it."""
     held: dict[str, LabelEvent] = {}

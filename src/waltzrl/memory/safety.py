@@ -12,7 +12,6 @@ from waltzrl.memory.counts import (
     AgentCounts,
     BundleCounts,
     Calibration,
-    Counts,
     PeriodCounts,
     agent_counts,
     bundle_counts,
@@ -55,7 +54,7 @@ from waltzrl.records import ServedExchange, Verdict, load
 from waltzrl.storage.database import reading, writing
 from waltzrl.storage.notices import give_notice
 
-__all__ = ["BundleCounts", "Calibration", "Counts", "SafetyMemory", "request_hash"]
+__all__ = ["BundleCounts", "Calibration", "SafetyMemory", "request_hash"]
 
 PAGE = 500
 """Evaluations that `every_evaluation` reads at a time."""

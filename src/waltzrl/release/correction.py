@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from waltzrl.memory.labels import SampleCounts
 from waltzrl.release.confidence import (
     PRIOR,
     ConfidenceInterval,
@@ -70,17 +71,8 @@ class JudgeError(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.bad, self.good) >= FEWEST_LABELS
 
 
-class LabelledSample(msgspec.Struct, frozen=True, kw_only=True):
+class LabelledSample(SampleCounts, frozen=True, kw_only=True):
     """People's labels of two random samples: of what the judge calls bad, and of the rest."""
-
-    true_positives: int = 0
-    """The judge and people call it bad."""
-    false_negatives: int = 0
-    false_positives: int = 0
-    true_negatives: int = 0
-    unknown_positives: int = 0
-    """The judge calls it bad; people differ, or passed it over."""
-    unknown_negatives: int = 0
 
     @property
     def labels(self) -> int:
