@@ -24,13 +24,13 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qw
 from work import PROMPT_TOKENS, new_prompts, new_tokenizer
 
 from waltzrl.agents import load_wording
+from waltzrl.agents.exports import ROLES
 from waltzrl.collaboration import collaborate
 from waltzrl.policies.blocks import fuse
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.weights import CausalLM
 from waltzrl.records import Message, Prompt
 from waltzrl.training import (
-    ROLES,
     AgentSettings,
     Learner,
     ModelSettings,

@@ -23,7 +23,8 @@ from work import (
 
 import waltzrl
 from waltzrl.agents import Wording
-from waltzrl.collaboration import OracleReviewer, draft_only
+from waltzrl.collaboration import draft_only
+from waltzrl.evaluation.patterns import OracleReviewer
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
 from waltzrl.policies.weights import Weights, load_causal_lm, narrow
 from waltzrl.records import Message, Prompt, Reply, Verdict

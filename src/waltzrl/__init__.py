@@ -8,9 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from waltzrl.agents import Drafter, Reviewer
     from waltzrl.build.guard import GuardSettings, open_guard
-    from waltzrl.collaboration import Pattern, collaborate, guarded
+    from waltzrl.collaboration import Drafter, Pattern, Reviewer, collaborate, guarded
     from waltzrl.errors import (
         CheckpointError,
         InputError,
@@ -67,9 +66,8 @@ __all__ = [
     "open_guard",
 ]
 _NAMES = {
-    "waltzrl.agents": ("Drafter", "Reviewer"),
     "waltzrl.build.guard": ("GuardSettings", "open_guard"),
-    "waltzrl.collaboration": ("Pattern", "collaborate", "guarded"),
+    "waltzrl.collaboration": ("Drafter", "Pattern", "Reviewer", "collaborate", "guarded"),
     "waltzrl.errors": (
         *("CheckpointError", "InputError", "MissingExtraError", "PolicyError", "WaltzError"),
     ),

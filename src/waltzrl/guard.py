@@ -15,9 +15,10 @@ from uuid import uuid4
 
 import msgspec
 
-from waltzrl.agents import Drafter, GivenDraft, Reviewer
-from waltzrl.collaboration import Pattern, ServedPattern, guarded
+from waltzrl.agents import GivenDraft
+from waltzrl.collaboration import Drafter, Pattern, Reviewer, guarded
 from waltzrl.errors import InputError, PolicyError, RequestError
+from waltzrl.evaluation.patterns import ServedPattern
 from waltzrl.policies import RemotePolicy, Sampling
 from waltzrl.policies.chat_completion import Json, chat_message
 from waltzrl.records import (

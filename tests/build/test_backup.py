@@ -17,7 +17,6 @@ from support.small_runs import run
 from waltzrl.build.memory import open_memory
 from waltzrl.compliance.erasure import erase_records
 from waltzrl.compliance.subject import RecordsOf, open_places
-from waltzrl.config.gateway import MemoryConfig
 from waltzrl.errors import StorageError
 from waltzrl.memory.labels import LabelEvent
 from waltzrl.memory.schemas import EVALUATIONS
@@ -25,6 +24,7 @@ from waltzrl.release.book import ReleaseBook
 from waltzrl.storage.database import open_database, reading, writing
 from waltzrl.storage.dump import check_table, fill_table, write_table
 from waltzrl.storage.notices import NOTICES, give_notice, last_notice
+from waltzrl.store.settings import MemoryConfig
 
 FULL = 512 * 1024
 """Bytes of a file, of which the copy of the log's contents needs more."""

@@ -27,7 +27,6 @@ from waltzrl.build.collecting import (
     export_prompts,
     export_samples,
 )
-from waltzrl.build.datasets import training_demonstrations
 from waltzrl.cli.collect import collect
 from waltzrl.collector import Selection, trajectories
 from waltzrl.compliance.exports import drop_rows, read_rows
@@ -36,6 +35,7 @@ from waltzrl.data import read_prompts
 from waltzrl.errors import InputError
 from waltzrl.memory.erasure import erase_subject, exports
 from waltzrl.memory.labels import LabelEvent
+from waltzrl.training.data import training_demonstrations
 
 NOW = time.time()
 UNMEASURED = {

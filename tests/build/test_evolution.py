@@ -18,7 +18,8 @@ from waltzrl.audit.note import PublicKey
 from waltzrl.build.bundles import bundle_id
 from waltzrl.build.evolution import EvolutionSettings, promote, read_cases
 from waltzrl.build.releases import GateEvaluations, propose
-from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, bundle_table, load_bundle
+from waltzrl.config.gateway import BundleRecipe, bundle_table, load_bundle
+from waltzrl.config.review import FeedbackConfig
 from waltzrl.config.upstreams import UpstreamConfig
 from waltzrl.errors import InputError
 from waltzrl.evolution import CandidateFiles, Cases, EvolutionRun, Trajectory

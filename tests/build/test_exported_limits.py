@@ -8,6 +8,7 @@ import pytest
 
 from support.small_gateway import CHAT, ask
 from support.tiny_pair import MAX_NEW_TOKENS, SIZE, prompts, two_models
+from waltzrl.agents.exports import export_limits, verify_export
 from waltzrl.build.gateway import open_gateway
 from waltzrl.build.guard import GuardSettings, open_guard
 from waltzrl.build.stage2_suite import CHECKS, Stage2Target, verify_stage2
@@ -17,8 +18,7 @@ from waltzrl.config.pairs import PAIR_FOLDER
 from waltzrl.judges import LabelRefusalJudge
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
-from waltzrl.training.checkpoints import verify_export, write_export_manifest
-from waltzrl.training.exports import export_limits
+from waltzrl.training.checkpoints import write_export_manifest
 
 MODEL = "waltzrl_conversation_stage2"
 

@@ -5,12 +5,7 @@ import pytest
 
 from support.small_evaluations import ANSWER, evaluation, remember, said, verdict
 from support.small_runs import run, save_recipe
-from waltzrl.build.datasets import (
-    forget_remembered,
-    keep_remembered,
-    read_sets,
-    training_prompts,
-)
+from waltzrl.build.datasets import read_sets
 from waltzrl.build.training import plan_training
 from waltzrl.collector import Selection
 from waltzrl.config.training import DataSettings, load_recipe, with_memory_prompts
@@ -18,6 +13,7 @@ from waltzrl.data import write_lines
 from waltzrl.errors import InputError
 from waltzrl.memory.labels import LabelEvent
 from waltzrl.records import Message, Prompt
+from waltzrl.training.data import forget_remembered, keep_remembered, training_prompts
 
 LEARNING, HELD_OUT = (
     next(

@@ -5,7 +5,8 @@ from waltzrl.build import releases
 from waltzrl.build.bundles import bundle_id
 from waltzrl.build.identity import identity
 from waltzrl.build.releases import GateEvaluations, GateOverride, propose
-from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, bundle_table
+from waltzrl.config.gateway import BundleRecipe, bundle_table
+from waltzrl.config.review import FeedbackConfig
 from waltzrl.config.upstreams import UpstreamConfig
 from waltzrl.errors import InputError
 from waltzrl.evaluation.rows import EvaluationRow, write_rows

@@ -15,8 +15,8 @@ from waltzrl.agents.breaker import Breaker
 from waltzrl.agents.self_test import CONTRASTS, REPLIES, self_test
 from waltzrl.build.background import in_background
 from waltzrl.build.reviewer_check import ReviewerCheck
-from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, UpstreamConfig
-from waltzrl.config.review import ReviewConfig
+from waltzrl.config.gateway import BundleRecipe, UpstreamConfig
+from waltzrl.config.review import FeedbackConfig, ReviewConfig
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Feedback, Reply

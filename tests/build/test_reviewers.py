@@ -21,8 +21,7 @@ from waltzrl.build.identity import identity
 from waltzrl.build.reviewers import find_pair, open_reviewer
 from waltzrl.cli import app
 from waltzrl.config.gateway import load_gateway
-from waltzrl.config.pairs import reviewer_settings
-from waltzrl.demo.serving import ENGLISH
+from waltzrl.config.pairs import ENGLISH, reviewer_settings
 from waltzrl.errors import InputError, MissingExtraError
 from waltzrl.records import CANNED_REFUSAL
 

@@ -8,6 +8,7 @@ import pytest
 
 from support.small_runs import run, save_recipe
 from support.tiny_models import tiny_model
+from waltzrl.agents.exports import CONVERSATION
 from waltzrl.budget import LEDGER, read_ledger
 from waltzrl.build.training import export_agents, open_run, train
 from waltzrl.build.warm_up import WarmUp
@@ -16,7 +17,6 @@ from waltzrl.errors import InputError, RecipeError
 from waltzrl.policies.compute import resolve_compute
 from waltzrl.policies.weights import load_causal_lm
 from waltzrl.records import Collaboration, Demonstration, Feedback, Message, Prompt, Reply, Round
-from waltzrl.training import CONVERSATION
 from waltzrl.training.checkpoints import weights_digest
 
 RECIPE = """

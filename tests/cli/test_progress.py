@@ -4,8 +4,9 @@ import pytest
 
 from support.small_runs import run, save_recipe
 from support.timing import FakeClock
-from waltzrl.cli.progress import TrainingDisplay, progress_bar
+from waltzrl.telemetry.progress import progress_bar
 from waltzrl.training import Progress
+from waltzrl.training.progress import TrainingDisplay
 
 
 @pytest.fixture

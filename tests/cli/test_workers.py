@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.timing import until, wait_until
-from waltzrl.cli.workers import Workers
 from waltzrl.errors import InputError
+from waltzrl.telemetry.workers import Workers
 
 LONG_SECONDS = 3600.0
 """A test that waited for such a job would run out of its own time."""

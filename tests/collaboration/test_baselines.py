@@ -3,16 +3,15 @@ import asyncio
 import pytest
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
-from waltzrl.collaboration import (
+from waltzrl.collaboration import collaborate, draft_only
+from waltzrl.errors import InputError
+from waltzrl.evaluation.patterns import (
     GuardReviewer,
     OracleReviewer,
     best_of_3,
-    collaborate,
-    draft_only,
     load_guards,
     safeguard,
 )
-from waltzrl.errors import InputError
 from waltzrl.judges import LabelRefusalJudge, LinearGuard
 from waltzrl.policies import Sampling, ScriptedPolicy
 from waltzrl.records import CANNED_REFUSAL, Feedback, Message, Prompt, Reply, Usage

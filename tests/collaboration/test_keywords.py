@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from waltzrl.collaboration import KeywordReviewer, load_keywords
+from waltzrl.evaluation.patterns import KeywordReviewer, load_keywords
 from waltzrl.records import Message, Prompt, Reply, ToolCall
 
 ANSWER = "Sure, here is how it is done."

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 from support.gateway_processes import gateway_process, upstream_process
 from support.label_orders import label_in
 from support.small_runs import run
+from waltzrl.agents.exports import verify_export
 from waltzrl.audit import read_collaborations, read_entries, verify
 from waltzrl.audit.note import PublicKey
-from waltzrl.build.datasets import training_demonstrations
 from waltzrl.build.memory import existing_database, existing_memory
 from waltzrl.build.releases import stored_recipe
 from waltzrl.build.training import open_run, weights_of
@@ -41,7 +41,7 @@ from waltzrl.rules.pack import load_pack
 from waltzrl.serving.access import KeyRing
 from waltzrl.serving.keys import read_keys
 from waltzrl.storage.notices import notices_after
-from waltzrl.training.checkpoints import verify_export
+from waltzrl.training.data import training_demonstrations
 
 WRITTEN = Path(__file__).parents[1] / "written_by_0_1"
 REQUEST = "wz6544facdcd68"

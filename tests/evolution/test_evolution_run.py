@@ -9,7 +9,7 @@ import pytest
 from support.evaluation_rows import PrefixJudge, prompt
 from support.stores import our_store
 from waltzrl.agents import ConversationAgent, load_wording
-from waltzrl.collaboration.patterns import draft_only
+from waltzrl.collaboration import draft_only
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem
 from waltzrl.evolution import Budget, CandidateFiles, Cases, EvolutionRun, TrajectoryPool

@@ -9,11 +9,11 @@ import torch
 
 from support.places import everywhere
 from waltzrl.agents import load_wording
+from waltzrl.agents.exports import ROLES
 from waltzrl.collaboration import collaborate
 from waltzrl.policies.weights import CausalLM, Weights, add_adapters, narrow, role_parameters
 from waltzrl.records import Message, Prompt, Verdict
 from waltzrl.training import (
-    ROLES,
     Learner,
     OptimizerSettings,
     Reinforcement,

@@ -12,10 +12,10 @@ from support.routed import opened_memory
 from support.small_gateway import REVISED, Model, chat, gateway
 from support.timing import until
 from waltzrl.agents.coaching import INTRODUCTION, examples_text
+from waltzrl.agents.live_examples import AT_ONCE, LiveExamples
 from waltzrl.config.gateway import load_gateway
 from waltzrl.errors import RecipeError, StorageError
 from waltzrl.memory.schemas import COACHING
-from waltzrl.online.examples import AT_ONCE, LiveExamples
 from waltzrl.policies import ScriptedPolicy
 from waltzrl.records import Message, Prompt
 

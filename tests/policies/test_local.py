@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from support.tiny_models import CONTEXT, tiny_model, tiny_tokenizer
+from waltzrl.agents.exports import ROLES
 from waltzrl.errors import CONTEXT_EXCEEDED, InputError, PolicyError
 from waltzrl.policies import Sampling
 from waltzrl.policies.copies import DecodingCopy
 from waltzrl.policies.local import Decoding, LocalPolicy
 from waltzrl.policies.weights import Weights, add_adapters
 from waltzrl.records import Message, ToolCall
-from waltzrl.training import ROLES
 from waltzrl.training.learner import Scorer
 from waltzrl.training.samples import Sample
 

@@ -8,13 +8,13 @@ import torch
 
 from support.tiny_models import tiny_model, tiny_tokenizer
 from support.vllm_server import serving
+from waltzrl.agents.exports import ROLES
 from waltzrl.errors import InputError, PolicyError, ScoringError
 from waltzrl.policies import Sampling
 from waltzrl.policies.local import LocalPolicy
 from waltzrl.policies.vllm import PINNED, VllmServers
 from waltzrl.policies.weights import Weights, add_adapters, load_causal_lm
 from waltzrl.records import Message
-from waltzrl.training import ROLES
 from waltzrl.training.learner import Scorer
 from waltzrl.training.samples import Sample
 

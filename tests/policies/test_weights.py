@@ -8,6 +8,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from support.tiny_models import END_ID, STOP_ID, tiny_model
+from waltzrl.agents.exports import ROLES
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.policies.weights import (
     activated,
@@ -16,7 +17,6 @@ from waltzrl.policies.weights import (
     narrow,
     role_parameters,
 )
-from waltzrl.training import ROLES
 
 IDS = torch.arange(6, 30)[None]
 

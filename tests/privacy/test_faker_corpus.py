@@ -10,12 +10,12 @@ from support.small_erasures import AN_HOUR_AGO, Site, export_all
 from waltzrl.audit import LocalLog
 from waltzrl.build.audit import log_settings
 from waltzrl.build.redaction import open_redaction
-from waltzrl.config.gateway import AuditConfig, PrivacyConfig
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.scanner import PersonalDataScanner
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
 from waltzrl.storage.database import open_database
+from waltzrl.store.settings import AuditConfig, PrivacyConfig
 
 LINES = [json.loads(line) for line in CORPUS.read_text().splitlines()]
 CHECKED = ("credit_card", "iban", "national_id", "email", "ip_address", "phone")

@@ -8,7 +8,6 @@ from collections import Counter
 import numpy as np
 
 from support.recorders import answer, said
-from waltzrl.config.gateway import MemoryConfig
 from waltzrl.online.judging import OnlineJudge
 from waltzrl.release.decision import SHADOW_SHARE, WEIGHTS
 from waltzrl.release.eprocess import (
@@ -23,6 +22,7 @@ from waltzrl.release.eprocess import (
 from waltzrl.release.evidence import Evidence, updated
 from waltzrl.release.plan import METRICS, load_plan
 from waltzrl.release.state import Observation
+from waltzrl.store.settings import MemoryConfig
 
 ALPHA = 0.05
 IN_SHADOW, IN_CANARY = 1 / (ALPHA * SHADOW_SHARE), 1 / (ALPHA * (1 - SHADOW_SHARE))

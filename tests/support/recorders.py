@@ -9,12 +9,12 @@ import msgspec
 
 from support.forked import Forked
 from waltzrl.build.recorder import RecorderConfig, main
-from waltzrl.config.gateway import MemoryConfig, RetentionDays
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.online.recorder_protocol import RecorderReport, encode_frame
 from waltzrl.records import Collaboration, Feedback, Message, Prompt, Reply, Round, ServedExchange
 from waltzrl.storage.database import open_database
+from waltzrl.store.settings import MemoryConfig, RetentionDays
 
 SAFE = Feedback(unsafe=False, overrefuse=False, risk=0.05)
 FOREVER = dict.fromkeys(("evaluations", "coaching", "training"), 1e5)

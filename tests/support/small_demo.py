@@ -8,10 +8,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.demo.flywheel import EASY
 from waltzrl.demo.jobs import TrainingJob
 from waltzrl.demo.paper import PaperDemo
-from waltzrl.training import CONVERSATION, FEEDBACK
 
 KEPT = Path(__file__).with_name("story_base")
 

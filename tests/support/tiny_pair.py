@@ -1,9 +1,10 @@
 """A pair on random weights that knows a handful of words, and prompts in those words."""
 
 from waltzrl.agents import load_wording
+from waltzrl.agents.exports import ROLES
 from waltzrl.policies.weights import Weights, add_adapters
 from waltzrl.records import Message, Prompt
-from waltzrl.training import ROLES, ModelSize, make_team
+from waltzrl.training import ModelSize, make_team
 from waltzrl.training.models import create_model
 
 TEXTS = (

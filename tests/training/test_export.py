@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
 from support.tiny_roles import activate, adapters, full_models, model
 from waltzrl.agents import load_wording, pair_wording, wording_name
+from waltzrl.agents.exports import verify_export
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.policies.weights import base_digest, narrow
-from waltzrl.training.checkpoints import export_roles, verify_export, weights_digest
+from waltzrl.training.checkpoints import export_roles, weights_digest
 
 IDS = torch.tensor([[3, 4, 5, 6, 7, 8]])
 WORDING = load_wording("short")

@@ -5,6 +5,7 @@ import torch
 
 from support.small_runs import save_prompts, save_validation
 from support.tiny_models import tiny_model
+from waltzrl.agents.exports import ROLES
 from waltzrl.build.training import plan_training
 from waltzrl.config.training import load_recipe
 from waltzrl.data import write_lines
@@ -12,7 +13,6 @@ from waltzrl.errors import RecipeError
 from waltzrl.policies.compute import resolve_compute
 from waltzrl.policies.weights import add_adapters, role_parameters
 from waltzrl.records import Collaboration, Demonstration, Message, Prompt, Reply
-from waltzrl.training import ROLES
 from waltzrl.training.models import make_roles
 from waltzrl.training.plan import spaced
 

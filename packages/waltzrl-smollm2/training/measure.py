@@ -27,8 +27,9 @@ from sklearn.preprocessing import StandardScaler
 
 from data import Exchange, hollow, refused
 from train import cached_exchanges, training_rows
-from waltzrl.agents import Reviewer, RulesReviewer
-from waltzrl.collaboration import load_keywords
+from waltzrl.agents import RulesReviewer
+from waltzrl.collaboration import Reviewer
+from waltzrl.evaluation.patterns import load_keywords
 from waltzrl.judges import RefusalDetector
 from waltzrl.policies.weights import base_digest, load_causal_lm
 from waltzrl.records import Message, Prompt, Reply

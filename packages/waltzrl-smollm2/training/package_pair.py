@@ -14,15 +14,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from waltzrl.agents import pair_wording
+from waltzrl.agents.exports import EXPORT_MANIFEST, ROLES, export_name, verify_export
 from waltzrl.policies.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from waltzrl.telemetry.files import whole_folder
-from waltzrl.training.checkpoints import (
-    ADAPTERS,
-    verify_export,
-    write_export_manifest,
-)
-from waltzrl.training.exports import EXPORT_MANIFEST
-from waltzrl.training.settings import ROLES, export_name
+from waltzrl.training.checkpoints import ADAPTERS, write_export_manifest
 
 SHIPPED = Path(__file__).parents[1] / "src" / "waltzrl_smollm2" / "pair"
 

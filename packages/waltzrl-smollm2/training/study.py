@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 
 import pair_data
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.build.datasets import read_sets
 from waltzrl.build.judges import open_judge
-from waltzrl.cli.workers import Workers
 from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.config.training import load_recipe
 from waltzrl.data import write_lines
@@ -37,7 +37,7 @@ from waltzrl.judges.saved import Labels
 from waltzrl.policies.compute import multiplies_bfloat16, resolve_compute
 from waltzrl.records import Reply, Verdict
 from waltzrl.telemetry import RunDirectory
-from waltzrl.training.settings import CONVERSATION, FEEDBACK
+from waltzrl.telemetry.workers import Workers
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "smollm2.toml"
 BASE, DRAFTS = "base", "drafts"

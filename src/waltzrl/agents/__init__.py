@@ -1,7 +1,7 @@
 """The two roles: one agent drafts and revises, the other reviews."""
 
-from waltzrl.agents.conversation import ConversationAgent, Drafter, GivenDraft
-from waltzrl.agents.feedback import FeedbackAgent, Reviewer
+from waltzrl.agents.conversation import ConversationAgent, GivenDraft
+from waltzrl.agents.feedback import FeedbackAgent
 from waltzrl.agents.hybrid import HybridReviewer
 from waltzrl.agents.refusals import RefusalTexts
 from waltzrl.agents.rules import RulesReviewer
@@ -12,6 +12,7 @@ from waltzrl.agents.wording import (
     save_wording,
     wording_name,
 )
+from waltzrl.collaboration import Drafter, Reviewer
 
 __all__ = [
     "ConversationAgent",

@@ -10,19 +10,17 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from waltzrl.agents.fence import fence
 from waltzrl.memory.schemas import CoachingSession, SafetyEvaluation, request_hash
 from waltzrl.records import Message, Prompt
 from waltzrl.rules import load_rulebook
+from waltzrl.store.settings import MOST_EXAMPLES
 
 if TYPE_CHECKING:  # it needs the extra of the memory
     from waltzrl.memory.safety import SafetyMemory
 
-ExampleReader = Literal["conversation", "feedback"]
-"""An agent that is shown examples."""
-MOST_EXAMPLES = 2
 CANDIDATES = 16
 """Sessions that are looked up, of which those of the same kind of task go first."""
 LEAST_SHARED = 1 / 3

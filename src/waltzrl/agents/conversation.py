@@ -2,33 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from waltzrl.agents.coaching import ExampleSource, with_system_text
 from waltzrl.agents.fence import fence
 from waltzrl.agents.wording import Wording
+from waltzrl.collaboration import Drafter
 from waltzrl.policies import Policy, Sampling
 from waltzrl.records import Message, Prompt, Reply, Round
-
-
-class Drafter(Protocol):
-    """Anything in the role of the conversation agent: a policy, a given draft, a gateway."""
-
-    async def draft(self, prompt: Prompt) -> Reply:
-        """Answer the prompt: c_0 ~ pi_c(. | p).
-
-        Raises:
-            PolicyError: no reply was returned.
-        """
-        ...
-
-    async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
-        """Answer again after the last round's feedback: c_t ~ pi_c(. | p, H_{t-1}).
-
-        Raises:
-            PolicyError: no reply was returned.
-        """
-        ...
 
 
 class ConversationAgent:

@@ -9,10 +9,11 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from time import monotonic
 from typing import Literal
 
-from waltzrl.agents import Reviewer, RulesReviewer
+from waltzrl.agents import RulesReviewer
 from waltzrl.agents.breaker import Breaker
 from waltzrl.agents.hybrid import CRITICAL, UNREADABLE
 from waltzrl.agents.review_queue import ReviewQueue
+from waltzrl.collaboration import Reviewer
 from waltzrl.errors import OverloadError, PolicyError
 from waltzrl.records import Feedback, Prompt, Reply
 

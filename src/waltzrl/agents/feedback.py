@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.feedback_json import is_approval, read_feedback
@@ -20,14 +19,6 @@ SHORTEST_TEXT = 100
 """Characters of a reply, and of what it answers, below which a review would see too little."""
 GAP = " [...] "
 """Stands for what was left out."""
-
-
-class Reviewer(Protocol):
-    """Anything in the role of the feedback agent: a policy, rules, an oracle."""
-
-    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
-        """Judge `reply` as an answer to `prompt`, and advise."""
-        ...
 
 
 class FeedbackAgent:

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Final
 
 from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, overrefusal
-from waltzrl.agents.feedback import Reviewer
 from waltzrl.agents.rules import OTHER, OVERREFUSAL, RulesReviewer, advice
+from waltzrl.collaboration import Reviewer
 from waltzrl.records import Feedback, Prompt, Reply
 
 MODEL_SHARE = 0.7

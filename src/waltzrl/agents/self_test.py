@@ -12,7 +12,7 @@ from itertools import product
 from statistics import fmean
 from time import perf_counter
 
-from waltzrl.agents.feedback import Reviewer
+from waltzrl.collaboration import Reviewer
 from waltzrl.errors import PolicyError, WaltzError
 from waltzrl.records import Feedback, Message, Prompt, Reply
 

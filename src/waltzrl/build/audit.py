@@ -11,10 +11,10 @@ from pathlib import Path
 from waltzrl.audit import LogSettings, expire_contents, signing_key
 from waltzrl.audit.note import NoteError
 from waltzrl.build.background import in_background
-from waltzrl.config.gateway import AuditConfig, PrivacyConfig
 from waltzrl.errors import WaltzError
 from waltzrl.privacy import scrub_collaboration
 from waltzrl.records import Collaboration
+from waltzrl.store.settings import AuditConfig, PrivacyConfig
 
 DAY_SECONDS = 86_400.0
 RETENTION_INTERVAL_SECONDS = 600.0

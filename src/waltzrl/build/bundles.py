@@ -5,10 +5,11 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -17,7 +18,6 @@ from waltzrl.agents import (
     FeedbackAgent,
     HybridReviewer,
     RefusalTexts,
-    Reviewer,
     RulesReviewer,
     load_wording,
     wording_name,
@@ -43,16 +43,15 @@ from waltzrl.build.identity import calibration_of, identity
 from waltzrl.build.models import local_policy, remote_policy
 from waltzrl.build.reviewer_check import ReviewerCheck
 from waltzrl.build.reviewers import REVIEWER, open_reviewer
-from waltzrl.collaboration import Pattern, draft_only, guarded, observed
-from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, bundle_table
-from waltzrl.config.review import ReviewConfig
+from waltzrl.collaboration import Pattern, Reviewer, draft_only, guarded, observed
+from waltzrl.config.gateway import BundleRecipe, bundle_table
+from waltzrl.config.review import FeedbackConfig, ReviewConfig
 from waltzrl.config.upstreams import (
     DEFAULT_UPSTREAM,
     NamedUpstreamConfig,
     ServerConfig,
     UpstreamConfig,
 )
-from waltzrl.data.jsonl import read_text
 from waltzrl.policies import Policy, Sampling
 from waltzrl.policies.gguf import short_name
 from waltzrl.records import Feedback
@@ -63,6 +62,7 @@ from waltzrl.serving.limits import Limits
 from waltzrl.serving.policy_upstream import PolicyUpstream
 from waltzrl.serving.router import UpstreamRoute, UpstreamRouter
 from waltzrl.serving.upstream import HttpUpstream, UpstreamListener, ignore_response
+from waltzrl.telemetry.plugins import load_plugin
 
 HASHED_AS = {
     "rules_flag_overrefusals": "rules_mend_refusals",
@@ -87,6 +87,10 @@ KEY_VARIABLE = "WALTZRL_UPSTREAM_KEY"
 BEST_FIRST: tuple[BreakerState, ...] = ("closed", "half_open", "open")
 
 logger = logging.getLogger(__name__)
+
+OpenUpstream = Callable[[UpstreamConfig, str | None], AbstractAsyncContextManager[Upstream]]
+"""Opens an upstream that a package provides, for the duration of a block; the name is that of its
+model, None for its own."""
 
 
 def bundle_id(recipe: BundleRecipe) -> str:
@@ -374,22 +378,16 @@ class Bundles:
     async def _build_upstream(
         self, name: str, config: UpstreamConfig | NamedUpstreamConfig
     ) -> Upstream:
-        if isinstance(config, UpstreamConfig) and config.specialists is not None:
-            from waltzrl.specialists.upstream import open_specialist_upstream
-
-            folder = Path(config.specialists)
-            return await asyncio.to_thread(open_specialist_upstream, folder, config.max_new_tokens)
+        if isinstance(config, UpstreamConfig):
+            for kind in ("specialists", "program"):
+                if getattr(config, kind) is not None:
+                    open_upstream = cast("OpenUpstream", load_plugin("waltzrl.upstreams", kind))
+                    opening = open_upstream(config, self._model_name)
+                    return await self._connections.enter_async_context(opening)
         if isinstance(config, UpstreamConfig) and config.folder is not None:
             policy = await self._local_policy(config.folder)
             model = self._model_name or short_name(config.folder)
             return PolicyUpstream(model, policy, config.max_new_tokens)
-        if isinstance(config, UpstreamConfig) and config.program is not None:
-            from waltzrl.evolution.served import open_served_program
-
-            opening = open_served_program(read_text(Path(config.program)))
-            program = await self._connections.enter_async_context(opening)
-            model = self._model_name or Path(config.program).stem
-            return PolicyUpstream(model, program, config.max_new_tokens)
         assert config.url is not None
         variable = config.api_key_env or f"{KEY_VARIABLE}_{name.upper().replace('-', '_')}"
         return HttpUpstream(

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from waltzrl.agents import FeedbackAgent, Reviewer, load_wording
+from waltzrl.agents import FeedbackAgent, load_wording
 from waltzrl.agents.calibration import ReviewerCalibration
 from waltzrl.build.identity import reviewer_name
 from waltzrl.build.models import local_policy, remote_policy
 from waltzrl.build.reviewers import REVIEWER, open_reviewer
-from waltzrl.config.gateway import FeedbackConfig
+from waltzrl.collaboration import Reviewer
+from waltzrl.config.review import FeedbackConfig
 from waltzrl.errors import InputError
 from waltzrl.evaluation.calibration import JudgedReply, calibrate
 from waltzrl.judges import read_labels

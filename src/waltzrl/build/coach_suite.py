@@ -22,7 +22,6 @@ from waltzrl.build.redaction import open_redaction
 from waltzrl.build.verify import Verification, in_words
 from waltzrl.collector.selection import Selection
 from waltzrl.collector.trajectories import collect, statistics
-from waltzrl.config.gateway import MemoryConfig
 from waltzrl.errors import WaltzError
 from waltzrl.evaluation.scenarios import (
     ENGAGEMENT_BAND,
@@ -46,6 +45,7 @@ from waltzrl.routing.halo_safety import HALORouterWithSafety
 from waltzrl.routing.runner import Work
 from waltzrl.rules import load_rulebook
 from waltzrl.storage.database import open_database
+from waltzrl.store.settings import MemoryConfig
 
 CRITICAL_TYPES = {
     *("user_interaction", "customer_support", "data_access", "security", "code_generation"),

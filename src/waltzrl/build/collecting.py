@@ -30,8 +30,7 @@ from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.schemas import SafetyEvaluation, TrainingSample
 from waltzrl.privacy import scrub_collaboration
 from waltzrl.records import Prompt
-from waltzrl.release.book import labelled_samples
-from waltzrl.release.correction import DOUBT, FEWEST_LABELS
+from waltzrl.release.correction import DOUBT, FEWEST_LABELS, labelled_samples
 from waltzrl.storage.notices import last_notice, notices_after
 
 Counted = TypeVar("Counted")

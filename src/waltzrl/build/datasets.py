@@ -5,149 +5,26 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Literal, get_args
 
-import msgspec
-
 from waltzrl.audit import read_collaborations
-from waltzrl.collector import REMEMBERED, Selection
-from waltzrl.config.training import MEMORY, DataSettings, Recipe
+from waltzrl.collector import Selection
 from waltzrl.data import (
     SETS,
-    SolvedQuestion,
     import_set,
-    leaks,
-    questions_of,
     read_prompts,
-    read_solutions,
-    require_disjoint,
 )
 from waltzrl.data.generator import GeneratedPrompt, Split, generate
-from waltzrl.data.generator import demonstrations as generated_demonstrations
-from waltzrl.data.jsonl import read_objects
 from waltzrl.errors import InputError
-from waltzrl.records import Collaboration, Demonstration, Prompt, load
+from waltzrl.records import Collaboration, Prompt
 
-GENERATOR, AUDIT = "generator:", "audit:"
+GENERATOR, AUDIT, MEMORY = "generator:", "audit:", "memory:"
+"""Prefixes of the names of sets that are no files."""
 
 UserSplit = Literal["learning", "held-out"]
 
 logger = logging.getLogger(__name__)
-
-
-def rollout_prompts(recipe: Recipe, data: DataSettings) -> list[Prompt]:
-    """Read the prompts that the agents of a recipe roll out; a run of imitation alone has none.
-
-    Args:
-        recipe: names the stages and the judge.
-        data: of the recipe, with memories as files.
-
-    Raises:
-        InputError: as in `training_prompts`, or all that such a run learns from is demonstrations,
-            and one touches a held-out prompt.
-    """
-    if recipe.reinforcements:
-        return training_prompts(data, need_labels=recipe.needs_labels)
-    shown = [each.collaboration.prompt for each in training_demonstrations(data)]
-    require_disjoint(shown, read_sets((*data.held_out, *data.validation)))
-    return []
-
-
-def training_prompts(data: DataSettings, *, need_labels: bool = False) -> list[Prompt]:
-    """Read a recipe's prompts, and check that none touches a held-out or a validation one.
-
-    Prompts from a memory that do, or that lack a label which the judge needs, are left out with a
-    warning.
-
-    Raises:
-        InputError: no set is named, a file is missing or damaged, or the two sets touch.
-    """
-    if not data.prompts:
-        raise InputError("data.prompts names no set; name a file, or generator:train")
-    held_out = read_sets((*data.held_out, *data.validation))
-    read = [prompt for name in data.prompts for prompt in _prompts(name, "learning")]
-    prompts = _without_unfit(read, held_out, need_labels=need_labels)[: data.limit]
-    if not prompts:
-        raise InputError(f"no prompt of {', '.join(data.prompts)} is left to learn from; add a set")
-    if held_out:
-        require_disjoint(prompts, held_out)
-    return prompts
-
-
-def validation_prompts(data: DataSettings) -> list[Prompt]:
-    """Read a recipe's validation prompts; none if it names no set.
-
-    Raises:
-        InputError: a file is missing or damaged, there are no unsafe or no benign prompts, or one
-            touches a held-out prompt.
-    """
-    read = read_sets(data.validation)
-    count = min(len(read), data.validation_limit)
-    prompts = [read[position * len(read) // count] for position in range(count)]
-    labels = Counter(prompt.label for prompt in prompts)
-    if data.validation and not (labels["unsafe"] and labels["benign"]):
-        raise InputError(
-            f"data.validation has {labels['unsafe']} unsafe and {labels['benign']} benign prompts; "
-            "ASR and ORR need both: add a set, or labels"
-        )
-    if prompts and data.held_out:
-        require_disjoint(prompts, read_sets(data.held_out))
-    return prompts
-
-
-def keep_remembered(data: DataSettings, folder: Path) -> DataSettings:
-    """Copy the prompts of memories into files of a run, once, and name the files instead.
-
-    A memory changes every minute, and a resumed run must use the prompts that it started with.
-
-    Raises:
-        InputError: there is no such memory, or it is empty.
-    """
-    return replace(
-        data,
-        prompts=_copied(data.prompts, folder, "learning"),
-        held_out=_copied(data.held_out, folder, "held-out"),
-    )
-
-
-def forget_remembered(folder: Path) -> None:
-    """Delete the files of `keep_remembered`, so that they are written again."""
-    for path in folder.glob("remembered-*.jsonl"):
-        path.unlink()
-
-
-def training_demonstrations(data: DataSettings) -> list[Demonstration]:
-    """Read a recipe's demonstrations.
-
-    Those of users that touch a held-out or a validation prompt are left out with a warning.
-
-    Raises:
-        InputError: a file is missing or damaged, or there is no demonstration in any.
-    """
-    read = list(chain.from_iterable(map(_demonstrations, data.demonstrations)))
-    demonstrations = _without_touching(read, (*data.held_out, *data.validation))[: data.limit]
-    if data.demonstrations and not demonstrations:
-        raise InputError(
-            f"{', '.join(data.demonstrations)} holds no demonstrations; give one per line"
-        )
-    return demonstrations
-
-
-def training_solutions(data: DataSettings) -> list[SolvedQuestion]:
-    """Read a recipe's solved questions; none if it names no file.
-
-    Raises:
-        InputError: a file is missing or damaged, a row lacks a column, or a question touches a
-            held-out or a validation prompt.
-    """
-    rows = {
-        where: row for name in data.solutions for where, row in read_solutions(Path(name)).items()
-    }
-    if rows and (held_out := read_sets((*data.held_out, *data.validation))):
-        require_disjoint(questions_of(rows), held_out)
-    return list(rows.values())[: data.limit]
 
 
 def read_sets(names: Sequence[str]) -> list[Prompt]:
@@ -161,7 +38,7 @@ def read_sets(names: Sequence[str]) -> list[Prompt]:
     Raises:
         InputError: a file is missing or damaged, or there is no such set.
     """
-    return [prompt for name in names for prompt in _prompts(name, "held-out")]
+    return [prompt for name in names for prompt in read_set(name, "held-out")]
 
 
 def audited_collaborations(name: str) -> Iterator[Collaboration]:
@@ -181,65 +58,14 @@ def audited_collaborations(name: str) -> Iterator[Collaboration]:
         yield collaboration
 
 
-def _without_unfit(
-    prompts: Sequence[Prompt], held_out: Sequence[Prompt], *, need_labels: bool
-) -> list[Prompt]:
-    """Leave out remembered prompts that touch held-out ones or lack a label that is needed."""
-    remembered = [prompt for prompt in prompts if prompt.source == REMEMBERED]
-    if not remembered:
-        return list(prompts)
-    touching = {leak.test.id for leak in leaks(held_out, remembered)}
-    unlabelled = {p.id for p in remembered if need_labels and p.label is None} - touching
-    for count, reason in (
-        (len(touching), "touch held-out ones"),
-        (len(unlabelled), "have no label, which the judge needs; label them at the desk"),
-    ):
-        if count:
-            text = "%d of %d remembered prompts are left out: they %s"
-            logger.warning(text, count, len(remembered), reason)
-    unfit = touching | unlabelled
-    return [p for p in prompts if p.source != REMEMBERED or p.id not in unfit]
-
-
-def _without_touching(
-    demonstrations: list[Demonstration], held_out: Sequence[str]
-) -> list[Demonstration]:
-    """Leave out remembered demonstrations whose prompt touches one of these sets."""
-    prompts = [demonstration.collaboration.prompt for demonstration in demonstrations]
-    remembered = [prompt for prompt in prompts if prompt.source == REMEMBERED]
-    if not remembered or not held_out:
-        return demonstrations
-    touching = {leak.test.id for leak in leaks(read_sets(held_out), remembered)}
-    if touching:
-        text = "%d of %d remembered demonstrations are left out: they touch held-out prompts"
-        logger.warning(text, len(touching), len(remembered))
-    return [
-        demonstration
-        for demonstration, prompt in zip(demonstrations, prompts, strict=True)
-        if prompt.source != REMEMBERED or prompt.id not in touching
-    ]
-
-
-def _copied(names: Sequence[str], folder: Path, users: UserSplit) -> tuple[str, ...]:
-    copied = []
-    for number, name in enumerate(names):
-        path = folder / f"remembered-{users}-{number}.jsonl"
-        if name.startswith(MEMORY) and not path.exists():
-            from waltzrl.build.collecting import export_prompts
-
-            export_prompts(name.removeprefix(MEMORY), path, Selection(users=users))
-        copied.append(str(path) if name.startswith(MEMORY) else name)
-    return tuple(copied)
-
-
-def _prompts(name: str, users: UserSplit) -> list[Prompt]:
+def read_set(name: str, users: UserSplit) -> list[Prompt]:
     """Read one set; of a memory, only the prompts of `users`."""
     if name.startswith(MEMORY):
         from waltzrl.build.collecting import remembered_prompts
 
         return remembered_prompts(name.removeprefix(MEMORY), Selection(users=users))
     if name.startswith(GENERATOR):
-        return [record.to_prompt() for record in _split(name)]
+        return [record.to_prompt() for record in generated_split(name)]
     if name.startswith(AUDIT):
         return [collaboration.prompt for collaboration in audited_collaborations(name)]
     public, colon, path = name.partition(":")
@@ -248,18 +74,7 @@ def _prompts(name: str, users: UserSplit) -> list[Prompt]:
     return read_prompts(Path(name))
 
 
-def _demonstrations(name: str) -> Iterator[Demonstration]:
-    if name.startswith(GENERATOR):
-        yield from generated_demonstrations(_split(name))
-        return
-    for number, fields in read_objects(Path(name)):
-        try:
-            yield load(fields, Demonstration)
-        except msgspec.ValidationError as error:
-            raise InputError(f"{name}:{number}: not a demonstration: {error}") from None
-
-
-def _split(name: str) -> list[GeneratedPrompt]:
+def generated_split(name: str) -> list[GeneratedPrompt]:
     split = name.removeprefix(GENERATOR)
     if split not in get_args(Split):
         raise InputError(f"{name}: the generator has the splits {', '.join(get_args(Split))}")

@@ -9,7 +9,6 @@ from pathlib import Path
 from waltzrl.agents import (
     ConversationAgent,
     FeedbackAgent,
-    Reviewer,
     RulesReviewer,
     load_wording,
     wording_name,
@@ -18,23 +17,19 @@ from waltzrl.agents.coaching import Coach, ExampleSource
 from waltzrl.build.datasets import AUDIT, audited_collaborations
 from waltzrl.build.identity import identity
 from waltzrl.build.models import local_policy, remote_policy
-from waltzrl.collaboration import (
-    OracleReviewer,
-    Pattern,
-    ReplayPattern,
-    ServedPattern,
-    best_of_3,
-    collaborate,
-    draft_only,
-    guarded,
-    load_guards,
-    load_keywords,
-    observed,
-    safeguard,
-)
+from waltzrl.collaboration import Pattern, Reviewer, collaborate, draft_only, guarded, observed
 from waltzrl.config.evaluation import EvaluationConfig
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow, evaluate
+from waltzrl.evaluation.patterns import (
+    OracleReviewer,
+    ReplayPattern,
+    ServedPattern,
+    best_of_3,
+    load_guards,
+    load_keywords,
+    safeguard,
+)
 from waltzrl.evaluation.runner import Progress
 from waltzrl.judges import Judge, read_replies
 from waltzrl.policies import Policy, RemotePolicy, Sampling, SavedPolicy

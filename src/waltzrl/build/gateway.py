@@ -13,9 +13,11 @@ from contextlib import (
 )
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
 
 from msgspec import structs
+from prometheus_client.registry import Collector
 
 from waltzrl.agents import RulesReviewer
 from waltzrl.audit import LocalLog, Log
@@ -23,11 +25,11 @@ from waltzrl.build.audit import contents_expire, log_key, log_settings
 from waltzrl.build.background import in_background
 from waltzrl.build.bundles import Bundles
 from waltzrl.build.serving_costs import opened_costs
-from waltzrl.config.gateway import GatewayRecipe, MemoryConfig
+from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.errors import MissingExtraError, WaltzError
 from waltzrl.policies.gguf import short_name
 from waltzrl.records import Prompt
-from waltzrl.serving.access import AccessControl, KeyRing
+from waltzrl.serving.access import AccessControl, Event, KeyRing, Receive, Send
 from waltzrl.serving.app import App
 from waltzrl.serving.events import log_decision
 from waltzrl.serving.exchange import Assignment, Mode
@@ -47,15 +49,67 @@ from waltzrl.serving.shares import RateTable, WorkerLoad
 from waltzrl.serving.split import PercentageSplit
 from waltzrl.serving.stream import StreamSettings
 from waltzrl.serving.window import BufferedWindow, SentenceWindow, UnfilteredWindow, Window
+from waltzrl.store.settings import MemoryConfig
 from waltzrl.telemetry.families import Family
+from waltzrl.telemetry.plugins import load_plugin
 
 logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from waltzrl.build.online import OnlineServices
+    from waltzrl.agents.live_examples import LiveExamples
     from waltzrl.memory.safety import SafetyMemory
-    from waltzrl.online.examples import LiveExamples
     from waltzrl.telemetry.otlp import MetricsPush
+
+
+class Services(Protocol):
+    """What a gateway with a memory does with what it has served."""
+
+    @property
+    def releases(self) -> BundleSelector:
+        """Selects the bundle of each request."""
+        ...
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        """They are told of everything that is served."""
+        ...
+
+    @property
+    def metrics(self) -> Collector:
+        """The metrics of these services."""
+        ...
+
+    @property
+    def scrub(self) -> Callable[[str], str]:
+        """Removes personal data from a text."""
+        ...
+
+    def memory(self) -> "SafetyMemory":
+        """Return the memory.
+
+        Raises:
+            StorageError: the database is unavailable.
+        """
+        ...
+
+    async def desk(self, scope: Event, receive: Receive, send: Send) -> None:
+        """Serve a page of the desk; an ASGI 3 application."""
+        ...
+
+    async def decision(self) -> bytes:
+        """Return the body of `/v1/release/decision`."""
+        ...
+
+    async def feedback(self, body: bytes, caller: Caller) -> bytes:
+        """Answer `POST /v1/feedback`."""
+        ...
+
+
+OpenServices = Callable[
+    [GatewayRecipe, Bundles, BundleSelector, AccessControl, Log | None, "LiveExamples | None"],
+    AbstractAsyncContextManager[Services],
+]
+OpenRoutes = Callable[[Path | None, "Callable[[], SafetyMemory] | None"], RoutingHandler]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,17 +180,18 @@ async def open_gateway(recipe: GatewayRecipe, shares: Shares | None = None) -> A
             listeners.append(stack.enter_context(_traces()))
         memory, shared_memory = None, None
         if recipe.memory is not None:
+            open_services = cast("OpenServices", load_plugin("waltzrl.services", "memory"))
             services = await stack.enter_async_context(
-                _online_services(recipe, bundles, selector, access, log, examples)
+                open_services(recipe, bundles, selector, access, log, examples)
             )
             selector, memory = (
                 services.releases,
                 MemoryRoutes(services.desk, services.decision, services.feedback),
             )
-            listeners += [services.recorder.served, services.shadows.served]
+            listeners += services.listeners
             metrics.add(services.metrics)
             shared_memory = services.memory
-            stack.enter_context(_scrubbed_logs(services.shared.scrub))
+            stack.enter_context(_scrubbed_logs(services.scrub))
         decisions = DecisionLog(log, listeners)
         readiness = Readiness(
             decisions.require,
@@ -183,35 +238,20 @@ def _routing(
 ) -> RoutingHandler | None:
     if recipe.routing is None:
         return None
-    from waltzrl.routing import load_registry
-    from waltzrl.routing.service import RoutingService
-
-    return RoutingService(load_registry(recipe.routing.agents), memory)
+    open_routes = cast("OpenRoutes", load_plugin("waltzrl.routes", "routing"))
+    return open_routes(recipe.routing.agents, memory)
 
 
 def _live_examples(memory: MemoryConfig) -> "LiveExamples | None":
     if not memory.examples:
         return None
-    from waltzrl.online.examples import LiveExamples
+    from waltzrl.agents.live_examples import LiveExamples
 
     logger.warning(
         "memory.examples: agents that were not trained with examples may get much worse by them; "
         "measure yours with `waltzrl evaluate --set examples=URL`, see docs/memory.md"
     )
     return LiveExamples(memory.examples, memory.examples_for)
-
-
-def _online_services(
-    recipe: GatewayRecipe,
-    bundles: Bundles,
-    own: BundleSelector,
-    access: AccessControl,
-    log: Log | None,
-    examples: "LiveExamples | None",
-) -> AbstractAsyncContextManager["OnlineServices"]:
-    from waltzrl.build.online import open_online_services
-
-    return open_online_services(recipe, bundles, own, access, log, examples)
 
 
 async def _selector(recipe: GatewayRecipe, bundles: Bundles) -> BundleSelector:

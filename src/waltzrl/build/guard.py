@@ -12,7 +12,6 @@ from waltzrl.agents import (
     FeedbackAgent,
     HybridReviewer,
     RefusalTexts,
-    Reviewer,
     RulesReviewer,
     Wording,
     load_wording,
@@ -22,7 +21,7 @@ from waltzrl.agents.calibration import UNCALIBRATED, ReviewerCalibration, load_c
 from waltzrl.build.identity import calibration_of
 from waltzrl.build.models import local_policy
 from waltzrl.build.reviewers import REVIEWER, RULES, find_pair, open_reviewer
-from waltzrl.collaboration import guarded
+from waltzrl.collaboration import Reviewer, guarded
 from waltzrl.errors import InputError, missing_extra
 from waltzrl.guard import LONGEST_REPLY, GatewayGuard, Guard, LocalGuard
 from waltzrl.policies import Policy, RemotePolicy, Sampling
@@ -206,7 +205,7 @@ def _check_types(reviewer: object, pair: object, settings: object) -> None:
 
 def _limits(folder: Path, *, drafts: bool) -> Mapping[str, int]:
     """Return the longest turns of a pair's agents; without its drafter only the reviewer's."""
-    from waltzrl.training.exports import export_limits
+    from waltzrl.agents.exports import export_limits
 
     limits = export_limits(folder)
     return {role: limit for role, limit in limits.items() if drafts or role == "feedback"}
@@ -247,8 +246,7 @@ def _load_pair(
     measured of the first.
     """
     try:
-        from waltzrl.training import CONVERSATION, FEEDBACK
-        from waltzrl.training.checkpoints import verify_export
+        from waltzrl.agents.exports import CONVERSATION, FEEDBACK, verify_export
     except ModuleNotFoundError as missing:
         raise missing_extra(missing) or missing from missing
     verify_export(folder)

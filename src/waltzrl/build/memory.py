@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from waltzrl.build.redaction import open_redaction
-from waltzrl.config.gateway import MemoryConfig
 from waltzrl.memory.erasure import bind_key
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.store import MemoryStore
 from waltzrl.privacy.digest import key_in, subject_digest
 from waltzrl.storage.database import Engine, existing_database
+from waltzrl.store.settings import MemoryConfig
 
 
 def open_memory(

@@ -8,13 +8,15 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import cast
 
 import msgspec
 
+from waltzrl.agents.live_examples import LiveExamples
 from waltzrl.audit import Log
 from waltzrl.build.background import in_background
 from waltzrl.build.bundles import Bundles
@@ -34,7 +36,6 @@ from waltzrl.errors import (
 )
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.memory.schemas import Thumb
-from waltzrl.online.examples import LiveExamples
 from waltzrl.online.metrics import FlywheelMetrics
 from waltzrl.online.recorder_client import RecorderClient, open_recorder
 from waltzrl.online.release_follower import ReleaseFollower, ReleaseStatus
@@ -54,6 +55,7 @@ from waltzrl.serving.wire.fields import as_name, invalid_field, read_object
 from waltzrl.storage.database import open_database
 from waltzrl.storage.notices import Notice, last_notice, notices_after
 from waltzrl.telemetry.counters import LabeledCounter
+from waltzrl.telemetry.plugins import find_plugin
 
 RETRY_AFTER_SECONDS = 5.0
 
@@ -73,6 +75,14 @@ class OnlineServices:
     keys: KeyRing
     audit: AuditLog | None
     thumbs: LabeledCounter
+
+    @property
+    def listeners(self) -> Sequence[Listener]:
+        return [self.recorder.served, self.shadows.served]
+
+    @property
+    def scrub(self) -> Callable[[str], str]:
+        return self.shared.scrub
 
     @property
     def metrics(self) -> FlywheelMetrics:
@@ -206,10 +216,9 @@ def _both(first: Listener, second: Listener) -> Listener:
 def _plan_drawing() -> DrawPlan | None:
     """Return what draws routed plans, where the extra for routing is installed."""
     try:
-        from waltzrl.routing.picture import results_as_svg
+        return cast("DrawPlan | None", find_plugin("waltzrl.drawings", "plan"))
     except MissingExtraError:
         return None
-    return results_as_svg
 
 
 @asynccontextmanager

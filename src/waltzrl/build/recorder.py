@@ -21,11 +21,11 @@ from pydantic import TypeAdapter
 
 from waltzrl.budget import ModelPrice, PriceBook
 from waltzrl.budget.daily import DailyLedger
+from waltzrl.budget.settings import LedgerConfig
 from waltzrl.build.judges import judge_place, open_judge
 from waltzrl.build.memory import open_memory
 from waltzrl.build.redaction import open_redaction
 from waltzrl.build.serving_costs import charged_to_gateway
-from waltzrl.config.gateway import LedgerConfig, LogsConfig, MemoryConfig, PrivacyConfig
 from waltzrl.errors import WaltzError
 from waltzrl.judges import Judge
 from waltzrl.memory.safety import SafetyMemory
@@ -33,7 +33,8 @@ from waltzrl.online.recorder import Recorder
 from waltzrl.online.recorder_protocol import RecorderReport, read_frames
 from waltzrl.release.book import ReleaseBook
 from waltzrl.storage.database import open_database
-from waltzrl.telemetry.logs import configure_logs
+from waltzrl.store.settings import MemoryConfig, PrivacyConfig
+from waltzrl.telemetry.logs import LogsConfig, configure_logs
 
 COMMAND = (sys.executable, "-m", "waltzrl.build.recorder")
 

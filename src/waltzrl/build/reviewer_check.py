@@ -3,10 +3,10 @@
 import asyncio
 import logging
 
-from waltzrl.agents import Reviewer
 from waltzrl.agents.breaker import Breaker
 from waltzrl.agents.failsafe import is_overload
 from waltzrl.agents.self_test import REPLIES, SelfTest, self_test
+from waltzrl.collaboration import Reviewer
 from waltzrl.config.gateway import BundleRecipe
 from waltzrl.serving.health import OK, Health
 from waltzrl.telemetry.logs import fields

@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from waltzrl.agents import load_wording
-from waltzrl.build.datasets import forget_remembered
 from waltzrl.config.training import Recipe, recipe_json
 from waltzrl.config.validation import validated
 from waltzrl.errors import RecipeError
 from waltzrl.telemetry import RunDirectory
 from waltzrl.telemetry.files import Json
+from waltzrl.training.data import forget_remembered
 from waltzrl.training.judging import forget_answers
 
 RECIPE, WORDING = "recipe.json", "wording.json"

@@ -8,13 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from waltzrl.agents import FeedbackAgent, load_wording
-from waltzrl.build.datasets import (
-    keep_remembered,
-    rollout_prompts,
-    training_demonstrations,
-    training_solutions,
-    validation_prompts,
-)
+from waltzrl.agents.exports import LIMITS
 from waltzrl.build.judges import open_judge
 from waltzrl.build.run_recipe import BASE, read_run_recipe, write_recipe
 from waltzrl.collaboration import collaborate, draft_only
@@ -26,7 +20,13 @@ from waltzrl.policies.compute import Compute, resolve_compute
 from waltzrl.records import CHARACTERS_PER_TOKEN, Prompt
 from waltzrl.telemetry import RunDirectory
 from waltzrl.telemetry.files import Json
-from waltzrl.training.exports import LIMITS
+from waltzrl.training.data import (
+    keep_remembered,
+    rollout_prompts,
+    training_demonstrations,
+    training_solutions,
+    validation_prompts,
+)
 from waltzrl.training.judging import RunJudge
 from waltzrl.training.rewards import REWARDS, ClassFrequencies
 from waltzrl.training.settings import ReinforcementStage

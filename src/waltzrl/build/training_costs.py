@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from waltzrl.agents.exports import ROLES, export_name
 from waltzrl.budget import (
     LEDGER,
     BudgetSettings,
@@ -29,13 +30,7 @@ from waltzrl.telemetry.files import whole_lines
 from waltzrl.training import ranks
 from waltzrl.training.plan import RunPlan
 from waltzrl.training.rollouts import Count, Rollout
-from waltzrl.training.settings import (
-    ROLES,
-    ImitationStage,
-    ReinforcementStage,
-    StageSettings,
-    export_name,
-)
+from waltzrl.training.settings import ImitationStage, ReinforcementStage, StageSettings
 from waltzrl.training.validation import Best
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
-from waltzrl.agents import Reviewer, RulesReviewer
+from waltzrl.agents import RulesReviewer
 from waltzrl.build.bundles import Bundles
 from waltzrl.build.datasets import read_sets
 from waltzrl.build.installation import (
@@ -19,6 +19,7 @@ from waltzrl.build.installation import (
     memory_check,
     upstream_check,
 )
+from waltzrl.collaboration import Reviewer
 from waltzrl.config.gateway import GatewayRecipe
 from waltzrl.config.review import ReviewConfig
 from waltzrl.errors import InputError, WaltzError

@@ -17,6 +17,7 @@ from pathlib import Path
 from peft import PeftModel
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
+from waltzrl.agents.exports import ROLES
 from waltzrl.budget import CostMeter
 from waltzrl.build.run_recipe import EXPLANATIONS
 from waltzrl.config.training import Recipe
@@ -33,7 +34,7 @@ from waltzrl.training.models import open_warm_up
 from waltzrl.training.reinforce import reinforce
 from waltzrl.training.roles import decoding_copy
 from waltzrl.training.samples import Sample, demonstration_sample
-from waltzrl.training.settings import ROLES, ImitationStage, TeacherStage
+from waltzrl.training.settings import ImitationStage, TeacherStage
 from waltzrl.training.sharding import sharded
 from waltzrl.training.stages import Imitation, Stage
 from waltzrl.training.teaching import (

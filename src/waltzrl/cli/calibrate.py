@@ -42,7 +42,7 @@ def calibrate(
     from waltzrl.agents.calibration import CALIBRATION, write_calibration
     from waltzrl.build.calibration import measure_reviewer, read_judged
     from waltzrl.build.reviewers import reviewer_folder
-    from waltzrl.config.gateway import FeedbackConfig
+    from waltzrl.config.review import FeedbackConfig
     from waltzrl.config.validation import validated, with_overrides
     from waltzrl.errors import InputError
     from waltzrl.policies.gguf import find_gguf

@@ -10,9 +10,9 @@ import typer
 from rich.table import Table
 
 from waltzrl.cli.options import AsJson, print_json, terminal
-from waltzrl.cli.progress import progress_bar
 from waltzrl.cli.table import NARROWEST
-from waltzrl.cli.workers import Workers
+from waltzrl.telemetry.progress import progress_bar
+from waltzrl.telemetry.workers import Workers
 
 if TYPE_CHECKING:
     from waltzrl.demo.coach import CoachDifference, CoachRow

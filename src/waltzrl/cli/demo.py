@@ -11,7 +11,7 @@ from waltzrl.cli.flywheel import flywheel
 from waltzrl.cli.options import AsJson, terminal
 from waltzrl.cli.table import show_table
 from waltzrl.cli.teacher import teacher
-from waltzrl.cli.workers import Workers
+from waltzrl.telemetry.workers import Workers
 
 demos = typer.Typer(rich_markup_mode="markdown", invoke_without_command=True)
 demos.command()(flywheel)

@@ -16,10 +16,10 @@ from waltzrl.cli.options import (
     Server,
     Settings,
 )
-from waltzrl.cli.progress import progress_bar
 from waltzrl.cli.report import write_page
 from waltzrl.cli.table import show_table
 from waltzrl.records import Prompt
+from waltzrl.telemetry.progress import progress_bar
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from waltzrl.cli.options import terminal
-from waltzrl.cli.workers import Workers
+from waltzrl.telemetry.workers import Workers
 
 
 def flywheel(

@@ -6,12 +6,12 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 
 import rich.table
 import typer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from waltzrl.config.sources import Setting
     from waltzrl.config.validation import Table
 
-DEMO = Path("runs/demo")
+
 Sources: TypeAlias = "tuple[Path | None, Table, list[str], Mapping[str, str]]"
 
 log = logging.getLogger(__name__)
@@ -174,17 +174,16 @@ def _sources(
 
 def _demo_options() -> "Table":
     from waltzrl.build.reviewers import installed_reviewers
-    from waltzrl.demo.serving import ENGLISH, demo_settings, english_settings, example_prompt
+    from waltzrl.config.pairs import ENGLISH, english_settings
+    from waltzrl.telemetry.plugins import load_plugin
 
     if ENGLISH in installed_reviewers():
         print("SmolLM2-135M-Instruct answers, in English; ask it anything", file=sys.stderr)
         return english_settings()
-    print(
-        f"the demo's model knows only the demo's language; try: {example_prompt(DEMO)} "
-        "(with the package waltzrl-smollm2, the demo speaks English)",
-        file=sys.stderr,
-    )
-    return demo_settings(DEMO)
+    preset = cast("Callable[[], tuple[Table, str]]", load_plugin("waltzrl.presets", "demo"))
+    settings, hint = preset()
+    print(hint, file=sys.stderr)
+    return settings
 
 
 def _print_settings(settings: "list[Setting]", *, as_json: bool) -> None:

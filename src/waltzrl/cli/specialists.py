@@ -10,7 +10,6 @@ import rich.table
 import typer
 
 from waltzrl.cli.options import AsJson, Settings, print_json, terminal
-from waltzrl.cli.progress import TrainingDisplay, progress_bar
 from waltzrl.cli.serve import supervise
 from waltzrl.errors import InputError
 from waltzrl.specialists.datasets import (
@@ -20,6 +19,8 @@ from waltzrl.specialists.datasets import (
 )
 from waltzrl.specialists.datasets import specialists as shipped
 from waltzrl.telemetry.logs import configure_logs
+from waltzrl.telemetry.progress import progress_bar
+from waltzrl.training.progress import TrainingDisplay
 
 if TYPE_CHECKING:
     from waltzrl.config.validation import Table

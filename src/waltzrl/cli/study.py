@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waltzrl.cli.workers import Workers
+from waltzrl.telemetry.workers import Workers
 
 
 def study(

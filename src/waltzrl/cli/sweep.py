@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from waltzrl.cli.options import AsJson, Settings, print_json, terminal
-from waltzrl.cli.workers import Workers
+from waltzrl.telemetry.workers import Workers
 
 if TYPE_CHECKING:
     from waltzrl.build.sweep import SweepPoint

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from waltzrl.cli.options import AsJson, print_json, terminal
 from waltzrl.cli.table import NARROWEST
-from waltzrl.cli.workers import Workers
+from waltzrl.telemetry.workers import Workers
 
 if TYPE_CHECKING:
     from waltzrl.demo.teacher import ArmComparison, TeacherSeedResult

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzrl.cli.options import AsJson, Settings, print_json
-from waltzrl.cli.progress import TrainingDisplay
+from waltzrl.training.progress import TrainingDisplay
 
 if TYPE_CHECKING:
     from waltzrl.build.training import Trained

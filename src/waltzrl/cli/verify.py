@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from waltzrl.cli.options import AsJson, Settings, print_json, terminal
-from waltzrl.cli.progress import progress_bar
 from waltzrl.errors import InputError
+from waltzrl.telemetry.progress import progress_bar
 
 if TYPE_CHECKING:
     from waltzrl.build.stage2_suite import Stage2Target

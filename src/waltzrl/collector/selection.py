@@ -14,7 +14,7 @@ import msgspec
 from waltzrl.memory.labels import RequestLabel, agreed, request_labels
 from waltzrl.memory.schemas import SafetyEvaluation
 from waltzrl.records import Collaboration, Label, Message, Prompt
-from waltzrl.release.assignment import is_among
+from waltzrl.telemetry.buckets import is_among
 
 REMEMBERED = "memory"
 """`Prompt.source` of prompts from a memory."""

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from waltzrl.agents.coaching import ExampleReader
 from waltzrl.budget import ModelPrice
+from waltzrl.store.settings import ExampleReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

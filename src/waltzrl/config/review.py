@@ -1,7 +1,10 @@
-"""The part of a bundle's recipe that says what happens when the feedback model has no time."""
+"""What a recipe says of the model that reviews."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from waltzrl.agents.failsafe import OnFailure, OnOverload
 
@@ -24,3 +27,31 @@ class ReviewConfig:
 
     def choice(self, on_failure: OnFailure) -> OnOverload:
         return self.on_overload or OVERLOADS[on_failure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackConfig:
+    """The model that reviews in stage 2."""
+
+    model: str
+    """The model's name on `server`; without a server, weights to load, a folder or a GGUF file, or
+    `reviewer:NAME` for a classifier that an installed package provides."""
+    server: str | None = None
+    """URL of an OpenAI-compatible server, without `/chat/completions`."""
+    wording: str = "labels_first"
+    """labels_first for a model that was not trained to review, plain or tiny for one that was."""
+    max_new_tokens: Annotated[int, Field(ge=1)] = 512
+    """Longest review in tokens."""
+    self_test: bool = True
+    """Test the model on replies in English while the gateway starts; it is not ready before."""
+    calibration: str | None = None
+    """File of `waltzrl calibrate`; None for calibration.json in the folder of weights, if it is
+    there. Without a calibration the model challenges no refusal."""
+    api_key_env: str = "WALTZRL_FEEDBACK_KEY"
+    """Environment variable with the API key of `server`."""
+    vision: bool = False
+    """The model on `server` sees images: it gets those of clients whose `media` is review."""
+
+    def __post_init__(self) -> None:
+        if self.vision and self.server is None:
+            raise ValueError("a feedback model with vision must be on a server; set its URL")

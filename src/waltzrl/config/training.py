@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from waltzrl.budget import BudgetSettings, ModelPrice
+from waltzrl.build.datasets import MEMORY
 from waltzrl.config.validation import require_finite, validated, with_overrides
 from waltzrl.data.jsonl import read_text
 from waltzrl.errors import RecipeError
@@ -26,9 +27,6 @@ from waltzrl.training.settings import (
 )
 
 logger = logging.getLogger(__name__)
-
-MEMORY = "memory:"
-"""Prefix of a set of prompts in a gateway's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,7 @@ from waltzrl.console.request import PageRequest, redirect
 from waltzrl.errors import InputError, RequestError
 from waltzrl.judges.agreement import agreement
 from waltzrl.memory.counts import BundleCounts, ServedCounts
-from waltzrl.release.book import labelled_samples
-from waltzrl.release.correction import RateEstimate, judged_rate, observed_rate
+from waltzrl.release.correction import RateEstimate, judged_rate, labelled_samples, observed_rate
 from waltzrl.release.decision import WEIGHTS
 from waltzrl.release.evidence import Arm
 from waltzrl.release.plan import METRICS, WORDS, Metric

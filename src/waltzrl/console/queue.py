@@ -27,7 +27,7 @@ from waltzrl.memory.queue import Order, QueuedEvaluation, QueueSelection, Rated
 from waltzrl.memory.schemas import ROUTE, SafetyEvaluation
 from waltzrl.memory.workqueues import WorkQueue, find_queue, read_queues
 from waltzrl.records import Verdict
-from waltzrl.release.book import labelled_samples
+from waltzrl.release.correction import labelled_samples
 from waltzrl.rules import CATEGORIES
 
 LIST = "/desk/collaborations"

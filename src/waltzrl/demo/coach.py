@@ -15,12 +15,12 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Literal
 
-from waltzrl.agents import ConversationAgent, Drafter, load_wording
+from waltzrl.agents import ConversationAgent, load_wording
+from waltzrl.agents.exports import CONVERSATION
 from waltzrl.build.memory import open_memory
 from waltzrl.build.models import local_policy
 from waltzrl.build.redaction import open_redaction
-from waltzrl.collaboration import guarded
-from waltzrl.config.gateway import MemoryConfig
+from waltzrl.collaboration import Drafter, guarded
 from waltzrl.config.training import load_recipe
 from waltzrl.data import write_lines
 from waltzrl.demo.jobs import TrainingJob
@@ -35,8 +35,8 @@ from waltzrl.routing import AgentCapability, AgentRegistry, Router, Task, TaskGr
 from waltzrl.routing.execution import ExecutionSettings, Executor
 from waltzrl.routing.runner import Work
 from waltzrl.storage.database import open_database
+from waltzrl.store.settings import MemoryConfig
 from waltzrl.telemetry.files import Json, write_json
-from waltzrl.training import CONVERSATION
 
 Arm = Literal["with", "without"]
 ARMS: tuple[Arm, ...] = ("with", "without")

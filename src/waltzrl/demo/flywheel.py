@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.audit import Entry, read_entries, verify
 from waltzrl.audit.note import PublicKey
 from waltzrl.build.collecting import export_samples
@@ -19,7 +20,8 @@ from waltzrl.collector import Selection, Statistics
 from waltzrl.compliance.erasure import erase_records
 from waltzrl.compliance.subject import RecordsOf, open_places
 from waltzrl.config.evaluation import EvaluationConfig
-from waltzrl.config.gateway import BundleRecipe, FeedbackConfig, MemoryConfig
+from waltzrl.config.gateway import BundleRecipe
+from waltzrl.config.review import FeedbackConfig
 from waltzrl.config.upstreams import UpstreamConfig
 from waltzrl.data import read_prompts, write_lines
 from waltzrl.demo.arms import MAX_NEW_TOKENS
@@ -35,7 +37,7 @@ from waltzrl.release.plan import ReleaseLimits, ReleasePlan, ReleaseStep
 from waltzrl.release.state import Release
 from waltzrl.serving.keys import add_key
 from waltzrl.storage.database import open_database
-from waltzrl.training import CONVERSATION, FEEDBACK
+from waltzrl.store.settings import MemoryConfig
 
 QUESTIONS = 3000
 """Of the demo's users: with the wrappers of the validation set, drawn with another seed."""

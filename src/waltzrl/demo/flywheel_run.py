@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Protocol
 
 from waltzrl.demo.flywheel import FlywheelDemo
 from waltzrl.demo.users import Users, running_gateway
@@ -14,6 +13,7 @@ from waltzrl.memory.safety import SafetyMemory
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.state import Release, place
 from waltzrl.release.view import Transition
+from waltzrl.telemetry.workers import Report
 
 FIRST_QUESTIONS = 800
 QUESTIONS = 64
@@ -39,14 +39,6 @@ LABELS: dict[ReplyLabel, str] = {
 }
 
 Say = Callable[[str], None]
-
-
-class Report(Protocol):
-    """Shows how far something is."""
-
-    def __call__(self, done: int, total: int | None, note: str = "") -> None:
-        """Show it."""
-        ...
 
 
 ShowTask = Callable[[str], AbstractContextManager[Report]]

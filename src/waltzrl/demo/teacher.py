@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from waltzrl.agents import ConversationAgent, FeedbackAgent, load_wording
+from waltzrl.agents.exports import CONVERSATION
 from waltzrl.build.models import local_policy
 from waltzrl.config.training import Recipe, load_recipe
 from waltzrl.data import SolvedQuestion, read_solutions, write_lines
@@ -34,7 +35,6 @@ from waltzrl.policies import Sampling
 from waltzrl.policies.compute import resolve_compute
 from waltzrl.records import Demonstration
 from waltzrl.telemetry.files import Json, write_json
-from waltzrl.training import CONVERSATION
 
 Arm = Literal["plain", "untrained", "trained"]
 ARMS: tuple[Arm, ...] = ("plain", "untrained", "trained")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from waltzrl.agents.exports import CONVERSATION
 from waltzrl.errors import PolicyError
 from waltzrl.policies import RemotePolicy
 from waltzrl.policies.chat_completion import chat_message
 from waltzrl.records import Prompt
-from waltzrl.training import CONVERSATION
 
 AT_ONCE = 32
 RETURNS = 100

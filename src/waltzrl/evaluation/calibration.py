@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import floor
 from typing import TypeAlias
 
-from waltzrl.agents import Reviewer
 from waltzrl.agents.calibration import RefusalCount, ReviewerCalibration, overrefusal
+from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
 from waltzrl.records import Feedback, Prompt, Reply, Verdict
 

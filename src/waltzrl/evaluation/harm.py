@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
-from waltzrl.agents import Reviewer, RulesReviewer
+from waltzrl.agents import RulesReviewer
+from waltzrl.collaboration import Reviewer
 from waltzrl.evaluation.intervals import Estimate, share
 from waltzrl.records import Feedback, Prompt, Reply
 

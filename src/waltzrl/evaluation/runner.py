@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-from waltzrl.agents import ConversationAgent, Reviewer
-from waltzrl.collaboration import Pattern
+from waltzrl.agents import ConversationAgent
+from waltzrl.collaboration import Pattern, Reviewer
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation.rows import (
     EvaluationRow,

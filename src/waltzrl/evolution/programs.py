@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from waltzrl.agents import ConversationAgent, load_wording
-from waltzrl.collaboration import OracleReviewer, draft_only
+from waltzrl.collaboration import draft_only
 from waltzrl.errors import InputError, PolicyError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
+from waltzrl.evaluation.patterns import OracleReviewer
 from waltzrl.evolution.files import CandidateFiles
 from waltzrl.evolution.run import UnsafeCandidateError, task_success
 from waltzrl.evolution.sandbox import ATTEMPTS, SandboxedProgram, SandboxLimits, open_program

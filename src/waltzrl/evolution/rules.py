@@ -13,11 +13,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from waltzrl.agents import ConversationAgent, Reviewer, RulesReviewer, load_wording
-from waltzrl.collaboration.patterns import safeguard
+from waltzrl.agents import ConversationAgent, RulesReviewer, load_wording
+from waltzrl.collaboration import Reviewer
 from waltzrl.errors import InputError
 from waltzrl.evaluation import EvaluatedSystem, EvaluationRow
 from waltzrl.evaluation.harm import HOLLOW_ANSWERS
+from waltzrl.evaluation.patterns import safeguard
 from waltzrl.evolution.files import CandidateFiles
 from waltzrl.evolution.run import f1
 from waltzrl.policies import Sampling

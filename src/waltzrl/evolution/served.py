@@ -4,11 +4,15 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from waltzrl.config.upstreams import UpstreamConfig
+from waltzrl.data.jsonl import read_text
 from waltzrl.errors import InputError, PolicyError, ProgramError
 from waltzrl.evolution.sandbox import SandboxedProgram, SandboxLimits, start_program
 from waltzrl.policies import Sampling
 from waltzrl.records import Message, Reply
+from waltzrl.serving.policy_upstream import PolicyUpstream
 
 SPENT = ("CPU time", "memory", "output")
 """Limits that earlier replies of the same process may have used up."""
@@ -86,3 +90,12 @@ async def open_served_program(
         yield program
     finally:
         await program.close()
+
+
+@asynccontextmanager
+async def open_upstream(config: UpstreamConfig, model: str | None) -> AsyncIterator[PolicyUpstream]:
+    """Open the gateway's upstream `program`, under the name of its file or another one."""
+    assert config.program is not None
+    path = Path(config.program)
+    async with open_served_program(read_text(path)) as program:
+        yield PolicyUpstream(model or path.stem, program, config.max_new_tokens)

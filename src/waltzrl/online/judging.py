@@ -10,11 +10,11 @@ import msgspec
 
 from waltzrl.judges import Judge
 from waltzrl.records import Collaboration, ServedExchange, Verdict
-from waltzrl.release.assignment import is_among
 from waltzrl.release.book import ReleaseBook
 from waltzrl.release.eprocess import LARGEST_BLOCK
 from waltzrl.release.plan import Metric
 from waltzrl.release.state import Observation
+from waltzrl.telemetry.buckets import is_among
 
 AT_ONCE = 8
 MOST_WAITING = 1000

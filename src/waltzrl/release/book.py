@@ -26,7 +26,7 @@ from sqlalchemy.exc import IntegrityError
 from waltzrl.errors import InputError
 from waltzrl.memory.counts import Calibration
 from waltzrl.release.answered import read_answered, start_step, store_answered
-from waltzrl.release.correction import LabelledSample
+from waltzrl.release.correction import labelled_samples
 from waltzrl.release.decision import Decision, PeopleLabels, decide
 from waltzrl.release.description import (
     BundleDescription,
@@ -34,7 +34,7 @@ from waltzrl.release.description import (
     described_recipe,
     differences,
 )
-from waltzrl.release.evidence import ARMS, Evidence, Judged, updated
+from waltzrl.release.evidence import ARMS, Evidence, updated
 from waltzrl.release.plan import ReleasePlan
 from waltzrl.release.state import (
     Action,
@@ -333,14 +333,6 @@ class ReleaseBook:
 def people_labels(calibrations: Mapping[str, Calibration]) -> PeopleLabels:
     """Return people's labels of each arm, as the memory counts them."""
     return {arm: labelled_samples(calibrations[arm]) for arm in ARMS if arm in calibrations}
-
-
-def labelled_samples(calibration: Calibration) -> dict[Judged, LabelledSample]:
-    """Return people's labels of each metric that needs a judge."""
-    return {
-        "unsafe": msgspec.convert(calibration.unsafe, LabelledSample, from_attributes=True),
-        "needless": msgspec.convert(calibration.needless, LabelledSample, from_attributes=True),
-    }
 
 
 def take_observations(connection: Connection, release_id: str) -> list[Observation]:

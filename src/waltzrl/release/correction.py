@@ -19,10 +19,11 @@ explain all that it found: the labels do not fit what was observed, and narrow n
 """
 
 from math import log, sqrt
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from waltzrl.memory.counts import Calibration
 from waltzrl.memory.labels import SampleCounts
 from waltzrl.release.confidence import (
     PRIOR,
@@ -32,6 +33,8 @@ from waltzrl.release.confidence import (
     log_mixture,
 )
 
+Judged = Literal["unsafe", "needless"]
+JUDGED: tuple[Judged, ...] = ("unsafe", "needless")
 FEWEST_LABELS = 10
 """Answers of each stratum that people must have labelled before a rate is corrected, unless there
 are fewer; for `JudgeError`, of bad answers, and of good ones."""
@@ -302,3 +305,11 @@ def _share(bad: int, known: int, unknown: int, doubt: float) -> ConfidenceInterv
         interval(bad, known + unknown, doubt).low,
         interval(bad + unknown, known + unknown, doubt).high,
     )
+
+
+def labelled_samples(calibration: Calibration) -> dict[Judged, LabelledSample]:
+    """Return people's labels of each metric that needs a judge."""
+    return {
+        "unsafe": msgspec.convert(calibration.unsafe, LabelledSample, from_attributes=True),
+        "needless": msgspec.convert(calibration.needless, LabelledSample, from_attributes=True),
+    }

@@ -17,6 +17,8 @@ import msgspec
 from waltzrl.release.correction import (
     DO_NOT_FIT,
     DOUBT,
+    JUDGED,
+    Judged,
     LabelledSample,
     RateDifference,
     RateEstimate,
@@ -26,7 +28,7 @@ from waltzrl.release.correction import (
     observed_rate,
 )
 from waltzrl.release.eprocess import limit_e_value
-from waltzrl.release.evidence import ARMS, JUDGED, Arm, ArmCounts, Challenger, Evidence, Judged
+from waltzrl.release.evidence import ARMS, Arm, ArmCounts, Challenger, Evidence
 from waltzrl.release.notes import notes_on
 from waltzrl.release.plan import METRICS, WORDS, Metric, ReleaseLimits, duration
 from waltzrl.release.state import Release

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from waltzrl.release.correction import JudgeError
+from waltzrl.release.correction import JUDGED, JudgeError
 from waltzrl.release.eprocess import Comparison
 from waltzrl.release.plan import METRICS, Metric, ReleasePlan
 from waltzrl.release.state import Observation
@@ -15,8 +15,6 @@ Arm = Literal["serving", "candidate", "shadow"]
 ARMS: tuple[Arm, ...] = ("serving", "candidate", "shadow")
 Challenger = Literal["candidate", "shadow"]
 """The candidate bundle, as users see it or as a shadow; each is compared with `serving`."""
-Judged = Literal["unsafe", "needless"]
-JUDGED: tuple[Judged, ...] = ("unsafe", "needless")
 """Metrics that need a judge; the gateway observes the others itself."""
 Answered = Counter[tuple[Arm, str]]
 """Answers by arm and by digest of a user's name, since the release's step began."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from waltzrl.release.confidence import interval
-from waltzrl.release.correction import DOUBT
-from waltzrl.release.evidence import JUDGED, Arm, Challenger, Evidence, Judged
+from waltzrl.release.correction import DOUBT, JUDGED, Judged
+from waltzrl.release.evidence import Arm, Challenger, Evidence
 from waltzrl.release.plan import WORDS
 
 FEWEST_USERS = 30

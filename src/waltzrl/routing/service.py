@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
+from pathlib import Path
 
 import msgspec
 
@@ -19,7 +20,7 @@ from waltzrl.records import Feedback, Reply
 from waltzrl.routing.documents import VERSION, converted
 from waltzrl.routing.plan import Explanation, RoutingPlan
 from waltzrl.routing.progress import SuccessHistory
-from waltzrl.routing.registry import AgentRegistry
+from waltzrl.routing.registry import AgentRegistry, load_registry
 from waltzrl.routing.router import Router
 from waltzrl.routing.runner import Work, names_of, prompt_of
 from waltzrl.routing.tasks import Task, TaskGraph
@@ -68,6 +69,16 @@ class AssessedTask(msgspec.Struct, frozen=True, kw_only=True):
     risk: float | None = None
     """0 to 1; None of a task that was not reviewed."""
     rules: tuple[str, ...] = ()
+
+
+def open_routes(agents: Path | None, memory: Callable[[], SafetyMemory] | None) -> "RoutingService":
+    """Return what answers `POST /v1/route` in a gateway.
+
+    Args:
+        agents: file of agents and rules; None for those that `waltzrl route` uses by default.
+        memory: of the gateway; None for none.
+    """
+    return RoutingService(load_registry(agents), memory)
 
 
 class RoutingService:

@@ -9,7 +9,7 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
 
-from waltzrl.agents import Drafter
+from waltzrl.collaboration import Drafter
 from waltzrl.errors import MissingExtraError, ScoringError
 from waltzrl.judges import Judge
 from waltzrl.policies.weights import Weights

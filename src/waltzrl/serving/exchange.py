@@ -11,8 +11,8 @@ from typing import Annotated, Literal, Protocol
 
 import msgspec
 
-from waltzrl.agents import Reviewer, Wording
-from waltzrl.collaboration import Pattern
+from waltzrl.agents import Wording
+from waltzrl.collaboration import Pattern, Reviewer
 from waltzrl.policies.chat_completion import Json as Json
 from waltzrl.records import (
     Arm,

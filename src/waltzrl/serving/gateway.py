@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from waltzrl.agents import Drafter, GivenDraft
+from waltzrl.agents import GivenDraft
 from waltzrl.agents.coaching import ExampleSource
 from waltzrl.agents.conversation import revision_turns, system_messages
 from waltzrl.audit import Log
-from waltzrl.collaboration import Pattern, Transcript, observed
+from waltzrl.collaboration import Drafter, Pattern, Transcript, observed
 from waltzrl.errors import AuditError, OverloadError, RequestError
 from waltzrl.policies.chat_completion import chat_message, with_system_text
 from waltzrl.records import (

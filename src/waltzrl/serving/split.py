@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from waltzrl.release.assignment import is_among
 from waltzrl.serving.exchange import Assignment, Bundle, GatewayRequest
+from waltzrl.telemetry.buckets import is_among
 
 
 @dataclass(frozen=True, slots=True)

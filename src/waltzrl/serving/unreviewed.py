@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from waltzrl.agents import Drafter, Reviewer
+from waltzrl.collaboration import Drafter, Reviewer
 from waltzrl.errors import OverloadError, RequestError
 from waltzrl.records import Collaboration, Feedback, Prompt, Round
 

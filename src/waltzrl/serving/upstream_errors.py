@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from waltzrl.agents import Reviewer
+from waltzrl.collaboration import Reviewer
 from waltzrl.errors import RequestError, WaltzError
 from waltzrl.policies.server_faults import NO_MESSAGE, RETRY_AFTER, ServerFault, read_fault
 from waltzrl.records import Prompt, Reply

@@ -1,9 +1,11 @@
 """Specialists as the gateway's upstream: the request's model names the one that replies."""
 
-from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
+from waltzrl.config.upstreams import UpstreamConfig
 from waltzrl.errors import RequestError
 from waltzrl.policies import Policy
 from waltzrl.serving.exchange import (
@@ -112,6 +114,16 @@ def open_specialist_upstream(folder: Path, max_new_tokens: int) -> SpecialistUps
     policies = {name: agent.policy for name, agent in opened.agents.items()}
     systems = {name: trained.system for name, trained in opened.trained.items()}
     return SpecialistUpstream(policies, systems, max_new_tokens)
+
+
+@asynccontextmanager
+async def open_upstream(
+    config: UpstreamConfig, model: str | None
+) -> AsyncIterator[SpecialistUpstream]:
+    """Open the gateway's upstream `specialists`; each specialist has its own name."""
+    assert config.specialists is not None
+    folder = Path(config.specialists)
+    yield await asyncio.to_thread(open_specialist_upstream, folder, config.max_new_tokens)
 
 
 def _left_to_fallback(error: RequestError | RuntimeError) -> UpstreamError:

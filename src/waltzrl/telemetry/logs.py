@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -25,6 +26,16 @@ BREAKS = re.compile(r"\s*[\x00-\x1f\x7f-\x9f\u2028\u2029]+\s*")
 """Line breaks and other control characters, which would forge or break a line."""
 PLAIN = re.compile(r"[^\s\"=\x00-\x1f\x7f-\x9f]+")
 """Values that text logs leave unquoted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsConfig:
+    """The lines that the gateway writes to standard error; they never hold content."""
+
+    format: LogFormat = "text"
+    """text for people, json for machines: one line an event either way."""
+    level: LogLevel = "info"
+    """The lowest level that is written: debug, info, warning or error."""
 
 
 class RequestContext(NamedTuple):

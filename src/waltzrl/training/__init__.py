@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 
 from waltzrl.errors import MissingExtraError
 from waltzrl.training.settings import (
-    CONVERSATION,
-    FEEDBACK,
-    ROLES,
     AgentSettings,
     CheckpointSettings,
     ImitationStage,
@@ -34,9 +31,6 @@ if TYPE_CHECKING:
     from waltzrl.training.trainer import Progress, Trainer
 
 __all__ = [
-    "CONVERSATION",
-    "FEEDBACK",
-    "ROLES",
     "AgentSettings",
     "Algorithm",
     "CheckpointSettings",

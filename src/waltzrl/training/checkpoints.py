@@ -37,6 +37,7 @@ from safetensors.torch import save
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from waltzrl.agents.exports import EXPORT_MANIFEST, export_name, file_digest, verify_manifest
 from waltzrl.agents.wording import EXPORTED, Wording, save_wording
 from waltzrl.errors import CheckpointError, InputError
 from waltzrl.policies.weights import (
@@ -47,8 +48,6 @@ from waltzrl.policies.weights import (
 )
 from waltzrl.telemetry.files import Json, sync, whole_folder, write_json
 from waltzrl.training import ranks
-from waltzrl.training.exports import EXPORT_MANIFEST
-from waltzrl.training.settings import export_name
 from waltzrl.training.sharding import load_whole, stored_like, whole, whole_moments, whole_state
 
 MANIFEST = "MANIFEST.json"
@@ -144,7 +143,7 @@ def latest_good(folder: Path) -> Latest:
 def refusal(path: Path) -> str:
     """Return a line that names the damage of a checkpoint; empty if it is whole."""
     try:
-        _verify_manifest(path, MANIFEST)
+        verify_manifest(path, MANIFEST)
     except CheckpointError as error:
         return f"{path.name} is refused: {error}"
     return ""
@@ -279,15 +278,6 @@ def write_export_manifest(folder: Path, facts: Mapping[str, Json]) -> None:
     _write_manifest(folder, EXPORT_MANIFEST, facts)
 
 
-def verify_export(folder: Path) -> None:
-    """Check that every file of an export is present and unaltered.
-
-    Raises:
-        CheckpointError: a file is missing or altered; names it.
-    """
-    _verify_manifest(folder, EXPORT_MANIFEST)
-
-
 def weights_digest(model: torch.nn.Module) -> str:
     """Return a SHA-256 over all tensors of the model: equal only if they are bit-identical."""
     digest = hashlib.sha256()
@@ -370,37 +360,8 @@ def _write_manifest(folder: Path, name: str, facts: Mapping[str, Json] = NO_FACT
     listed: dict[str, Json] = {
         path.relative_to(folder).as_posix(): {
             "bytes": path.stat().st_size,
-            "sha256": _file_digest(path),
+            "sha256": file_digest(path),
         }
         for path in files
     }
     write_json(folder / name, {**facts, "files": listed})
-
-
-def _verify_manifest(folder: Path, name: str) -> None:
-    """Check that every listed file is present and unaltered.
-
-    Raises:
-        CheckpointError: a file, or the manifest itself, is missing or damaged; names the file.
-    """
-    manifest = folder / name
-    try:
-        files = json.loads(manifest.read_bytes())["files"]
-        expected = {path: (entry["bytes"], entry["sha256"]) for path, entry in files.items()}
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{manifest} is missing; this folder was never finished") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{manifest} is damaged; use another copy") from error
-    for relative, (size, digest) in expected.items():
-        path = folder / relative
-        if not path.is_file():
-            raise CheckpointError(f"{path} is missing; use another copy")
-        if (actual := path.stat().st_size) != size:
-            raise CheckpointError(f"{path} has {actual} bytes, need {size}; use another copy")
-        if _file_digest(path) != digest:
-            raise CheckpointError(f"{path} was altered after it was saved; use another copy")
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

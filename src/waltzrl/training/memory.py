@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
+from waltzrl.agents.exports import ROLES
 from waltzrl.policies.attention import BLOCK
 from waltzrl.policies.blocks import fuse
 from waltzrl.policies.local import Decoding
@@ -25,7 +26,6 @@ from waltzrl.records import Tokens
 from waltzrl.training.learner import Scorer
 from waltzrl.training.models import create_tokenizer
 from waltzrl.training.samples import Sample, collate, micro_batches
-from waltzrl.training.settings import ROLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from waltzrl.agents import load_wording
+from waltzrl.agents.exports import ROLES, export_name, verify_export
 from waltzrl.errors import CheckpointError
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.weights import (
@@ -26,9 +27,9 @@ from waltzrl.policies.weights import (
 )
 from waltzrl.telemetry.files import whole_folder
 from waltzrl.training import ranks
-from waltzrl.training.checkpoints import ADAPTERS, EXPORTED_BASE, verify_export
+from waltzrl.training.checkpoints import ADAPTERS, EXPORTED_BASE
 from waltzrl.training.roles import Team, make_team
-from waltzrl.training.settings import ROLES, AgentSettings, ModelSettings, ModelSize, export_name
+from waltzrl.training.settings import AgentSettings, ModelSettings, ModelSize
 
 END, PAD = "<|end|>", "<|pad|>"
 CHAT_ROLES = ("<|system|>", "<|user|>", "<|assistant|>")

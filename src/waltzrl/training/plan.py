@@ -9,13 +9,12 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from waltzrl.agents.exports import CONVERSATION, ROLES
 from waltzrl.policies.compute import Compute
 from waltzrl.policies.gguf import find_gguf
 from waltzrl.policies.weights import load_config
 from waltzrl.training.memory import Turns, Update, rollout_bytes, update_bytes
 from waltzrl.training.settings import (
-    CONVERSATION,
-    ROLES,
     AgentSettings,
     ImitationStage,
     KnownShape,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from waltzrl.agents import Drafter
+from waltzrl.collaboration import Drafter
 from waltzrl.errors import PolicyError, ScoringError
 from waltzrl.judges import Judge, judge_replies
 from waltzrl.records import (

@@ -10,18 +10,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from waltzrl.agents.exports import ROLES
 from waltzrl.training.rewards import STAGE_1, Coefficients, ExplanationCoefficients
-
-ROLES = ("conversation", "feedback")
-"""The roles that a recipe can train."""
-
-
-def export_name(role: str) -> str:
-    """Return the folder of an exported role; the requirement fixes these names."""
-    return f"waltzrl_{role}_stage2"
-
-
-CONVERSATION, FEEDBACK = map(export_name, ROLES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from waltzrl.agents import Drafter
+from waltzrl.collaboration import Drafter
 from waltzrl.judges import Judge
 from waltzrl.records import Prompt
 from waltzrl.telemetry.files import whole_lines

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
@@ -11,15 +11,11 @@ from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import SimpleQueue
 from threading import Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from rich.progress import TaskID
 
-from waltzrl.cli.progress import progress_bar
-
-if TYPE_CHECKING:
-    from waltzrl.demo.flywheel_run import Report
-    from waltzrl.demo.jobs import Job
+from waltzrl.telemetry.progress import progress_bar
 
 JobProgress = tuple[str, int, int]
 """Name of a job, completed steps, total steps."""
@@ -34,6 +30,27 @@ OPENMP_SETTINGS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_S
 _reports: "SimpleQueue[JobProgress]"
 
 
+class Job(Protocol):
+    """Work that a process of its own can do."""
+
+    @property
+    def name(self) -> str:
+        """Tells it from the other jobs that run beside it."""
+        ...
+
+    async def run(self, report: Callable[[int, int], None]) -> None:
+        """Do what is not done yet, and report steps done and steps in all."""
+        ...
+
+
+class Report(Protocol):
+    """Shows how far something is."""
+
+    def __call__(self, done: int, total: int | None, note: str = "") -> None:
+        """Show it."""
+        ...
+
+
 class Workers:
     """Worker processes that run jobs, with a progress bar for each job."""
 
@@ -45,7 +62,7 @@ class Workers:
         self._pool = ProcessPoolExecutor(count, context, _start_worker, (self._reports,))
         self._bar = progress_bar(quiet=quiet)
 
-    def run(self, jobs: Sequence["Job"], together: str = "") -> None:
+    def run(self, jobs: Sequence[Job], together: str = "") -> None:
         """Run all jobs and wait; raise the first failure.
 
         Args:
@@ -74,7 +91,7 @@ class Workers:
             self._bar.remove_task(task)
 
     @contextmanager
-    def show_task(self, name: str) -> "Iterator[Report]":
+    def show_task(self, name: str) -> Iterator[Report]:
         """Show the progress of something that this process does itself, while the block runs."""
         task = self._bar.add_task(name, total=None, note="")
 
@@ -86,7 +103,7 @@ class Workers:
         finally:
             self._bar.remove_task(task)
 
-    async def run_beside(self, jobs: Sequence["Job"]) -> None:
+    async def run_beside(self, jobs: Sequence[Job]) -> None:
         """Run all jobs without blocking the event loop; cancellation terminates them."""
         try:
             await asyncio.to_thread(self.run, jobs)
@@ -152,5 +169,5 @@ def _exit_with_parent() -> None:
     os._exit(1)  # the parent was killed, so it cannot terminate us
 
 
-def _run_job(job: "Job") -> None:
+def _run_job(job: Job) -> None:
     asyncio.run(job.run(lambda done, total: _reports.put((job.name, done, total))))

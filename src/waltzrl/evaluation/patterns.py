@@ -15,8 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from waltzrl.agents import Drafter, Reviewer
-from waltzrl.collaboration.loop import collaborate
+from waltzrl.collaboration import Drafter, Reviewer, collaborate
 from waltzrl.errors import PolicyError
 from waltzrl.judges import Judge, LinearGuard
 from waltzrl.policies import RemotePolicy, Sampling
@@ -36,11 +35,6 @@ GUARDED_LABELS = ("unsafe", "overrefuse")
 """Names of the guards of a `GuardReviewer`, in its order."""
 INCLUDE_COLLABORATION = {"X-Waltzrl-Include": "collaboration"}
 """The header that asks a gateway to return drafts and feedback with its reply."""
-
-
-async def draft_only(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
-    """Answer without feedback."""
-    return await collaborate(prompt, drafter, reviewer, max_rounds=0)
 
 
 async def safeguard(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
@@ -196,7 +190,7 @@ class KeywordReviewer:
 
 def load_keywords() -> KeywordReviewer:
     """Return the reviewer of the list `keywords.toml` of this package."""
-    text = (files("waltzrl.collaboration") / "keywords.toml").read_text("utf-8")
+    text = (files("waltzrl.evaluation") / "keywords.toml").read_text("utf-8")
     return KeywordReviewer(**tomllib.loads(text))
 
 

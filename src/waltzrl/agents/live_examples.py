@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import BoundedSemaphore
 
-from waltzrl.agents.coaching import Coach, ExampleReader, examples_text
+from waltzrl.agents.coaching import Coach, examples_text
 from waltzrl.errors import WaltzError
 from waltzrl.memory.safety import SafetyMemory
 from waltzrl.records import Prompt
+from waltzrl.store.settings import ExampleReader
 
 SEARCH_SECONDS = 0.25
 AT_ONCE = 4

@@ -8,8 +8,35 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
-from waltzrl.agents import Drafter, Reviewer
 from waltzrl.records import CANNED_REFUSAL, Collaboration, Feedback, Prompt, Reply, Round
+
+
+class Drafter(Protocol):
+    """Anything in the role of the conversation agent: a policy, a given draft, a gateway."""
+
+    async def draft(self, prompt: Prompt) -> Reply:
+        """Answer the prompt: c_0 ~ pi_c(. | p).
+
+        Raises:
+            PolicyError: no reply was returned.
+        """
+        ...
+
+    async def revise(self, prompt: Prompt, draft: Reply, rounds: Sequence[Round]) -> Reply:
+        """Answer again after the last round's feedback: c_t ~ pi_c(. | p, H_{t-1}).
+
+        Raises:
+            PolicyError: no reply was returned.
+        """
+        ...
+
+
+class Reviewer(Protocol):
+    """Anything in the role of the feedback agent: a policy, rules, an oracle."""
+
+    async def review(self, prompt: Prompt, reply: Reply) -> Feedback:
+        """Judge `reply` as an answer to `prompt`, and advise."""
+        ...
 
 
 class Pattern(Protocol):
@@ -112,6 +139,11 @@ async def guarded(
 
 def _passes(fail_open: bool | Callable[[Feedback], bool], feedback: Feedback) -> bool:
     return fail_open(feedback) if callable(fail_open) else fail_open
+
+
+async def draft_only(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:
+    """Answer without feedback."""
+    return await collaborate(prompt, drafter, reviewer, max_rounds=0)
 
 
 async def observed(prompt: Prompt, drafter: Drafter, reviewer: Reviewer) -> Collaboration:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -18,46 +18,10 @@ from rich.progress import (
 
 from waltzrl.cli.options import terminal
 
-if TYPE_CHECKING:
-    from waltzrl.training.trainer import Progress as TrainingProgress
-
-SHOWN = {
-    "reward/conversation_mean": "reward",
-    "reward/feedback_mean": "feedback reward",
-    "kl/conversation_nats": "KL",
-    "rate/asr": "ASR",
-    "rate/orr": "ORR",
-    "rate/feedback_trigger": "FTR",
-    "validation/f1": "validation F1",
-}
-
 LINE_SECONDS = 30.0
 """Least time between two lines of a task, apart from its first and its last."""
 SPEED_SECONDS = 3600.0
 """The time left is estimated from the steps of this long; a step of a large model takes minutes."""
-
-
-class TrainingDisplay:
-    """The progress of all stages, with the latest metrics."""
-
-    def __init__(self, *, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._bar = progress_bar(quiet=quiet, clock=clock)
-        self._task: TaskID | None = None
-
-    def show(self, step: "TrainingProgress") -> None:
-        """Advance the bar to a completed step."""
-        if self._task is None or self._bar.tasks[self._task].total != step.total:
-            self._task = self._bar.add_task("", total=step.total, completed=step.step, note="")
-        done = step.step + 1
-        stage = f"{step.stage}: step"
-        self._bar.update(self._task, description=stage, completed=done, note=_note(step))
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
 
 
 class ProgressLines(Progress):
@@ -103,12 +67,3 @@ def _line(task: Task) -> str:
     if task.time_remaining:
         parts.append(f"{timedelta(seconds=round(task.time_remaining))} left")
     return "  ".join(filter(None, parts))
-
-
-def _note(step: "TrainingProgress") -> str:
-    metrics = step.metrics
-    numbers = [f"{name} {metrics[key]:.2f}" for key, name in SHOWN.items() if key in metrics]
-    if "tokens/sampled" in metrics:
-        speed = metrics["tokens/sampled"] / metrics["time/step_seconds"]
-        numbers.append(f"{speed:.0f} tokens/s")
-    return "  ".join(numbers)

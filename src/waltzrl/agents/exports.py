@@ -1,0 +1,82 @@
+"""What the manifest of an export says of its agents, read without PyTorch."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from waltzrl.errors import CheckpointError
+from waltzrl.telemetry.files import Json
+
+ROLES = ("conversation", "feedback")
+"""The roles that a recipe can train."""
+
+
+def export_name(role: str) -> str:
+    """Return the folder of an exported role; the requirement fixes these names."""
+    return f"waltzrl_{role}_stage2"
+
+
+CONVERSATION, FEEDBACK = map(export_name, ROLES)
+
+EXPORT_MANIFEST = "manifest.json"
+LIMITS = "max_new_tokens"
+"""Key of the manifest: the role -> the tokens of its longest turn in training."""
+
+
+def export_limits(folder: Path) -> Mapping[str, int]:
+    """Return the tokens of the longest turn of each role; none where the export does not say.
+
+    Exports of version 0.1 do not, and neither does a manifest that cannot be read: whoever loads
+    the weights checks it, and tells what is damaged.
+    """
+    try:
+        manifest: Json = json.loads((folder / EXPORT_MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    limits = manifest.get(LIMITS) if isinstance(manifest, dict) else None
+    if not isinstance(limits, dict):
+        return {}
+    return {
+        role: limit
+        for role in ROLES
+        if isinstance(limit := limits.get(role), int) and not isinstance(limit, bool) and limit > 0
+    }
+
+
+def verify_export(folder: Path) -> None:
+    """Check that every file of an export is present and unaltered.
+
+    Raises:
+        CheckpointError: a file is missing or altered; names it.
+    """
+    verify_manifest(folder, EXPORT_MANIFEST)
+
+
+def verify_manifest(folder: Path, name: str) -> None:
+    """Check that every listed file is present and unaltered.
+
+    Raises:
+        CheckpointError: a file, or the manifest itself, is missing or damaged; names the file.
+    """
+    manifest = folder / name
+    try:
+        files = json.loads(manifest.read_bytes())["files"]
+        expected = {path: (entry["bytes"], entry["sha256"]) for path, entry in files.items()}
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{manifest} is missing; this folder was never finished") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{manifest} is damaged; use another copy") from error
+    for relative, (size, digest) in expected.items():
+        path = folder / relative
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing; use another copy")
+        if (actual := path.stat().st_size) != size:
+            raise CheckpointError(f"{path} has {actual} bytes, need {size}; use another copy")
+        if file_digest(path) != digest:
+            raise CheckpointError(f"{path} was altered after it was saved; use another copy")
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
